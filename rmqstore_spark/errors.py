@@ -1,0 +1,117 @@
+"""Every error that this package raises on purpose.
+
+    RmqStoreError
+    ├── OptionError (ValueError)               a wrong, unknown or contradictory option
+    ├── StoreNotFoundError (FileNotFoundError) no store at a path
+    ├── StoreAccessError (PermissionError)     a store that may not be read
+    ├── TopicNotFoundError (LookupError)       a topic or queue that the store does not hold
+    ├── UnsupportedStoreError                  a store of a kind that this package cannot read
+    ├── DataLossError                          messages that were asked for are gone
+    │   └── SegmentExpiredError                a file was removed under the reader
+    └── CorruptStoreError (ValueError)         bytes that no broker writes
+        └── CorruptRecordError                 a CommitLog record that fails its checks
+
+Each text says what happened, in which file at which offset, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorruptRecordError",
+    "CorruptStoreError",
+    "DataLossError",
+    "OptionError",
+    "RmqStoreError",
+    "SegmentExpiredError",
+    "StoreAccessError",
+    "StoreNotFoundError",
+    "TopicNotFoundError",
+    "UnsupportedStoreError",
+]
+
+
+class RmqStoreError(Exception):
+    """Base of all errors of this package."""
+
+
+class OptionError(RmqStoreError, ValueError):
+    """An option is unknown, has a wrong value, or contradicts another."""
+
+
+class StoreNotFoundError(RmqStoreError, FileNotFoundError):
+    """There is no message store at the path that was given."""
+
+
+class StoreAccessError(RmqStoreError, PermissionError):
+    """A file or folder of the store may not be read."""
+
+
+class TopicNotFoundError(RmqStoreError, LookupError):
+    """The store holds no such topic or queue."""
+
+
+class UnsupportedStoreError(RmqStoreError):
+    """The store is of a kind that this package cannot read the way it was asked to."""
+
+
+class DataLossError(RmqStoreError):
+    """Messages that were asked for are no longer in the store."""
+
+
+class _Located(RmqStoreError):
+    """An error that belongs to one place in one file.
+
+    Args:
+        cause: what is wrong there, in one phrase.
+        file: path of the file, as far as it is known.
+        offset: byte offset in that file, or None when the whole file is meant.
+        remedy: what the reader of the message can do.
+    """
+
+    default_remedy = ""
+
+    def __init__(
+        self, cause: str, *, file: str = "", offset: int | None = None, remedy: str = ""
+    ) -> None:
+        self.cause = cause
+        self.file = file
+        self.offset = offset
+        self.remedy = remedy or self.default_remedy
+        super().__init__(cause, file, offset, self.remedy)
+
+    def __str__(self) -> str:
+        where = f" in {self.file}" if self.file else ""
+        if self.offset is not None:
+            where += f" at offset {self.offset}"
+        return f"{self.cause}{where}." + (f" {self.remedy}" if self.remedy else "")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.cause, self.file, self.offset, self.remedy)
+
+
+def _rebuild(
+    kind: type[_Located], cause: str, file: str, offset: int | None, remedy: str
+) -> _Located:
+    return kind(cause, file=file, offset=offset, remedy=remedy)
+
+
+class SegmentExpiredError(_Located, DataLossError):
+    """A file of the store was removed while it was being read (usually by expiry)."""
+
+    default_remedy = (
+        "Start at a later offset, or set failOnDataLoss=false to skip what expiry removed."
+    )
+
+
+class CorruptStoreError(_Located, ValueError):
+    """A file holds bytes that no broker writes."""
+
+    default_remedy = "Run `rmqstore verify` on the store to see all that is damaged."
+
+
+class CorruptRecordError(CorruptStoreError):
+    """A CommitLog record fails its checks."""
+
+    default_remedy = (
+        "Run `rmqstore verify` on the store; mode=DROPMALFORMED skips damaged records."
+    )
