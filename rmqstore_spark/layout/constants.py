@@ -1,0 +1,141 @@
+"""The fixed words of the format: magic codes, sysFlag bits, property names, well-known topics.
+
+Names are RocketMQ's own (`CommitLog`, `MessageSysFlag`, `MessageConst`, `TopicValidator`,
+`MixAll`), so that each can be looked up there. See docs/format.md, "A CommitLog record".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# --- magic codes, as the signed 32-bit integers that a decoder sees ------------------------------
+
+MAGIC_V1: Final = -626843481  # 0xDAA320A7, topicLength is 1 byte
+MAGIC_V2: Final = -626843477  # 0xDAA320AB, topicLength is 2 bytes (5.x)
+MAGIC_BLANK: Final = -875286124  # 0xCBD43194, the rest of the segment is unused
+
+BLANK_SIZE: Final = 8
+"""Bytes of a blank record's head, and the room that is always left for one in a segment."""
+
+# --- sysFlag -------------------------------------------------------------------------------------
+
+COMPRESSED_FLAG: Final = 0x1
+MULTI_TAGS_FLAG: Final = 0x2
+
+TRANSACTION_NOT_TYPE: Final = 0x0
+TRANSACTION_PREPARED_TYPE: Final = 0x4
+TRANSACTION_COMMIT_TYPE: Final = 0x8
+TRANSACTION_ROLLBACK_TYPE: Final = 0xC
+TRANSACTION_MASK: Final = 0xC
+
+BORNHOST_V6_FLAG: Final = 0x10
+STOREHOST_V6_FLAG: Final = 0x20
+NEED_UNWRAP_FLAG: Final = 0x40
+INNER_BATCH_FLAG: Final = 0x80
+
+COMPRESSION_TYPE_SHIFT: Final = 8
+COMPRESSION_TYPE_MASK: Final = 0x7 << COMPRESSION_TYPE_SHIFT
+COMPRESSION_ZLIB_OLD: Final = 0
+"""What clients before 4.9.3 leave in the type bits; the body is zlib all the same."""
+COMPRESSION_LZ4: Final = 1
+COMPRESSION_ZSTD: Final = 2
+COMPRESSION_ZLIB: Final = 3
+
+# --- properties ----------------------------------------------------------------------------------
+
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_WAIT: Final = "WAIT"
+PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_REAL_TOPIC: Final = "REAL_TOPIC"
+PROPERTY_REAL_QID: Final = "REAL_QID"
+PROPERTY_PGROUP: Final = "PGROUP"
+PROPERTY_TRAN_MSG: Final = "TRAN_MSG"
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME: Final = "RECONSUME_TIME"
+PROPERTY_MSG_REGION: Final = "MSG_REGION"
+PROPERTY_TRACE_ON: Final = "TRACE_ON"
+PROPERTY_CLUSTER: Final = "CLUSTER"
+PROPERTY_INSTANCE_ID: Final = "INSTANCE_ID"
+PROPERTY_INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+PROPERTY_INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+PROPERTY_CRC32: Final = "__CRC32#"
+"""5.x with `enabledAppendPropCRC`: always the last property, ten digits over the whole record."""
+
+MULTI_DISPATCH_QUEUE_SPLITTER: Final = ","
+
+# --- limits --------------------------------------------------------------------------------------
+
+MAX_TOPIC_LENGTH: Final = 127
+MAX_PROPERTIES_LENGTH: Final = 32_767
+
+# --- topics --------------------------------------------------------------------------------------
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+
+RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+
+_SYSTEM_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TBW102",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+_SYSTEM_PREFIXES: Final = (
+    RETRY_GROUP_TOPIC_PREFIX,
+    DLQ_GROUP_TOPIC_PREFIX,
+    "RMQ_SYS_",
+    "rmq_sys_",
+)
+_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+
+_TOPIC_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}")
+_MAX_FOLDER_BYTES: Final = 255
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic belongs to the broker or to a consumer group's retries, not to its users.
+
+    Light queues (`%LMQ%...`) are users' data and are no system topics. `CLUSTER_REPLY_TOPIC`,
+    where a broker parks the answers of request-reply calls, is one.
+    """
+    return (
+        name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(_REPLY_SUFFIX)
+    )
+
+
+def is_safe_topic_name(name: str) -> bool:
+    """Whether a broker would take this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
+    return _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_safe_folder_name(name: str) -> bool:
+    """Whether a name that a broker would refuse can still be one folder's name, and no more.
+
+    RocketMQ's store takes any UTF-8 topic, so a queue folder may have such a name; one that
+    could lead out of its parent folder is never used in a path.
+    """
+    if name in ("", ".", "..") or any(c in name for c in "/\\\0"):
+        return False
+    try:
+        return len(name.encode()) <= _MAX_FOLDER_BYTES
+    except UnicodeEncodeError:  # a lone surrogate: bytes of the name are no UTF-8
+        return False

@@ -1,0 +1,94 @@
+"""ConsumeQueue entries: 20 bytes each, decoded and encoded as whole batches.
+
+    physicalOffset 8 | size 4 | tagsCode 8          big-endian, signed
+
+See docs/format.md, "A ConsumeQueue entry". A queue is rebuilt from the CommitLog when it is lost:
+nothing in it is authoritative, and a reader checks each entry against the record that it points at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ENTRY_DTYPE",
+    "ENTRY_SIZE",
+    "FILLER_SIZE",
+    "decode_entries",
+    "encode_entries",
+    "filler_entries",
+    "is_filler",
+    "live_mask",
+    "live_prefix_length",
+]
+
+ENTRY_DTYPE: Final = np.dtype([("physicalOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
+ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
+
+FILLER_SIZE: Final = 2_147_483_647
+"""The `size` of an entry that only fills the queue's first file up to its first message."""
+
+Entries = npt.NDArray[np.void]
+
+
+def decode_entries(data: Buffer) -> Entries:
+    """A view of the whole entries in `data`; bytes of a part entry at its end are left out."""
+    count = memoryview(data).nbytes // ENTRY_SIZE
+    return np.frombuffer(data, ENTRY_DTYPE, count)
+
+
+def encode_entries(
+    physical_offset: npt.ArrayLike, size: npt.ArrayLike, tags_code: npt.ArrayLike
+) -> bytes:
+    """The bytes of one entry per element.
+
+    Args:
+        physical_offset: int64, where each record starts in the log.
+        size: int32, the bytes of each record.
+        tags_code: int64, see docs/format.md; a scalar serves for all.
+    """
+    offsets = np.asarray(physical_offset, np.int64)
+    entries = np.empty(offsets.shape, ENTRY_DTYPE)
+    entries["physicalOffset"] = offsets
+    entries["size"] = size
+    entries["tagsCode"] = tags_code
+    return entries.tobytes()
+
+
+def filler_entries(count: int) -> bytes:
+    """The bytes of `count` fillers, as they stand before a queue's first message."""
+    return encode_entries(np.zeros(count, np.int64), FILLER_SIZE, 0)
+
+
+def is_filler(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries are fillers: (0, 2147483647, 0)."""
+    filler: npt.NDArray[np.bool_] = (
+        (entries["size"] == FILLER_SIZE)
+        & (entries["physicalOffset"] == 0)
+        & (entries["tagsCode"] == 0)
+    )
+    return filler
+
+
+def live_mask(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries stand for a message: neither unwritten nor a filler."""
+    live: npt.NDArray[np.bool_] = (
+        (entries["physicalOffset"] >= 0) & (entries["size"] > 0) & ~is_filler(entries)
+    )
+    return live
+
+
+def live_prefix_length(entries: Entries) -> int:
+    """How many entries from the first on are written (fillers count), up to the first that is not.
+
+    What follows an unwritten entry is not the queue's: unwritten entries end a queue.
+    """
+    written: npt.NDArray[Any] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
+    unwritten = np.flatnonzero(~written)
+    return int(unwritten[0]) if unwritten.size else len(entries)
