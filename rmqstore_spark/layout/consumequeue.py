@@ -8,13 +8,12 @@ nothing in it is authoritative, and a reader checks each entry against the recor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from .buffers import BytesLike, records_in
 
 __all__ = [
     "ENTRY_DTYPE",
@@ -37,10 +36,9 @@ FILLER_SIZE: Final = 2_147_483_647
 Entries = npt.NDArray[np.void]
 
 
-def decode_entries(data: Buffer) -> Entries:
+def decode_entries(data: BytesLike) -> Entries:
     """A view of the whole entries in `data`; bytes of a part entry at its end are left out."""
-    count = memoryview(data).nbytes // ENTRY_SIZE
-    return np.frombuffer(data, ENTRY_DTYPE, count)
+    return records_in(data, ENTRY_DTYPE)
 
 
 def encode_entries(
@@ -89,6 +87,6 @@ def live_prefix_length(entries: Entries) -> int:
 
     What follows an unwritten entry is not the queue's: unwritten entries end a queue.
     """
-    written: npt.NDArray[Any] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
+    written: npt.NDArray[np.bool_] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
     unwritten = np.flatnonzero(~written)
     return int(unwritten[0]) if unwritten.size else len(entries)
