@@ -1,0 +1,98 @@
+"""Offset message ids: storeHost and physicalOffset, in upper-case hex.
+
+    address 4 or 16 | port 4 | physicalOffset 8        big-endian, then 32 or 56 hex characters
+
+See docs/format.md, "A CommitLog record"; upstream `MessageDecoder.createMessageId`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import OptionError
+
+__all__ = ["OffsetMsgId", "decode_msg_id", "offset_msg_id"]
+
+_TAIL: Final = struct.Struct(">iq")
+_V4_CHARACTERS: Final = 2 * (4 + _TAIL.size)
+_V6_CHARACTERS: Final = 2 * (16 + _TAIL.size)
+_PORT: Final = re.compile("[0-9]{1,5}")
+_MAX_PORT: Final = 65_535
+
+
+@dataclass(frozen=True)
+class OffsetMsgId:
+    """Where a message lies: the broker's address, and the place in its CommitLog.
+
+    Attributes:
+        host: `ip:port`, or `[ip]:port` with an IPv6 address.
+        physical_offset: of the record's first byte.
+    """
+
+    host: str
+    physical_offset: int
+
+
+def decode_msg_id(text: str) -> OffsetMsgId:
+    """Takes an offset message id apart.
+
+    Raises:
+        OptionError: `text` is no such id (a UNIQ_KEY is none, though it has 32 characters too).
+    """
+    try:
+        raw = bytes.fromhex(text) if text.isalnum() else b""
+    except ValueError:
+        raw = b""
+    if 2 * len(raw) not in (_V4_CHARACTERS, _V6_CHARACTERS):
+        raise OptionError(
+            f"{_shown(text)} is not an offset message id: it takes {_V4_CHARACTERS} hex characters "
+            f"(IPv4) or {_V6_CHARACTERS} (IPv6), as the column msgId has them"
+        )
+    port, physical_offset = _TAIL.unpack_from(raw, len(raw) - _TAIL.size)
+    if physical_offset < 0 or not 0 <= port <= _MAX_PORT:
+        raise OptionError(
+            f"{_shown(text)} is not an offset message id: it would mean port {port} and offset "
+            f"{physical_offset}; a producer's own id is looked for by UNIQ_KEY instead"
+        )
+    return OffsetMsgId(f"{_address_text(raw[: -_TAIL.size])}:{port}", physical_offset)
+
+
+def offset_msg_id(host: str, physical_offset: int) -> str:
+    """The offset message id of the record at `physical_offset` in the log of the broker `host`.
+
+    Args:
+        host: `ip:port` or `[ip]:port`.
+        physical_offset: of the record's first byte.
+
+    Raises:
+        OptionError: `host` is no address and port, or the offset does not fit into 8 bytes.
+    """
+    ip, _, port = host.rpartition(":")
+    bracketed = ip.startswith("[") and ip.endswith("]")
+    try:
+        address = ipaddress.IPv6Address(ip[1:-1]) if bracketed else ipaddress.IPv4Address(ip)
+        if not _PORT.fullmatch(port) or int(port) > _MAX_PORT or physical_offset < 0:
+            raise ValueError
+        tail = _TAIL.pack(int(port), physical_offset)
+    except (ValueError, struct.error):
+        raise OptionError(
+            f"no message id can be made of host {_shown(host)} and offset {physical_offset}: "
+            "give the host as ip:port or [ip]:port"
+        ) from None
+    return (address.packed + tail).hex().upper()
+
+
+def _address_text(packed: bytes) -> str:
+    """An address as Java's `getHostAddress` has it: IPv6 without `::`, and in brackets here."""
+    if len(packed) == ipaddress.IPV4LENGTH // 8:
+        return str(ipaddress.IPv4Address(packed))
+    return "[" + ":".join(f"{group:x}" for group in struct.unpack(">8H", packed)) + "]"
+
+
+def _shown(text: str) -> str:
+    """A user's text, short enough for a message."""
+    return repr(text if len(text) <= _V6_CHARACTERS else text[:_V6_CHARACTERS] + "...")
