@@ -1,0 +1,43 @@
+"""Failures of a file system, told as errors of this package."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from rmqstore_spark.errors import RmqStoreError, StoreAccessError
+
+__all__ = ["translated"]
+
+# A link that leads nowhere or in circles, or a name too long for the disk, holds no data either.
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+def translated(error: OSError, path: str) -> Exception:
+    """The error to raise instead of an `OSError` on `path`.
+
+    Returns:
+        `FileNotFoundError`, `StoreAccessError` or `RmqStoreError`, with the path and a remedy.
+    """
+    if isinstance(error, FileNotFoundError) or error.errno in _MISSING:
+        return FileNotFoundError(errno.ENOENT, error.strerror or "no such file or folder", path)
+    if isinstance(error, PermissionError) or error.errno in _DENIED:
+        return StoreAccessError(
+            f"permission to read {path} is missing{_who()}. Let that user read the store's files "
+            "and enter its folders (r on files, r-x on folders)."
+        )
+    if error.errno in _TOO_MANY:
+        return RmqStoreError(
+            f"too many files are open to open {path} as well. Raise the limit (ulimit -n)."
+        )
+    return RmqStoreError(
+        f"{path} could not be read: {error.strerror or error}. "
+        "Look after the disk or the mount that holds it."
+    )
+
+
+def _who() -> str:
+    """This process's user, as far as the platform has one."""
+    return f" for user id {os.geteuid()}" if hasattr(os, "geteuid") else ""

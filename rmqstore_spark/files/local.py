@@ -1,0 +1,214 @@
+"""The local file system, read by `pread` on descriptors that stay open.
+
+Never by mmap: a file that is cut under a mapping kills the process (SIGBUS), and faulting in cold
+pages costs more than reading them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join
+from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.layout.kernel import pread_spans
+
+__all__ = ["LocalFiles"]
+
+_OPEN_FILES = 128
+
+# Never wait for the other end of a pipe, never take over a terminal: such files are refused below.
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+# Up to here a read allocates what it was asked for without looking at the file's size first.
+_UNCHECKED_READ = 1 << 20
+
+
+class _Opened(NamedTuple):
+    descriptor: int
+    device: int
+    inode: int
+
+
+class LocalFiles:
+    """`Files` of this machine. Descriptors are safe to use after a fork: `pread` has no position.
+
+    A file that was removed while open can still be read. One that was replaced by another of the
+    same name is noticed when its folder is listed again.
+
+    Args:
+        open_files: descriptors kept open at most.
+    """
+
+    is_local = True
+    max_gap = 4096
+    max_waste = 8
+
+    def __init__(self, open_files: int = _OPEN_FILES) -> None:
+        self._open_files = open_files
+        self._handles = HandleCache(self._open, _close, open_files)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._open_files,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def list(self, path: str, *, sizes: bool = True) -> Listing:
+        """Entries of a folder by name; see `Files.list`."""
+        try:
+            with os.scandir(path) as entries:
+                found = [self._info(path, entry) if sizes else _kind(entry) for entry in entries]
+        except OSError as error:
+            raise translated(error, path) from error
+        found.sort()
+        return found
+
+    def walk(
+        self, path: str, depth: int, on_error: Callable[[str, Exception], None]
+    ) -> Iterator[tuple[str, Listing]]:
+        """All folders down to `depth` levels below `path`; see `Files.walk`."""
+        todo = [("", 0)]
+        while todo:
+            relative, level = todo.pop()
+            try:
+                listing = self.list(join(path, relative) if relative else path, sizes=False)
+            except (OSError, RmqStoreError) as error:
+                on_error(relative, error)
+                continue
+            yield relative, listing
+            if level < depth:
+                todo += [
+                    (f"{relative}/{info.name}" if relative else info.name, level + 1)
+                    for info in reversed(listing)
+                    if info.is_dir
+                ]
+
+    def resolve(self, path: str) -> str:
+        """The path without links."""
+        return os.path.realpath(path)
+
+    def size(self, path: str) -> int:
+        """Length of a file in bytes."""
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        return os.path.exists(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes of a range, fewer only at the end of the file."""
+        descriptor = self._handles.get(path).descriptor
+        try:
+            if length > _UNCHECKED_READ:
+                length = min(length, max(os.fstat(descriptor).st_size - offset, 0))
+            parts = []
+            while length > 0:
+                part = os.pread(descriptor, length, offset)
+                if not part:
+                    break
+                parts.append(part)
+                offset += len(part)
+                length -= len(part)
+        except OSError as error:
+            raise translated(error, path) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
+        """Fill `out`, less only at the end of the file."""
+        descriptor = self._handles.get(path).descriptor
+        view = out.data
+        done = 0
+        try:
+            while done < len(view):
+                count = os.preadv(descriptor, [view[done:]], offset + done)
+                if count == 0:
+                    break
+                done += count
+        except OSError as error:
+            raise translated(error, path) from error
+        return done
+
+    def read_spans(
+        self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
+    ) -> int:
+        """Read ranges of one file one behind the other into `out`; see `Files.read_spans`."""
+        descriptor = self._handles.get(path).descriptor
+        try:
+            done: int = pread_spans(
+                descriptor,
+                np.ascontiguousarray(offsets, np.int64),
+                np.ascontiguousarray(lengths, np.int32),
+                out,
+            )
+            return done
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self._handles.close()
+
+    def _open(self, path: str) -> _Opened:
+        try:
+            descriptor = self._open_descriptor(path)
+        except OSError as error:
+            raise translated(error, path) from error
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise RmqStoreError(f"{path} is not a plain file. Remove it from the store.")
+        return _Opened(descriptor, status.st_dev, status.st_ino)
+
+    def _open_descriptor(self, path: str) -> int:
+        try:
+            return os.open(path, _OPEN_FLAGS)
+        except OSError as error:
+            # The limit is the whole process's: give back what this object holds, then try again.
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not len(self._handles):
+                raise
+            self._handles.close()
+            return os.open(path, _OPEN_FLAGS)
+
+    def _info(self, folder: str, entry: os.DirEntry[str]) -> FileInfo:
+        """An entry with its size; one that is gone, or a link to nothing, has size 0."""
+        try:
+            status = entry.stat()
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise
+            return FileInfo(entry.name, 0, False, -1, entry.is_symlink())
+        self._drop_if_replaced(join(folder, entry.name), status)
+        is_dir = stat.S_ISDIR(status.st_mode)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        return FileInfo(
+            entry.name, size, is_dir, status.st_mtime_ns // 1_000_000, entry.is_symlink()
+        )
+
+    def _drop_if_replaced(self, path: str, status: os.stat_result) -> None:
+        opened = self._handles.peek(path)
+        if opened and (opened.device, opened.inode) != (status.st_dev, status.st_ino):
+            self._handles.drop(path)
+
+
+def _kind(entry: os.DirEntry[str]) -> FileInfo:
+    """An entry as the folder itself tells it, without a call per entry (but for links)."""
+    try:
+        is_dir = entry.is_dir()
+    except OSError:  # a link that leads in circles
+        is_dir = False
+    return FileInfo(entry.name, 0 if is_dir else -1, is_dir, -1, entry.is_symlink())
+
+
+def _close(opened: _Opened) -> None:
+    os.close(opened.descriptor)

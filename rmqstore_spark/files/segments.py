@@ -1,0 +1,386 @@
+"""A log that lies in files of one size, each named by the offset of its first byte.
+
+The CommitLog, a ConsumeQueue, its extension units and a DLedger log are all such logs
+(`docs/format.md`, "A store directory"; RocketMQ's `MappedFileQueue`, `MultiPathMappedFileQueue`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.base import (
+    FileInfo,
+    Files,
+    Int64Array,
+    Listing,
+    Skipped,
+    UInt8Array,
+    join,
+)
+from rmqstore_spark.files.spans import plan_runs
+
+__all__ = ["MAX_ENTRY", "Segment", "Segments", "segment_start"]
+
+# RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
+MAX_ENTRY = (16 << 20) + 4096
+
+# More than this in one `read_entries` is a mistake of the caller, not a need.
+_MAX_READ = 1 << 30
+
+_NAME_DIGITS = 20
+_MAX_OFFSET = (1 << 63) - 1
+
+
+class Segment(NamedTuple):
+    """One file of a log.
+
+    Attributes:
+        start: log offset of its first byte.
+        size: bytes of the log that it holds (the file's length, cut where the next one begins).
+        path: the file.
+    """
+
+    start: int
+    size: int
+    path: str
+
+    @property
+    def end(self) -> int:
+        """Log offset one past its last byte."""
+        return self.start + self.size
+
+
+class Segments:
+    """The files of one log, read by log offset.
+
+    Holds what was listed at `load` or the last `refresh`; files that appear later are not seen,
+    one that vanished raises `SegmentExpiredError` when it is opened.
+
+    Args:
+        files: where they lie.
+        folders: folders of the log, in the order of preference where two hold the same name.
+        listings: entries of each of the folders.
+    """
+
+    def __init__(self, files: Files, folders: Sequence[str], listings: Iterable[Listing]) -> None:
+        self._files = files
+        self.folders = tuple(folders)
+        self._set(listings)
+
+    @classmethod
+    def load(cls, files: Files, folders: Sequence[str]) -> Segments:
+        """List a log's folders. One that does not exist counts as empty."""
+        return cls(files, folders, [_list_or_nothing(files, folder) for folder in folders])
+
+    def refresh(self) -> bool:
+        """List the folders again; tells whether the segments changed."""
+        before = self._segments
+        self._set([_list_or_nothing(self._files, folder) for folder in self.folders])
+        return before != self._segments
+
+    def _set(self, listings: Iterable[Listing]) -> None:
+        self.strays: list[Skipped] = []
+        found: dict[int, Segment] = {}
+        for folder, listing in zip(self.folders, listings):
+            for info in listing:
+                path = join(folder, info.name)
+                start = segment_start(info.name)
+                reason = _why_stray(info, start)
+                if start is None or reason:
+                    self.strays.append(Skipped(path, reason))
+                elif start in found:
+                    other = found[start].path
+                    self.strays.append(Skipped(path, f"{other} holds the same stretch of the log"))
+                else:
+                    found[start] = Segment(start, info.size, path)
+        ordered = [found[start] for start in sorted(found)]
+        self._segments = [
+            segment._replace(size=min(segment.size, following.start - segment.start))
+            for segment, following in itertools.pairwise(ordered)
+        ] + ordered[-1:]
+        self._file_sizes = [segment.size for segment in ordered]
+        self.starts: Int64Array = np.array([s.start for s in ordered], np.int64)
+        self._ends: Int64Array = np.array([s.end for s in self._segments], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    def __repr__(self) -> str:
+        return f"Segments({', '.join(self.folders)}: {self.min_offset}..{self.end_offset})"
+
+    @property
+    def min_offset(self) -> int:
+        """Log offset of the first byte there is; 0 for a log without files."""
+        return self._segments[0].start if self._segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Log offset one past the last file's end; 0 for a log without files."""
+        return self._segments[-1].end if self._segments else 0
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a file, by the first one; 0 for a log without files."""
+        return self._file_sizes[0] if self._segments else 0
+
+    @property
+    def odd_sizes(self) -> list[Segment]:
+        """Files, but for the last, that are not as long as the first one is."""
+        return [
+            segment
+            for segment, size in zip(self._segments[:-1], self._file_sizes)
+            if size != self.segment_size
+        ]
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Stretches (from, to) of the log between its first and last byte that no file holds."""
+        return [
+            (before.end, after.start)
+            for before, after in itertools.pairwise(self._segments)
+            if before.end < after.start
+        ]
+
+    def locate(self, offset: int) -> Segment:
+        """The segment that holds the byte at a log offset.
+
+        Raises:
+            SegmentExpiredError: it lies before the first file, or where a file is missing.
+            CorruptStoreError: it lies past the end, or is negative.
+        """
+        if 0 <= offset <= _MAX_OFFSET and self._segments:
+            number = int(np.searchsorted(self.starts, offset, side="right")) - 1
+            if number >= 0 and offset < self._segments[number].end:
+                return self._segments[number]
+        raise self._outside(offset)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes from a log offset on; fewer than `length` only where the segment ends.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: as `locate`, and where the file vanished or is
+                shorter now than it was.
+        """
+        segment = self.locate(offset)
+        begin, length = offset - segment.start, min(length, segment.end - offset)
+        try:
+            data = self._files.read(segment.path, begin, length)
+        except FileNotFoundError as error:
+            raise SegmentExpiredError(
+                "the file is gone", file=segment.path, offset=begin
+            ) from error
+        if len(data) < length:
+            raise _cut_short(segment, begin + len(data))
+        return data
+
+    def read_into(self, offset: int, out: UInt8Array) -> int:
+        """Fill `out` from a log offset on; returns how much, less only where the segment ends.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: as `read`.
+        """
+        segment = self.locate(offset)
+        begin, length = offset - segment.start, min(len(out), segment.end - offset)
+        try:
+            count = self._files.read_into(segment.path, begin, out[:length])
+        except FileNotFoundError as error:
+            raise SegmentExpiredError(
+                "the file is gone", file=segment.path, offset=begin
+            ) from error
+        if count < length:
+            raise _cut_short(segment, begin + count)
+        return count
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """All bytes of a range that may go over the ends of segments.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: as `read`, for any byte of the range.
+        """
+        parts = []
+        while length > 0:
+            part = self.read(offset, length)
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def covers(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Which entries lie whole within one segment and have a sane length (1 to `MAX_ENTRY`).
+
+        Args:
+            offsets: i8[n], log offset of each entry.
+            lengths: int[n], bytes of each.
+
+        Returns:
+            bool[n]
+        """
+        return self._covered(_int64(offsets), _int64(lengths))[0]
+
+    def read_entries(
+        self,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        buffer: UInt8Array | None = None,
+        max_gap: int | None = None,
+    ) -> tuple[UInt8Array, Int64Array]:
+        """Read many entries, best with ascending offsets; they may repeat and overlap.
+
+        Neighbours are read in one go, gaps between them included where that is cheaper, so the
+        buffer can hold other bytes between the entries.
+
+        Args:
+            offsets: i8[n], log offset of each entry.
+            lengths: int[n], bytes of each.
+            buffer: u1[...] to read into; a larger one is made where it does not suffice.
+            max_gap: widest gap to read over, in bytes; the file system's own choice by default.
+
+        Returns:
+            The buffer, and i8[n]: where in it each entry begins.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: an entry is not there; `covers` sorts such
+                entries out beforehand. Nothing can be said of the buffer then.
+        """
+        at, sizes = _int64(offsets), _int64(lengths)
+        good, numbers = self._covered(at, sizes)
+        if not good.all():
+            bad = int(np.argmin(good))
+            raise self._bad_entry(int(at[bad]), int(sizes[bad]))
+        runs = plan_runs(
+            at,
+            sizes,
+            numbers,
+            max_gap=self._files.max_gap if max_gap is None else max_gap,
+            max_waste=self._files.max_waste,
+        )
+        needed = int(runs.lengths.sum())
+        if needed > _MAX_READ:
+            raise ValueError(f"{needed} bytes in one read; ask for fewer entries at once")
+        if buffer is None or len(buffer) < needed:
+            buffer = np.empty(needed + needed // 4, np.uint8)
+        self._read_runs(runs.offsets, runs.lengths, runs.groups, buffer)
+        return buffer, runs.positions
+
+    def _read_runs(
+        self, offsets: Int64Array, lengths: Int64Array, numbers: Int64Array, out: UInt8Array
+    ) -> None:
+        """Read stretches, ordered by segment, one behind the other into `out`."""
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        position = 0
+        for begin, end in itertools.pairwise(bounds):
+            if begin == end:
+                continue
+            segment = self._segments[int(numbers[begin])]
+            within, sizes = offsets[begin:end] - segment.start, lengths[begin:end]
+            total = int(sizes.sum())
+            try:
+                done = self._files.read_spans(
+                    segment.path, within, sizes, out[position : position + total]
+                )
+            except FileNotFoundError as error:
+                raise SegmentExpiredError(
+                    "the file is gone", file=segment.path, offset=int(within[0])
+                ) from error
+            if done < end - begin:
+                raise _cut_short(segment, int(within[done]))
+            position += total
+
+    def _covered(
+        self, offsets: Int64Array, lengths: Int64Array
+    ) -> tuple[npt.NDArray[np.bool_], Int64Array]:
+        """Which entries are there, and the number of the segment of each (of those that are)."""
+        if not self._segments:
+            return np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.int64)
+        numbers = np.searchsorted(self.starts, offsets, side="right") - 1
+        good = (numbers >= 0) & (lengths > 0) & (lengths <= MAX_ENTRY)
+        # Compared as "what is left", which cannot overflow as offset + length could.
+        good &= lengths <= self._ends[numbers] - np.maximum(offsets, 0)
+        return good, numbers
+
+    def _bad_entry(self, offset: int, length: int) -> Exception:
+        if not 0 < length <= MAX_ENTRY:
+            return CorruptStoreError(
+                f"an entry of {length} bytes is asked for", file=self._folder, offset=offset
+            )
+        try:
+            segment = self.locate(offset)
+        except (SegmentExpiredError, CorruptStoreError) as error:
+            return error
+        return CorruptStoreError(
+            f"an entry of {length} bytes goes over the end of its file ({segment.size} bytes)",
+            file=segment.path,
+            offset=offset - segment.start,
+        )
+
+    @property
+    def _folder(self) -> str:
+        return ", ".join(self.folders)
+
+    def _outside(self, offset: int) -> Exception:
+        """Why there is nothing at an offset."""
+        have = f"the log holds {self.min_offset} to {self.end_offset}"
+        if not self._segments or 0 <= offset < self.min_offset:
+            return SegmentExpiredError(
+                f"log offset {offset} is no longer there, {have}", file=self._folder
+            )
+        if 0 <= offset < self.end_offset:
+            return SegmentExpiredError(
+                f"no file holds log offset {offset}, {have}",
+                file=self._folder,
+                remedy="A file is missing: where the CommitLog lies in several folders, name them "
+                "all (storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
+            )
+        return CorruptStoreError(f"log offset {offset} is outside, {have}", file=self._folder)
+
+
+def segment_start(name: str) -> int | None:
+    """The offset that a segment's file name tells, None where it is no such name."""
+    if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
+        return int(name)
+    return None
+
+
+def _why_stray(info: FileInfo, start: int | None) -> str:
+    """Why an entry of a log's folder is no segment; empty where it is one."""
+    if start is None:
+        return "the name is not an offset of 20 digits"
+    if info.is_dir:
+        return "a folder with a segment's name"
+    if info.size <= 0:
+        return "an empty file"
+    if start + info.size > _MAX_OFFSET:
+        return "the name is no possible offset"
+    return ""
+
+
+def _list_or_nothing(files: Files, folder: str) -> Listing:
+    try:
+        return files.list(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _cut_short(segment: Segment, offset: int) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"the file ends early, it was {segment.size} bytes long when it was listed",
+        file=segment.path,
+        offset=offset,
+    )
+
+
+def _int64(values: npt.ArrayLike) -> Int64Array:
+    return np.ascontiguousarray(values, np.int64)

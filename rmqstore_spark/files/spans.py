@@ -1,0 +1,82 @@
+"""Which stretches of a file to read so as to have all of many small ranges, with few requests."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore_spark.files.base import Int64Array
+
+__all__ = ["Runs", "plan_runs"]
+
+
+class Runs(NamedTuple):
+    """Stretches to read, and where the ranges lie once the stretches stand one behind the other.
+
+    Attributes:
+        offsets: i8[m], where each stretch starts, ascending.
+        lengths: i8[m], bytes of each.
+        groups: i8[m], the group of each.
+        positions: i8[n], where each of the n ranges begins in the joined stretches.
+    """
+
+    offsets: Int64Array
+    lengths: Int64Array
+    groups: Int64Array
+    positions: Int64Array
+
+
+def plan_runs(
+    offsets: Int64Array,
+    lengths: Int64Array,
+    groups: Int64Array,
+    *,
+    max_gap: int,
+    max_waste: int,
+) -> Runs:
+    """Join ranges that lie close together into stretches.
+
+    Ranges may overlap, repeat, and come in any order; ranges that touch or overlap are always
+    joined. Gaps are read over from the smallest up, until the bytes allowed for it are used up.
+
+    Args:
+        offsets: i8[n], where each range starts.
+        lengths: i8[n], bytes of each, none negative.
+        groups: i8[n], the file of each; it must grow with the offset. Groups are never joined.
+        max_gap: widest gap that is read over, in bytes.
+        max_waste: bytes of gaps that may be read per byte of the ranges.
+    """
+    if len(offsets) > 1 and bool((offsets[1:] < offsets[:-1]).any()):
+        order = np.argsort(offsets, kind="stable")
+        runs = plan_runs(
+            offsets[order], lengths[order], groups[order], max_gap=max_gap, max_waste=max_waste
+        )
+        positions = np.empty_like(runs.positions)
+        positions[order] = runs.positions
+        return runs._replace(positions=positions)
+    if not len(offsets):
+        return Runs(offsets, lengths, groups, offsets)
+    covered = np.maximum.accumulate(offsets + lengths)
+    gaps = offsets[1:] - covered[:-1]
+    limit = _widest_gap(gaps, max_gap, max_waste * int(lengths.sum()))
+    first = np.flatnonzero((gaps > limit) | (groups[1:] != groups[:-1])) + 1
+    first = np.concatenate([np.zeros(1, np.int64), first])
+    last = np.append(first[1:], len(offsets)) - 1
+    run_offsets = offsets[first]
+    run_lengths = covered[last] - run_offsets
+    shift = np.cumsum(run_lengths) - run_lengths - run_offsets
+    return Runs(
+        run_offsets, run_lengths, groups[first], offsets + np.repeat(shift, last - first + 1)
+    )
+
+
+def _widest_gap(gaps: Int64Array, max_gap: int, budget: int) -> int:
+    """The widest gap to read over, so that all gaps up to it fit into the budget."""
+    small = gaps[(gaps > 0) & (gaps <= max_gap)]
+    if int(small.sum()) <= budget:
+        return max_gap
+    small.sort()
+    fitting = int(np.searchsorted(np.cumsum(small), budget, side="right"))
+    # Gaps as wide as the first one that does not fit are all left out.
+    return int(small[fitting]) - 1
