@@ -1,0 +1,79 @@
+"""Fixtures of the whole suite: one Spark session, and the golden stores."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
+from tools.java import JavaNotFoundError, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# No deadline: a machine under load is no finding. CI looks at the same examples each time.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
+)
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give `golden(name)`: the folder of an unpacked golden store, to be read only.
+
+    A store that this repository does not ship, and that is not found beside it, skips the test.
+    """
+    stores = GoldenStores(tmp_path_factory.mktemp("golden"))
+
+    def unpack(name: str) -> Path:
+        try:
+            return stores(name)
+        except GoldenUnavailableError as error:
+            if name in SHIPPED_NAMES:
+                raise
+            pytest.skip(str(error))
+
+    return unpack
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give the one local Spark session of the suite; nothing is registered in it."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers start the interpreter of these variables, and `python3` without them.
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        try:
+            patch.setenv("JAVA_HOME", str(find_java()))
+        except JavaNotFoundError as error:
+            pytest.fail(str(error))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("rmqstore-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.local.dir", str(folder / "local"))
+            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+            # A crash in compiled code then shows where it was.
+            .config("spark.python.worker.faulthandler.enabled", "true")
+            .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()

@@ -1,0 +1,3 @@
+"""Hypothesis strategies that several test modules share."""
+
+from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What `make` needs; no part of the installed package."""
