@@ -166,9 +166,7 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     for field, offset in ((0, 20), (1, 28), (2, 40)):
         longs[field, rows] = _field(buffer, at + offset, 8, ">i8")
     ints[0, rows] = total[good]
-    ints[1, rows] = magic[good].astype(np.uint32).view(np.int32) if good.all() else (
-        magic[good].astype(np.uint32).view(np.int32)
-    )
+    ints[1, rows] = magic[good].astype(np.uint32).view(np.int32)
     ints[5, rows] = sys_flag[good]
     ints[6, rows] = _field(buffer, reconsume_at[good], 4, ">i4")
     longs[3, rows] = _field(buffer, at + store_time[good], 8, ">i8")

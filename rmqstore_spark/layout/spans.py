@@ -1,0 +1,110 @@
+"""Spans of a buffer, and the Arrow arrays that are made of them.
+
+A span is a start (int64) and a length (int32); a length of -1 stands for "no value" and becomes
+null. Everything here goes through the kernel: one call per column, none per message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.layout import kernel
+
+__all__ = ["I4", "I8", "U1", "Spans", "binary_array", "string_array", "text_pool"]
+
+U1 = npt.NDArray[np.uint8]
+I4 = npt.NDArray[np.int32]
+I8 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """n spans of one buffer.
+
+    Attributes:
+        buffer: uint8.
+        starts: n byte offsets.
+        lengths: n byte counts; -1 for no value.
+    """
+
+    buffer: U1
+    starts: I8
+    lengths: I4
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Spans:
+        """The spans of some rows, in that order."""
+        return Spans(self.buffer, self.starts[rows], self.lengths[rows])
+
+    def equal(self, other: Spans) -> npt.NDArray[np.bool_]:
+        """Which spans hold the same bytes as their partners."""
+        out = np.empty(len(self), np.uint8)
+        kernel.active.spans_equal(
+            self.buffer, self.starts, self.lengths, other.buffer, other.starts, other.lengths, out
+        )
+        return out.view(np.bool_)
+
+    def crc32(self) -> npt.NDArray[np.uint32]:
+        """CRC-32 of each span."""
+        out = np.empty(len(self), np.uint32)
+        kernel.active.crc32_spans(self.buffer, self.starts, self.lengths, out)
+        return out
+
+
+def text_pool(texts: list[str]) -> Spans:
+    """One span per text, over a buffer of their own."""
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    lengths = np.array([len(text) for text in encoded], np.int32)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    return Spans(np.frombuffer(b"".join(encoded), np.uint8), starts, lengths)
+
+
+def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.Buffer]:
+    lengths = spans.lengths
+    missing = lengths < 0
+    has_nulls = bool(missing.any())
+    total = int(np.maximum(lengths, 0).sum(dtype=np.int64)) if has_nulls else int(
+        lengths.sum(dtype=np.int64)
+    )
+    data = pa.allocate_buffer(total)
+    offsets = np.empty(len(spans) + 1, np.int32)
+    target = np.frombuffer(data, np.uint8)
+    kernel.active.gather(spans.buffer, spans.starts, lengths, offsets, target)
+    validity = pa.py_buffer(np.packbits(~missing, bitorder="little")) if has_nulls else None
+    return validity, offsets, data
+
+
+def binary_array(spans: Spans) -> pa.BinaryArray:
+    """The spans' bytes as an Arrow binary array."""
+    validity, offsets, data = _gather(spans)
+    return pa.Array.from_buffers(
+        pa.binary(), len(spans), [validity, pa.py_buffer(offsets), data]
+    )
+
+
+def string_array(spans: Spans) -> pa.StringArray:
+    """The spans' bytes as an Arrow string array; what is no UTF-8 becomes U+FFFD.
+
+    (As Java's `new String(bytes, UTF_8)` and Python's `decode("utf-8", "replace")` have it.)
+    """
+    validity, offsets, data = _gather(spans)
+    array = pa.Array.from_buffers(
+        pa.string(), len(spans), [validity, pa.py_buffer(offsets), data]
+    )
+    try:
+        array.validate(full=True)
+        return array
+    except pa.ArrowInvalid:
+        pass
+    raw = np.frombuffer(data, np.uint8)
+    repaired = pa.allocate_buffer(3 * len(raw))
+    new_offsets = np.empty_like(offsets)
+    used = kernel.active.repair_utf8(offsets, raw, new_offsets, np.frombuffer(repaired, np.uint8))
+    buffers = [validity, pa.py_buffer(new_offsets), repaired.slice(0, used)]
+    return pa.Array.from_buffers(pa.string(), len(spans), buffers)
