@@ -90,7 +90,7 @@ def _hash_block(
 ) -> npt.NDArray[np.int32]:
     """Hashes of the strings that lie between neighbouring `bounds` in `utf8`."""
     units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
-    if utf8.size and utf8.max() >= 0x80:  # noqa: PLR2004 - not all ASCII
+    if utf8.size and utf8.max() >= 0x80:  # not all ASCII
         units, bounds = _utf16_units(utf8, bounds)
     else:
         units = utf8
@@ -112,8 +112,8 @@ def _utf16_units(
     except UnicodeDecodeError:
         return _utf16_units_of_damaged(utf8, bounds)
     first_unit = np.zeros(utf8.size + 1, np.int64)
-    characters = (utf8 & 0xC0) != 0x80  # noqa: PLR2004 - all but continuation bytes
-    surrogate_pairs = utf8 >= 0xF0  # noqa: PLR2004 - the first byte of four
+    characters = (utf8 & 0xC0) != 0x80  # all but continuation bytes
+    surrogate_pairs = utf8 >= 0xF0  # the first byte of four
     np.cumsum(characters.view(np.int8) + surrogate_pairs.view(np.int8), out=first_unit[1:])
     return np.frombuffer(text.encode("utf-16-le"), "<u2"), first_unit[bounds]
 

@@ -1,0 +1,174 @@
+"""Extension units of a ConsumeQueue: what does not fit into an entry's tagsCode.
+
+    size 2 | tagsCode 8 | storeTimestamp 8 | bitMapSize 2 | bit map        big-endian, signed
+
+A unit has no fixed length; the entry that it belongs to holds its address in place of a tagsCode,
+so a batch of units is decoded at the offsets that the entries give, never by walking the file.
+A size of -1 closes a file. See docs/format.md, "A ConsumeQueue entry"; upstream `ConsumeQueueExt`,
+which calls its content "not important": a unit that is lost is made up for by the record itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorruptStoreError
+from .buffers import BytesLike, octets
+
+__all__ = [
+    "END_OF_FILE",
+    "MAX_UNIT_SIZE",
+    "UNIT_HEAD_DTYPE",
+    "ExtUnit",
+    "decode_unit",
+    "decode_units",
+    "encode_units",
+    "ext_address",
+    "ext_offset",
+    "is_ext_address",
+]
+
+UNIT_HEAD_DTYPE: Final = np.dtype(
+    [("size", ">i2"), ("tagsCode", ">i8"), ("storeTimestamp", ">i8"), ("bitMapSize", ">i2")]
+)
+_HEAD_SIZE: Final = UNIT_HEAD_DTYPE.itemsize
+MAX_UNIT_SIZE: Final = 32_767
+
+END_OF_FILE: Final = (-1).to_bytes(2, "big", signed=True)
+"""Stands where the next unit would not fit; 4 bytes are always left for it."""
+
+_MAX_ADDRESS: Final = -(2**31) - 1
+_ADDRESS_BASE: Final = np.int64(-(2**63))
+
+
+@dataclass(frozen=True)
+class ExtUnit:
+    """One unit.
+
+    Attributes:
+        tags_code: Java's hash of the message's tags.
+        store_timestamp: of the message, milliseconds.
+        bit_map: of the filters that the message passes; empty where there are none.
+    """
+
+    tags_code: int
+    store_timestamp: int
+    bit_map: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that the unit takes in its file."""
+        return _HEAD_SIZE + len(self.bit_map)
+
+
+def is_ext_address(tags_code: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which values of an entry's tagsCode are addresses of units."""
+    found: npt.NDArray[np.bool_] = np.asarray(tags_code) <= _MAX_ADDRESS
+    return found
+
+
+def ext_offset(addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where in the files of `consumequeue_ext` the units of these addresses begin."""
+    offsets: npt.NDArray[np.int64] = np.asarray(addresses, np.int64) ^ _ADDRESS_BASE
+    return offsets
+
+
+def ext_address(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The addresses of the units that begin at these offsets."""
+    addresses: npt.NDArray[np.int64] = np.asarray(offsets, np.int64) | _ADDRESS_BASE
+    return addresses
+
+
+def decode_units(
+    data: BytesLike, offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
+    """The heads of the units that begin at `offsets` in `data`.
+
+    Returns:
+        heads: one `UNIT_HEAD_DTYPE` an offset; zeros where there is no unit.
+        valid: whether there is a whole unit whose sizes agree.
+    """
+    raw = octets(data)
+    at = np.asarray(offsets, np.int64)
+    valid = (at >= 0) & (at <= raw.size - _HEAD_SIZE)
+    packed = np.zeros((at.size, _HEAD_SIZE), np.uint8)
+    packed[valid] = raw[at[valid, None] + np.arange(_HEAD_SIZE)]
+    heads = packed.view(UNIT_HEAD_DTYPE).reshape(at.size)
+    size = heads["size"].astype(np.int64)
+    bit_map_size = heads["bitMapSize"].astype(np.int64)
+    # size is at most 32,767, so where an offset is far out of range the sum is not reached
+    valid &= (bit_map_size >= 0) & (size == _HEAD_SIZE + bit_map_size)
+    valid[valid] &= at[valid] + size[valid] <= raw.size
+    packed[~valid] = 0
+    return heads, valid
+
+
+def decode_unit(data: BytesLike, offset: int = 0, *, file: str = "") -> ExtUnit:
+    """The unit that begins at `offset` in `data`.
+
+    Raises:
+        CorruptStoreError: there is no whole unit whose sizes agree; its text names `file`.
+    """
+    heads, valid = decode_units(data, np.array([offset], np.int64))
+    if not valid[0]:
+        raise CorruptStoreError(
+            "there is no extension unit of a ConsumeQueue entry", file=file, offset=offset
+        )
+    _, tags_code, store_timestamp, bit_map_size = heads[0].item()
+    start = offset + _HEAD_SIZE
+    bit_map = octets(data)[start : start + bit_map_size].tobytes()
+    return ExtUnit(tags_code, store_timestamp, bit_map)
+
+
+def encode_units(
+    tags_code: npt.ArrayLike, store_timestamp: npt.ArrayLike, bit_maps: pa.Array[Any]
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """The bytes of one unit per element, one behind the other.
+
+    Args:
+        tags_code: int64.
+        store_timestamp: int64, milliseconds.
+        bit_maps: binary; a null is an empty one.
+
+    Returns:
+        data: the units.
+        offsets: int64 of n + 1, where in `data` each begins, and the end.
+
+    Raises:
+        ValueError: a bit map is too long for a unit.
+    """
+    maps = pc.fill_null(bit_maps.cast(pa.large_binary()), b"")
+    sizes = pc.binary_length(maps).to_numpy(zero_copy_only=False)
+    if sizes.size and sizes.max() > MAX_UNIT_SIZE - _HEAD_SIZE:
+        raise ValueError(f"a bit map of {sizes.max()} bytes is too long for a unit")
+    heads = np.empty(sizes.size, UNIT_HEAD_DTYPE)
+    heads["size"] = sizes + _HEAD_SIZE
+    heads["tagsCode"] = tags_code
+    heads["storeTimestamp"] = store_timestamp
+    heads["bitMapSize"] = sizes
+    offsets = np.zeros(sizes.size + 1, np.int64)
+    np.cumsum(sizes + _HEAD_SIZE, out=offsets[1:])
+    data = np.empty(offsets[-1], np.uint8)
+    starts = offsets[:-1, None] + np.arange(_HEAD_SIZE)
+    is_bit_map = np.ones(data.size, np.bool_)
+    is_bit_map[starts] = False
+    data[starts] = heads.view(np.uint8).reshape(sizes.size, _HEAD_SIZE)
+    data[is_bit_map] = _contents(maps)
+    return data.tobytes(), offsets
+
+
+def _contents(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
+    """The bytes of all values of a large_binary column without nulls, one behind the other."""
+    _, offset_buffer, data_buffer = column.buffers()
+    if offset_buffer is None or data_buffer is None:
+        return np.empty(0, np.uint8)
+    first, last = np.frombuffer(
+        memoryview(offset_buffer), np.int64, len(column) + 1, 8 * column.offset
+    )[[0, -1]]
+    return np.frombuffer(memoryview(data_buffer), np.uint8)[first:last]
