@@ -329,11 +329,11 @@ def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8
     row_starts = row_ends - lengths[rows]
     begins = np.unique(np.concatenate([row_starts, cuts + 1]))
     begins = begins[begins < len(index)]
-    stops = np.unique(np.concatenate([cuts, row_ends]))
-    ends = stops[np.searchsorted(stops, begins)]
-    real = ends > begins
-    begins, ends = begins[real], ends[real]
     owner = np.searchsorted(row_ends, begins, side="right")
+    next_cut = np.append(cuts, len(index))[np.searchsorted(cuts, begins)]
+    ends = np.minimum(next_cut, row_ends[owner])
+    real = ends > begins
+    begins, ends, owner = begins[real], ends[real], owner[real]
     shift = starts[rows][owner] - row_starts[owner]
     return rows[owner], begins + shift, ends + shift
 

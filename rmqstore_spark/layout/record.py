@@ -72,7 +72,8 @@ class Records:
 
     def take(self, rows: npt.NDArray[np.int64]) -> Records:
         """The records of some rows, in that order."""
-        return Records(self.buffer, self.positions[rows], self.longs[:, rows], self.ints[:, rows])
+        longs, ints = np.take(self.longs, rows, axis=1), np.take(self.ints, rows, axis=1)
+        return Records(self.buffer, self.positions[rows], longs, ints)
 
     @property
     def queue_offset(self) -> I8:
