@@ -1,0 +1,167 @@
+"""The CommitLog as one line of bytes: plain segments, DLedger segments, or the one behind the other.
+
+A store that was switched to DLedger keeps its older segments in `commitlog/`; offsets below the
+DLedger log's begin are read there (docs/format.md, "DLedger").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.segments import Segment, Segments
+from rmqstore_spark.layout.spans import I8, U1
+
+__all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
+
+DLEDGER_LEAD: Final = 48
+"""Bytes of a DLedger entry in front of its record."""
+
+
+@dataclass(frozen=True)
+class LogSegment:
+    """One file of the log, and how its records lie in it.
+
+    Attributes:
+        segment: the file.
+        end: log offset one past the last byte that counts.
+        lead: bytes before each record: 0, or 48 in a DLedger log.
+    """
+
+    segment: Segment
+    end: int
+    lead: int
+
+    @property
+    def start(self) -> int:
+        return self.segment.start
+
+
+class CommitLog:
+    """All bytes of a store's log, by physical offset.
+
+    Args:
+        plain: the segments in `commitlog/` (or in several folders).
+        dledger: the segments of a DLedger log, if there is one.
+        dledger_end: log offset one past the last committed DLedger entry.
+    """
+
+    def __init__(
+        self, plain: Segments, dledger: Segments | None = None, dledger_end: int = 0
+    ) -> None:
+        self.plain = plain
+        self.dledger = dledger if dledger is not None and len(dledger) else None
+        self._dledger_end = dledger_end
+
+    def __len__(self) -> int:
+        return len(self.plain) + (len(self.dledger) if self.dledger else 0)
+
+    @property
+    def _dledger_begin(self) -> int:
+        return self.dledger.min_offset if self.dledger else 1 << 63
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte there is; 0 for a log without files."""
+        if len(self.plain) and self.plain.min_offset < self._dledger_begin:
+            return self.plain.min_offset
+        return self.dledger.min_offset if self.dledger else 0
+
+    @property
+    def file_end(self) -> int:
+        """One past the last byte of the last file, or the last committed one of a DLedger log."""
+        return self._dledger_end if self.dledger else self.plain.end_offset
+
+    def segments(self) -> Iterator[LogSegment]:
+        """The files in the order of the log, each cut where the next log takes over."""
+        for segment in self.plain:
+            if segment.start < self._dledger_begin:
+                yield LogSegment(segment, min(segment.end, self._dledger_begin), 0)
+        for segment in self.dledger or ():
+            if segment.start < self._dledger_end:
+                yield LogSegment(segment, min(segment.end, self._dledger_end), DLEDGER_LEAD)
+
+    def segment_at(self, offset: int) -> LogSegment | None:
+        """The file that holds a byte; None where there is none."""
+        for found in self.segments():
+            if found.start <= offset < found.end:
+                return found
+        return None
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """File and byte in it of a physical offset, for a message to a person."""
+        found = self.segment_at(offset)
+        if found is None:
+            return ", ".join(self.plain.folders), offset
+        return found.segment.path, offset - found.start
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the log; fewer than `length` where the segment ends.
+
+        Raises:
+            SegmentExpiredError: the file is gone.
+            CorruptStoreError: the offset is past the log's end.
+        """
+        return self._side(offset).read(offset, length)
+
+    def read_into(self, offset: int, out: U1) -> int:
+        """Fill `out` from the log; returns how much, less than its size where the segment ends."""
+        return self._side(offset).read_into(offset, out)
+
+    def _side(self, offset: int) -> Segments:
+        return self.dledger if self.dledger and offset >= self._dledger_begin else self.plain
+
+    def covers(self, offsets: I8, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which spans lie whole in one file of the log, before its end."""
+        if self.dledger is None:
+            return self.plain.covers(offsets, lengths)
+        newer = offsets >= self._dledger_begin
+        inside = offsets + lengths.astype(np.int64) <= self._dledger_end
+        good = np.where(
+            newer, inside & self.dledger.covers(offsets, lengths), self.plain.covers(offsets, lengths)
+        )
+        return good.astype(np.bool_)
+
+    def read_entries(
+        self, offsets: I8, lengths: npt.NDArray[np.int32], buffer: U1 | None
+    ) -> tuple[U1, I8]:
+        """Read spans, ascending by offset, into a buffer that is reused and grown when needed.
+
+        Returns:
+            The buffer, and where each span begins in it.
+
+        Raises:
+            SegmentExpiredError: a file went away.
+            CorruptStoreError: a span is not in the log.
+        """
+        split = int(np.searchsorted(offsets, self._dledger_begin)) if self.dledger else len(offsets)
+        if split == len(offsets):
+            return self.plain.read_entries(offsets, lengths, buffer=buffer)
+        newer = self.dledger
+        assert newer is not None  # noqa: S101  # a split exists only where there is one
+        if split == 0:
+            return newer.read_entries(offsets, lengths, buffer=buffer)
+        first, first_at = self.plain.read_entries(offsets[:split], lengths[:split])
+        second, second_at = newer.read_entries(offsets[split:], lengths[split:])
+        return np.concatenate([first, second]), np.concatenate([first_at, second_at + len(first)])
+
+    def gone(self, offset: int) -> SegmentExpiredError | CorruptStoreError:
+        """The error for a span that `covers` says is not there."""
+        if offset < self.min_offset:
+            return SegmentExpiredError(
+                f"the CommitLog begins at {self.min_offset}: what lay at {offset} has expired",
+                file=", ".join(self.plain.folders),
+            )
+        file, at = self.place(offset)
+        if offset >= self.file_end:
+            return CorruptStoreError(
+                f"a queue points past the end of the CommitLog ({self.file_end})",
+                file=file,
+                offset=at,
+            )
+        return CorruptStoreError("a queue points at what cannot be a record", file=file, offset=at)

@@ -1,0 +1,252 @@
+"""From raw records to the rows that were asked for: check, decompress, filter, build.
+
+The checks are all that the format allows: it has a checksum for the body alone, so a record must
+also lie where it says, be as long as its queue entry says, and be the message that the queue
+expects at that slot (docs/format.md, "A CommitLog record").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.layout.columns import Identity, build_batch
+from rmqstore_spark.layout.compression import decompress
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    LMQ_PREFIX,
+    MULTI_DISPATCH_QUEUE_SPLITTER,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+)
+from rmqstore_spark.layout.properties import find_properties, split_keys
+from rmqstore_spark.layout.record import (
+    STATUS_TEXT,
+    Records,
+    crc_property_mismatch,
+)
+from rmqstore_spark.layout.spans import I8, Spans, string_array, text_pool
+from rmqstore_spark.reader.options import ReadOptions
+
+__all__ = ["Decoder", "belongs_to"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_BODY = 64 << 20
+
+
+class Decoder:
+    """Turns records into record batches, one after the other.
+
+    Args:
+        broker_name: fills the column of that name.
+        options: what is wanted.
+        place: file and offset of a physical offset, for errors.
+    """
+
+    def __init__(
+        self, broker_name: str, options: ReadOptions, place: Callable[[int], tuple[str, int]]
+    ) -> None:
+        self._broker = text_pool([broker_name])
+        self._options = options
+        self._place = place
+        self.dropped = 0
+
+    def decode(
+        self,
+        records: Records,
+        *,
+        expected_offset: I8,
+        expected_size: npt.NDArray[np.int32] | None = None,
+        identity: Identity | None = None,
+    ) -> pa.RecordBatch:
+        """Check n records and build the columns of those that pass the filters.
+
+        Args:
+            records: as `decode_records` gives them.
+            expected_offset: n physical offsets that the records were read from.
+            expected_size: n sizes that their queue entries state, if they have any.
+            identity: the queue and slot of each, if they were found through queues.
+
+        Raises:
+            CorruptRecordError: one is damaged and the mode is FAILFAST.
+        """
+        good = np.ones(len(records), np.bool_)
+        for bad, cause in self._problems(records, expected_offset, expected_size, identity):
+            new = bad & good
+            if new.any():
+                self._reject(expected_offset[new], cause)
+                good &= ~bad
+        if not good.all():
+            records, identity = _take(records, identity, np.flatnonzero(good))
+            expected_offset = expected_offset[good]
+        body: Spans | None = None
+        if "body" in self._options.columns and self._options.decompress:
+            body, failed = _decompressed(records)
+            if failed:
+                for row, cause in failed.items():
+                    self._reject(expected_offset[row : row + 1], cause)
+                rows = np.setdiff1d(np.arange(len(records)), list(failed))
+                records, identity = _take(records, identity, rows)
+                body = body.take(rows) if body else None
+        rows = self._wanted(records)
+        if rows is not None:
+            records, identity = _take(records, identity, rows)
+            body = body.take(rows) if body else None
+        return build_batch(
+            records,
+            self._options.columns,
+            broker=self._broker,
+            body=body,
+            identity=identity,
+            body_as_text=self._options.body_as_text,
+        )
+
+    def _problems(
+        self,
+        records: Records,
+        expected_offset: I8,
+        expected_size: npt.NDArray[np.int32] | None,
+        identity: Identity | None,
+    ) -> list[tuple[npt.NDArray[np.bool_], str]]:
+        found = [(records.status == status, text) for status, text in STATUS_TEXT.items()]
+        sound = records.status == 0
+        found.append((
+            sound & (records.physical_offset != expected_offset),
+            "a record says that it lies elsewhere (physicalOffset)",
+        ))
+        if expected_size is not None:
+            found.append((
+                sound & (records.store_size != expected_size),
+                "a record has another size than its queue entry states",
+            ))
+        if identity is not None:
+            found.append((
+                ~belongs_to(records, identity),
+                "a record is not the message that its queue entry stands for "
+                "(topic, queueId or queueOffset differ)",
+            ))
+        if self._options.check_crc:
+            if "body" in self._options.columns:
+                found.append((records.body_crc_mismatch(), "a body does not match its bodyCRC"))
+            found.append((
+                crc_property_mismatch(records), "a record does not match its CRC property"
+            ))  # fmt: skip
+        return found
+
+    def _reject(self, offsets: I8, cause: str) -> None:
+        """Raise, or count and say what is left out."""
+        file, at = self._place(int(offsets[0]))
+        if self._options.mode == "FAILFAST":
+            raise CorruptRecordError(cause, file=file, offset=at)
+        self.dropped += len(offsets)
+        _log.warning(
+            "DROPMALFORMED: left out %d record(s), the first at offset %d of %s: %s",
+            len(offsets), at, file, cause,
+        )  # fmt: skip
+
+    def _wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Rows that pass the filters; None where there are no filters."""
+        options = self._options
+        if options.tags is None and options.keys is None:
+            return None
+        found = find_properties(records.properties, (PROPERTY_TAGS, PROPERTY_KEYS))
+        keep = np.ones(len(records), np.bool_)
+        if options.tags is not None:
+            tags = string_array(found[PROPERTY_TAGS])
+            keep &= _is_in(tags, options.tags)
+        if options.keys is not None:
+            keys = split_keys(found[PROPERTY_KEYS])
+            hits = _is_in(keys.flatten(), options.keys)
+            owners = pc.list_parent_indices(keys).to_numpy()
+            with_key = np.zeros(len(records), np.bool_)
+            with_key[owners[hits]] = True
+            keep &= with_key
+        return np.flatnonzero(keep)
+
+
+def _is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
+    hits = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string()))
+    return np.asarray(hits.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _take(
+    records: Records, identity: Identity | None, rows: npt.NDArray[np.int64]
+) -> tuple[Records, Identity | None]:
+    return records.take(rows), identity.take(rows) if identity else None
+
+
+def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
+    """Which records are the messages that their queue entries stand for.
+
+    A light queue's entry stands for a record that names the queue among those of its
+    INNER_MULTI_DISPATCH property, at the slot in INNER_MULTI_QUEUE_OFFSET (docs/format.md,
+    "Light queues"). Damaged records are not judged: they count as belonging.
+    """
+    same = records.topic.equal(identity.topic)
+    same &= records.queue_id == identity.queue_id
+    same &= records.queue_offset == identity.queue_offset
+    same |= records.status != 0
+    others = np.flatnonzero(~same)
+    if len(others):
+        same[others] = _multi_dispatched(records.take(others), identity.take(others))
+    return same
+
+
+def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
+    found = find_properties(
+        records.properties, (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
+    )
+    splitter = MULTI_DISPATCH_QUEUE_SPLITTER
+    queues = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_DISPATCH]), splitter)
+    slots = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_QUEUE_OFFSET]), splitter)
+    paired = pc.equal(pc.list_value_length(queues), pc.list_value_length(slots))
+    rows = np.flatnonzero(pc.fill_null(paired, False).to_numpy(zero_copy_only=False))
+    queues, slots = queues.take(pa.array(rows)), slots.take(pa.array(rows))
+    owner = rows[pc.list_parent_indices(queues).to_numpy()]
+    names = queues.flatten()
+    topics = string_array(identity.topic).take(pa.array(owner))
+    wanted_slots = pa.array(identity.queue_offset[owner]).cast(pa.string())
+    light = pc.starts_with(names, LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    queue_ids = np.where(light, 0, records.queue_id[owner])
+    hit = pc.and_(pc.equal(names, topics), pc.equal(slots.flatten(), wanted_slots))
+    hits = hit.to_numpy(zero_copy_only=False) & (queue_ids == identity.queue_id[owner])
+    result = np.zeros(len(records), np.bool_)
+    result[owner[hits.astype(np.bool_)]] = True
+    return result
+
+
+def _decompressed(records: Records) -> tuple[Spans | None, dict[int, str]]:
+    """Bodies with the compressed ones unpacked, and why some could not be, by row.
+
+    Returns:
+        None in place of the bodies where none is compressed.
+    """
+    rows = np.flatnonzero(records.sys_flag & COMPRESSED_FLAG)
+    if not len(rows):
+        return None, {}
+    body = records.body
+    starts, lengths = body.starts.copy(), body.lengths.copy()
+    unpacked: list[bytes] = []
+    failed: dict[int, str] = {}
+    at = len(records.buffer)
+    for row in rows.tolist():
+        stored = records.buffer[starts[row] : starts[row] + lengths[row]]
+        try:
+            plain = decompress(stored, int(records.sys_flag[row]), _MAX_BODY)
+        except CorruptRecordError as error:
+            failed[row] = error.cause
+            continue
+        unpacked.append(plain)
+        starts[row], lengths[row] = at, len(plain)
+        at += len(plain)
+    joined = np.concatenate([records.buffer, np.frombuffer(b"".join(unpacked), np.uint8)])
+    return Spans(joined, starts, lengths), failed

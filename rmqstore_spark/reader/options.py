@@ -1,0 +1,48 @@
+"""What a reader of messages can ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.columns import COLUMNS
+
+__all__ = ["ReadOptions"]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How messages are read.
+
+    Args:
+        columns: names out of COLUMNS, in the order wanted; all of them by default.
+        body_as_text: give the body as a string; bytes that are no UTF-8 become U+FFFD.
+        decompress: give compressed bodies as they were before their compression.
+        check_crc: check each body against its bodyCRC when `body` is among the columns, and each
+            record against the CRC of the whole record where 5.x put one.
+        mode: what a damaged record does: FAILFAST raises, DROPMALFORMED skips and counts it.
+        tags: only messages with one of these tags; None for all.
+        keys: only messages with one of these keys; None for all.
+        batch_rows: most rows of one batch.
+        batch_bytes: about so many bytes of the log go into one batch.
+    """
+
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    body_as_text: bool = False
+    decompress: bool = True
+    check_crc: bool = True
+    mode: Literal["FAILFAST", "DROPMALFORMED"] = "FAILFAST"
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    batch_rows: int = 10_000
+    batch_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in COLUMNS]
+        if unknown:
+            raise OptionError(
+                f"No column is called {', '.join(unknown)}. The columns are {', '.join(COLUMNS)}."
+            )
+        if self.mode not in ("FAILFAST", "DROPMALFORMED"):
+            raise OptionError(f"mode is {self.mode!r}: it is FAILFAST or DROPMALFORMED.")
