@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> int:
     # Workers start `python3` otherwise, which need not have this environment's packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     sys.stdout.flush()
-    os.execvp(arguments[0], arguments)
+    os.execvp(arguments[0], arguments)  # noqa: RET503 - does not return
 
 
 if __name__ == "__main__":

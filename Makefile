@@ -1,0 +1,58 @@
+# Everything that a fresh clone needs: Python 3.10 or newer, and make.
+# `make` lists what there is to do. The environment lies in .venv, and is made once.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+VENV := .venv
+PY := $(abspath $(VENV))/bin/python
+INSTALLED := $(VENV)/.installed
+# A command with JAVA_HOME and PYSPARK_PYTHON set; finds a Java, or brings one.
+SPARK := $(PY) -m tools.java $(PY)
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## List what there is to do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: $(INSTALLED) ## Read a RocketMQ store with Spark: topics, a batch query, a stream
+	@$(SPARK) examples/demo.py
+
+.PHONY: test
+test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for some)
+	@$(SPARK) -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(INSTALLED) ## Check style, types and layers
+	@$(PY) -m ruff check --quiet
+	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
+	@$(PY) -m mypy --strict --no-error-summary
+	@$(VENV)/bin/lint-imports --no-logo
+
+.PHONY: bench
+bench: $(INSTALLED) ## Measure speed and memory on stores made for it
+	@$(SPARK) -m benchmarks
+
+.PHONY: docs
+docs: $(INSTALLED) ## Write docs/options.md from the table of options
+	@$(PY) -m tools.docs
+
+.PHONY: clean
+clean: ## Remove the environment and whatever was built
+	rm -rf $(VENV) build dist *.egg-info .demo .bench
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f rmqstore_spark/layout/_kernel*.so
+
+# Again only when what is installed, or what is compiled, has changed.
+$(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/layout/_*.[ch])
+	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
+	@echo "Installing into $(VENV) (the first time this takes some minutes) ..."
+	@$(PY) -m pip install --quiet --editable '.[dev]'
+	@$(PY) -c "import rmqstore_spark.layout.kernel"  # says so where it could not be compiled
+	@touch $@

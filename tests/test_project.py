@@ -1,0 +1,52 @@
+"""The project as a whole: what its modules export, and what it says of itself."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rmqstore_spark
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(rmqstore_spark.__path__, "rmqstore_spark.")
+    # The kernel is optional; its Python side is in the list.
+    if not module.name.endswith("._kernel")
+)
+
+
+@pytest.mark.parametrize("name", ["rmqstore_spark", *MODULES])
+def test_all_names_what_exists(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", ())
+    assert len(set(exported)) == len(exported)
+    assert [missing for missing in exported if not hasattr(module, missing)] == []
+
+
+def test_version_is_the_distributions() -> None:
+    assert rmqstore_spark.__version__ == importlib.metadata.version("rmqstore-spark")
+
+
+def test_changelog_knows_the_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## \[([^]]+)\]", changelog, re.MULTILINE)
+    assert rmqstore_spark.__version__ in sections or sections[0] == "Unreleased"
+
+
+def test_the_reader_needs_no_spark_and_no_terminal() -> None:
+    program = (
+        "import sys, rmqstore_spark.reader\n"
+        "print(sorted({'pyspark', 'typer', 'click', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT, text=True
+    )
+    assert done.stdout.strip() == "[]"
