@@ -197,14 +197,13 @@ def main(arguments: list[str]) -> int:
     except JavaNotFoundError as error:
         _say(str(error))
         return 1
-    if not arguments:
-        print(home)
-        return 0
-    os.environ["JAVA_HOME"] = str(home)
-    # Workers start `python3` otherwise, which need not have this environment's packages.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    sys.stdout.flush()
-    os.execvp(arguments[0], arguments)  # noqa: RET503 - does not return
+    if arguments:
+        os.environ["JAVA_HOME"] = str(home)
+        # Workers start `python3` otherwise, which need not have this environment's packages.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.execvp(arguments[0], arguments)
+    print(home)
+    return 0
 
 
 if __name__ == "__main__":
