@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorruptStoreError
+from rmqstore_spark.errors import CorruptStoreError
+
 from .buffers import BytesLike, octets
 
 __all__ = [

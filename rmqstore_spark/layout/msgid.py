@@ -8,19 +8,19 @@ See docs/format.md, "A CommitLog record"; upstream `MessageDecoder.createMessage
 from __future__ import annotations
 
 import ipaddress
-import re
 import struct
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import OptionError
+from rmqstore_spark.errors import OptionError
+
+from .hosts import encode_host
 
 __all__ = ["OffsetMsgId", "decode_msg_id", "offset_msg_id"]
 
 _TAIL: Final = struct.Struct(">iq")
 _V4_CHARACTERS: Final = 2 * (4 + _TAIL.size)
 _V6_CHARACTERS: Final = 2 * (16 + _TAIL.size)
-_PORT: Final = re.compile("[0-9]{1,5}")
 _MAX_PORT: Final = 65_535
 
 
@@ -69,21 +69,11 @@ def offset_msg_id(host: str, physical_offset: int) -> str:
         physical_offset: of the record's first byte.
 
     Raises:
-        OptionError: `host` is no address and port, or the offset does not fit into 8 bytes.
+        OptionError: `host` is no address and port, or the offset is negative or over 8 bytes.
     """
-    ip, _, port = host.rpartition(":")
-    bracketed = ip.startswith("[") and ip.endswith("]")
-    try:
-        address = ipaddress.IPv6Address(ip[1:-1]) if bracketed else ipaddress.IPv4Address(ip)
-        if not _PORT.fullmatch(port) or int(port) > _MAX_PORT or physical_offset < 0:
-            raise ValueError
-        tail = _TAIL.pack(int(port), physical_offset)
-    except (ValueError, struct.error):
-        raise OptionError(
-            f"no message id can be made of host {_shown(host)} and offset {physical_offset}: "
-            "give the host as ip:port or [ip]:port"
-        ) from None
-    return (address.packed + tail).hex().upper()
+    if not 0 <= physical_offset < 1 << 63:
+        raise OptionError(f"{physical_offset} is no offset in a log")
+    return (encode_host(host) + physical_offset.to_bytes(8, "big")).hex().upper()
 
 
 def _address_text(packed: bytes) -> str:

@@ -56,8 +56,8 @@ def test_units_are_written_as_rocketmq_writes_them(
         first = [e for e in entries if e.tags_code < ext.ext_address(np.array([4096]))[0]]
         assert 0 < len(first) < len(entries)
         written, offsets = ext.encode_units(
-            [entry.ext_tags_code for entry in first],
-            [entry.ext_store_time for entry in first],
+            np.array([entry.ext_tags_code for entry in first]),
+            np.array([entry.ext_store_time for entry in first]),
             pa.array([entry.ext_bit_map for entry in first], pa.binary()),
         )
         assert ext.ext_address(offsets[:-1]).tolist() == [entry.tags_code for entry in first]

@@ -61,22 +61,13 @@ def test_what_is_no_id_is_refused_with_what_it_should_look_like(text: str) -> No
     assert len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("host", "offset"),
-    [
-        ("127.0.0.1", 0),
-        ("127.0.0.1:", 0),
-        ("127.0.0.1:65536", 0),
-        ("127.0.0.1:-1", 0),
-        ("127.0.0.1:\u0663", 0),
-        ("::1:80", 0),
-        ("[127.0.0.1]:80", 0),
-        ("localhost:80", 0),
-        ("127.0.0.1:80", -1),
-        ("127.0.0.1:80", 2**63),
-        ("", 0),
-    ],
-)
-def test_ids_are_not_made_of_what_is_no_address(host: str, offset: int) -> None:
-    with pytest.raises(OptionError, match="ip:port"):
-        offset_msg_id(host, offset)
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:", "localhost:80", "1.2.3:80", ":80", ""])
+def test_ids_are_not_made_of_what_is_no_address(host: str) -> None:
+    with pytest.raises(OptionError, match="no host"):
+        offset_msg_id(host, 0)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_ids_are_not_made_of_what_is_no_offset(offset: int) -> None:
+    with pytest.raises(OptionError, match="no offset"):
+        offset_msg_id("127.0.0.1:80", offset)
