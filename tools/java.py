@@ -1,5 +1,7 @@
 """Find a Java that Spark runs on, or bring one.
 
+As a program:
+
     python -m tools.java                 prints its home
     python -m tools.java COMMAND ...     runs a command with JAVA_HOME and PYSPARK_PYTHON set
 """
