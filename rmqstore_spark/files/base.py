@@ -118,7 +118,7 @@ class Files(Protocol):
 
         Args:
             path: the file.
-            offsets: i8[n], where each range starts.
+            offsets: i8[n], where each range starts, ascending.
             lengths: i8[n], bytes of each, under 2 GiB.
             out: u1[sum of lengths or more].
 

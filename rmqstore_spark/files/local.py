@@ -18,6 +18,7 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join
 from rmqstore_spark.files.failures import translated
 from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.listing import walk_by_folder
 from rmqstore_spark.layout.kernel import pread_spans
 
 __all__ = ["LocalFiles"]
@@ -75,21 +76,7 @@ class LocalFiles:
         self, path: str, depth: int, on_error: Callable[[str, Exception], None]
     ) -> Iterator[tuple[str, Listing]]:
         """All folders down to `depth` levels below `path`; see `Files.walk`."""
-        todo = [("", 0)]
-        while todo:
-            relative, level = todo.pop()
-            try:
-                listing = self.list(join(path, relative) if relative else path, sizes=False)
-            except (OSError, RmqStoreError) as error:
-                on_error(relative, error)
-                continue
-            yield relative, listing
-            if level < depth:
-                todo += [
-                    (f"{relative}/{info.name}" if relative else info.name, level + 1)
-                    for info in reversed(listing)
-                    if info.is_dir
-                ]
+        return walk_by_folder(self, path, depth, on_error)
 
     def resolve(self, path: str) -> str:
         """The path without links."""

@@ -87,7 +87,7 @@ class Segments:
     def _set(self, listings: Iterable[Listing]) -> None:
         self.strays: list[Skipped] = []
         found: dict[int, Segment] = {}
-        for folder, listing in zip(self.folders, listings):
+        for folder, listing in zip(self.folders, listings, strict=True):
             for info in listing:
                 path = join(folder, info.name)
                 start = segment_start(info.name)
@@ -140,7 +140,7 @@ class Segments:
         """Files, but for the last, that are not as long as the first one is."""
         return [
             segment
-            for segment, size in zip(self._segments[:-1], self._file_sizes)
+            for segment, size in zip(self._segments[:-1], self._file_sizes[:-1], strict=True)
             if size != self.segment_size
         ]
 

@@ -1,0 +1,91 @@
+"""From what a user writes as a path to files that can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from zipfile import BadZipFile
+
+from fsspec.core import url_to_fs
+
+from rmqstore_spark.errors import (
+    CorruptStoreError,
+    OptionError,
+    RmqStoreError,
+    StoreAccessError,
+    StoreNotFoundError,
+)
+from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.remote import FsspecFiles
+
+__all__ = ["local_path", "open_files"]
+
+# As Hadoop, fsspec and plain URLs write a path of this machine.
+_LOCAL_SCHEMES = ("file://", "local://", "file:")
+
+
+def local_path(path: str) -> str | None:
+    """The path on this machine that a path or URL means; None where it means another system."""
+    for scheme in _LOCAL_SCHEMES:
+        if path.startswith(scheme) and "::" not in path:
+            return path[len(scheme) :]
+    if "://" not in path and "::" not in path:
+        return path
+    # A local file may well have such a name, as long as no URL is meant.
+    return path if path.startswith("/") else None
+
+
+def open_files(
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> tuple[Files, str]:
+    """The file system that a path or URL names, and the path on it.
+
+    Args:
+        url: a local path, `file:` URL, or any URL of fsspec (`s3://...`, `zip://...::...`).
+        storage_options: what fsspec passes to the file system; local paths need none.
+
+    Returns:
+        The files, and the path without scheme and closing slashes.
+
+    Raises:
+        OptionError: the path is none, or no file system of its kind is installed.
+        StoreNotFoundError, StoreAccessError, CorruptStoreError: an archive of the URL is not
+            there, may not be read, or is damaged.
+        RmqStoreError: the file system cannot be reached.
+    """
+    path = os.fspath(url)
+    if not path.strip() or "\0" in path:
+        raise OptionError(f"{path!r} is no path. Give the folder of a store, or its URL.")
+    local = local_path(path)
+    if local is not None:
+        return LocalFiles(), _without_slash(local)
+    try:
+        fs, inner = url_to_fs(path, **dict(storage_options or {}))
+    except RmqStoreError:
+        raise
+    except ImportError as error:
+        raise OptionError(f"{path} needs a package that is not installed: {error}") from error
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(f"{path} does not exist ({error}). Correct the path.") from error
+    except PermissionError as error:
+        raise StoreAccessError(f"{path} may not be read ({error}). Grant access to it.") from error
+    except BadZipFile as error:
+        raise CorruptStoreError(
+            f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise OptionError(
+            f"{path} with these storage options names no file system: {error}"
+        ) from error
+    except Exception as error:  # every file system library has errors of its own
+        raise RmqStoreError(
+            f"{path} cannot be reached: {type(error).__name__}: {error}. "
+            "Look after the connection and the storage options."
+        ) from error
+    return FsspecFiles(fs), _without_slash(inner)
+
+
+def _without_slash(path: str) -> str:
+    return path.rstrip("/") or path[:1]

@@ -1,0 +1,288 @@
+"""Any file system of fsspec: object stores, archives, memory, SFTP, HDFS and the rest.
+
+Two ways of reading. File systems that answer range requests on their own (`async_impl`: S3, GCS,
+Azure, HTTP) are asked for ranges, several at once. All others are read through open handles; in a
+compressed archive a handle moves forward cheaply, while going back unpacks from the start again.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join
+from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.listing import by_folder, described, last_part, walk_by_folder
+from rmqstore_spark.files.spans import plan_runs
+from rmqstore_spark.layout import kernel
+
+__all__ = ["FsspecFiles"]
+
+_OPEN_FILES = 32
+
+# A request costs tens of milliseconds; in that time a connection moves far more than this.
+_REQUEST_GAP = 64 << 10
+
+# Requests are this long at most (but for a single longer range), so is what is held beside `out`.
+_REQUEST_BYTES = 8 << 20
+
+# Requests under way at the same time ask for about this much together.
+_AT_ONCE_BYTES = 32 << 20
+
+
+class FsspecFiles:
+    """`Files` over an fsspec file system.
+
+    Ranges that lie close together become one request; what lies between them is dropped after.
+    After a fork the file system is made anew, since connections and file positions would be shared
+    with the parent.
+
+    Args:
+        fs: the file system. It must be able to be made again from its own arguments.
+        open_files: handles kept open at most.
+    """
+
+    is_local = False
+    max_gap = 4096
+    max_waste = 1
+
+    def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
+        self._fs = fs
+        self._open_files = open_files
+        self._handles: HandleCache[Any] = HandleCache(self._open, _close, open_files)
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._fs, self._open_files)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._fs).__name__})"
+
+    def list(self, path: str, *, sizes: bool = True) -> Listing:
+        """Entries of a folder by name; see `Files.list`."""
+        fs = self._here()
+        with _failures(path):
+            # Listings are cached by many file systems, and a store can grow.
+            fs.invalidate_cache(path)
+            found = {
+                info.name: info for info in map(described, fs.ls(path, detail=True)) if info.name
+            }
+            if list(found) == [last_part(path)] and not fs.isdir(path):
+                raise FileNotFoundError(f"{path} is no folder")
+            if sizes:
+                found = {name: self._sized(path, info) for name, info in found.items()}
+        self._drop_handles(path, found)
+        return [found[name] for name in sorted(found)]
+
+    def walk(
+        self, path: str, depth: int, on_error: Callable[[str, Exception], None]
+    ) -> Iterator[tuple[str, Listing]]:
+        """All folders down to `depth` levels below `path`; see `Files.walk`."""
+        if not self._lists_trees:
+            yield from walk_by_folder(self, path, depth, on_error)
+            return
+        try:
+            with _failures(path):
+                fs = self._here()
+                fs.invalidate_cache(path)
+                found = fs.find(path, withdirs=True, detail=True)
+        except (OSError, RmqStoreError) as error:
+            on_error("", error)
+            return
+        folders = by_folder(found, fs._strip_protocol(path).strip("/"), depth)
+        if not folders and not self.exists(path):
+            on_error("", FileNotFoundError(f"{path} does not exist"))
+            return
+        for relative in sorted(folders or {"": {}}):
+            entries = folders.get(relative, {})
+            yield relative, [entries[name] for name in sorted(entries)]
+
+    def resolve(self, path: str) -> str:
+        """The path itself."""
+        return path
+
+    def size(self, path: str) -> int:
+        """Length of a file in bytes."""
+        with _failures(path):
+            return int(self._here().size(path) or 0)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+        try:
+            with _failures(path):
+                return bool(self._here().exists(path))
+        except (OSError, RmqStoreError):
+            return False
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes of a range, fewer only at the end of the file."""
+        return next(self._read_all(path, [(offset, length)])) if length > 0 else b""
+
+    def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
+        """Fill `out`, less only at the end of the file."""
+        requests = [
+            (offset + at, min(_REQUEST_BYTES, len(out) - at))
+            for at in range(0, len(out), _REQUEST_BYTES)
+        ]
+        done = 0
+        for (_, length), data in zip(requests, self._read_all(path, requests), strict=True):
+            out[done : done + len(data)] = np.frombuffer(data, np.uint8)
+            done += len(data)
+            if len(data) < length:
+                break
+        return done
+
+    def read_spans(
+        self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
+    ) -> int:
+        """Read ranges of one file one behind the other into `out`; see `Files.read_spans`."""
+        if not len(offsets):
+            return 0
+        # A request ends where its window does, lest it gets as long as the whole file.
+        windows = offsets // _REQUEST_BYTES
+        runs = plan_runs(offsets, lengths, windows, max_gap=_REQUEST_GAP, max_waste=_REQUEST_GAP)
+        requests = list(zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True))
+        begins = np.cumsum(runs.lengths) - runs.lengths
+        firsts: list[int] = np.searchsorted(runs.positions, begins).tolist()
+        places = runs.positions - np.repeat(begins, np.diff([*firsts, len(offsets)]))
+        at = 0
+        for first, last, data in zip(
+            firsts, [*firsts[1:], len(offsets)], self._read_all(path, requests), strict=True
+        ):
+            got = np.frombuffer(data, np.uint8)
+            whole = int(np.count_nonzero(places[first:last] + lengths[first:last] <= len(got)))
+            until = first + whole
+            at += _pack(got, places[first:until], lengths[first:until], out[at:])
+            if until < last:
+                return until
+        return len(offsets)
+
+    def close(self) -> None:
+        """Close all handles."""
+        self._handles.close()
+
+    def _here(self) -> AbstractFileSystem:
+        """The file system, made anew where this is a forked child of the process that had it."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._handles.forget()
+            self._fs = type(self._fs)(*self._fs.storage_args, **self._fs.storage_options)
+        return self._fs
+
+    def _open(self, path: str) -> Any:
+        # Unbuffered: what a handle read ahead on a growing store would be stale the next time.
+        return self._fs.open(path, "rb", cache_type="none")
+
+    def _read_all(self, path: str, requests: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """The bytes of each (offset, length), in order; fewer only at the end of the file."""
+        if not self._here().async_impl:
+            for offset, length in requests:
+                with _failures(path):
+                    yield self._read_handle(path, offset, length)
+            return
+        parts = np.cumsum([length for _, length in requests]) // _AT_ONCE_BYTES
+        for _, part in groupby(zip(parts.tolist(), requests, strict=True), itemgetter(0)):
+            ranges = [request for _, request in part]
+            with _failures(path):
+                found = self._fs.cat_ranges(
+                    [path] * len(ranges),
+                    [offset for offset, _ in ranges],
+                    [offset + length for offset, length in ranges],
+                    on_error="return",
+                )
+            for (offset, length), data in zip(ranges, found, strict=True):
+                yield self._checked(path, offset, length, data)
+
+    def _checked(self, path: str, offset: int, length: int, data: bytes | Exception) -> bytes:
+        """The answer to a range request, if it can be one."""
+        if isinstance(data, Exception):
+            # Many servers refuse a range that begins past the end instead of giving nothing.
+            if not isinstance(data, FileNotFoundError) and offset >= self.size(path):
+                return b""
+            with _failures(path):
+                raise data
+        if len(data) > length:
+            raise RmqStoreError(
+                f"{path}: the server sent {len(data)} bytes where {length} were asked for. "
+                "It does not support range requests; copy the store, or mount it."
+            )
+        return data
+
+    def _read_handle(self, path: str, offset: int, length: int) -> bytes:
+        handle = self._handles.get(path)
+        try:
+            handle.seek(offset)
+            parts = []
+            while length > 0 and (part := handle.read(length)):
+                parts.append(part)
+                length -= len(part)
+        except Exception:
+            self._handles.drop(path)  # nobody knows where it stands now
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def _lists_trees(self) -> bool:
+        """Whether one call lists all files below a folder, rather than a call per folder."""
+        kind = type(self._fs)
+        return kind.find is not AbstractFileSystem.find or (
+            issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find
+        )
+
+    def _sized(self, folder: str, info: FileInfo) -> FileInfo:
+        """The entry with its size, asked for where the listing did not tell."""
+        if info.is_dir or info.size >= 0:
+            return info
+        return info._replace(size=self.size(join(folder, info.name)))
+
+    def _drop_handles(self, folder: str, names: Iterable[str]) -> None:
+        """Let go of handles whose file could be another one by now; an archive stays as it is."""
+        if not isinstance(self._fs, AbstractArchiveFileSystem):
+            for name in names:
+                self._handles.drop(join(folder, name))
+
+
+def _pack(data: UInt8Array, starts: Int64Array, lengths: Int64Array, out: UInt8Array) -> int:
+    """Copy ranges of `data` one behind the other into `out`; returns the bytes copied."""
+    if not len(starts):
+        return 0
+    offsets = np.empty(len(starts) + 1, np.int32)
+    kernel.active.gather(data, starts, lengths.astype(np.int32), offsets, out)
+    return int(offsets[-1])
+
+
+@contextmanager
+def _failures(path: str) -> Iterator[None]:
+    """Tell every failure as an error of this package."""
+    try:
+        yield
+    except RmqStoreError:
+        raise
+    except OSError as error:
+        raise translated(error, path) from error
+    except (BadZipFile, EOFError, zlib.error) as error:
+        raise CorruptStoreError(
+            f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
+        ) from error
+    except Exception as error:  # every file system library has errors of its own
+        raise RmqStoreError(
+            f"{path} could not be read: {type(error).__name__}: {error}. "
+            "Look after the connection and the storage options."
+        ) from error
+
+
+def _close(handle: Any) -> None:
+    handle.close()
