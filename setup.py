@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -53,14 +54,15 @@ class BuildKernel(build_ext):
         try:
             super().build_extension(ext)
         except Exception as error:  # noqa: BLE001 - compilers fail in many ways
-            cause = (str(error).splitlines() or [type(error).__name__])[0]
+            cause = textwrap.shorten(str(error) or type(error).__name__, 120, placeholder=" ...")
             print(  # noqa: T201
                 f"rmqstore-spark: the compiled kernel was left out, NumPy does its work, slower "
                 f"({cause}). To have it, install a C compiler and install again."
             )
-            # A kernel of an earlier build beside the sources would be taken for this one.
-            for built in (ROOT / LAYOUT).glob("_kernel*.so"):
-                built.unlink()
+            if self.editable_mode or self.inplace:
+                # One of an earlier build beside the sources would be taken for this one.
+                built = Path(self.get_ext_filename(ext.name)).name
+                (ROOT / LAYOUT / built).unlink(missing_ok=True)
 
 
 setup(
