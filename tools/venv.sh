@@ -24,7 +24,8 @@ for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11
     fi
 done
 if [ -z "$python" ]; then
-    echo "Python 3.10 or newer is needed; found: $(python3 --version 2>&1 || true)." \
+    found=$(python3 --version 2>/dev/null || echo none)
+    echo "Python 3.10 or newer is needed; found: $found." \
         "Install one, or name one: make PYTHON=/path/to/python3 ..." >&2
     exit 1
 fi
