@@ -1,0 +1,52 @@
+"""How a limit on a micro-batch is shared out over the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["rows_within", "share"]
+
+
+def share(backlogs: Sequence[int], limit: int) -> list[int]:
+    """Share a limit out in proportion to the backlogs.
+
+    Each queue with a backlog gets one at least, so that small ones are not starved beside large
+    ones; with more such queues than the limit, the sum is above it. Otherwise the sum is the limit
+    or, where that is less, the sum of the backlogs. The same input gives the same shares.
+
+    Args:
+        backlogs: what each queue has waiting, 0 or more.
+        limit: 1 or more.
+
+    Returns:
+        The share of each queue, at most its backlog.
+    """
+    waiting = [number for number, backlog in enumerate(backlogs) if backlog]
+    total = sum(backlogs)
+    if total <= limit:
+        return list(backlogs)
+    shares = [min(1, backlog) for backlog in backlogs]
+    spare, behind = limit - len(waiting), total - len(waiting)
+    if spare <= 0:
+        return shares
+    for number in waiting:
+        shares[number] += (backlogs[number] - 1) * spare // behind
+    # What rounding down left goes to those that it cost most.
+    left = limit - sum(shares)
+    for number in sorted(waiting, key=lambda n: (-((backlogs[n] - 1) * spare % behind), n))[:left]:
+        shares[number] += 1
+    return shares
+
+
+def rows_within(sizes: npt.NDArray[np.int32], budget: int) -> int:
+    """Count the entries from the first on that fit a number of bytes; one at least.
+
+    Args:
+        sizes: i4[n], n > 0, bytes of each entry's record.
+        budget: bytes.
+    """
+    ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
+    return max(1, int(np.searchsorted(ends, budget, side="right")))

@@ -1,0 +1,240 @@
+"""From the texts that Spark hands over to checked, typed options."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rmqstore_spark.datasource.option_table import BATCH, BOTH, OPTIONS, STREAM, option_named
+from rmqstore_spark.datasource.positions import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    Position,
+)
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["Options", "check_options", "parse_options"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one query, checked against each other.
+
+    Args:
+        commitlog_paths: folders of the only store, or by broker; None where they are the default.
+        topics: from `subscribe`; None where not given, as with `pattern` and `assign`.
+        tags: None means all.
+        max_rows, min_rows, max_bytes: limits of a micro-batch; delays are milliseconds.
+        plan_by: auto, queue or commitlog.
+        mode: FAILFAST or DROPMALFORMED.
+    """
+
+    paths: tuple[str, ...]
+    broker_names: tuple[str, ...] | None
+    commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
+    topics: tuple[str, ...] | None
+    pattern: re.Pattern[str] | None
+    assign: Mapping[str, tuple[int, ...]] | None
+    include_system: bool
+    starting: Position
+    starting_option: str
+    ending: Position
+    ending_option: str
+    no_match_is_latest: bool
+    fail_on_data_loss: bool
+    max_rows: int | None
+    min_rows: int | None
+    max_delay_ms: int
+    max_bytes: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    tags: frozenset[str] | None
+    keys: frozenset[str] | None
+    plan_by: str
+    decompress: bool
+    check_crc: bool
+    mode: str
+
+
+def check_options(given: Mapping[str, str]) -> None:
+    """Check all that can be told without knowing whether a query is batch or stream.
+
+    Raises:
+        OptionError: an option is unknown, given twice under two names, or has a wrong value.
+    """
+    _read_all(given)
+
+
+def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
+    """Read the options of a query.
+
+    Args:
+        given: what the user set, names in any case.
+        streaming: whether a stream is being started.
+
+    Raises:
+        OptionError: as `check_options`, and for contradictory or missing options.
+    """
+    values = _read_all(given)
+    _check_scope(values, streaming)
+    for option in OPTIONS:
+        if option.default is not None and option.name not in values:
+            values[option.name] = option.read(option.default)
+    if "path" not in values:
+        raise OptionError(
+            "Option path is missing: name a store directory, as in load('/data/store'). (A table "
+            "must be created without a list of columns: with one, Spark 4 keeps its options from "
+            "a Python source.)"
+        )
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(chosen) > 1:
+        raise OptionError(f"Options {' and '.join(chosen)} contradict each other: give one.")
+    starting_option, starting = _position(
+        values,
+        ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
+        Latest() if streaming else Earliest(),
+    )
+    ending_option, ending = _position(
+        values, ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"), Latest()
+    )
+    if not streaming and _says(starting, Latest, LATEST):
+        raise OptionError(
+            "startingOffsets: a batch query cannot start at latest (-1), it would read nothing; "
+            "give earliest, offsets, or a starting time."
+        )
+    if _says(ending, Earliest, EARLIEST):
+        raise OptionError(
+            "endingOffsets: a batch query cannot end at earliest (-2), it would read nothing; "
+            "give latest, offsets, or an ending time."
+        )
+    if isinstance(starting, AtTime) and isinstance(ending, AtTime):
+        _check_order("startingTimestamp", starting.timestamp, "endingTimestamp", ending.timestamp)
+    if "minOffsetsPerTrigger" in values and "maxOffsetsPerTrigger" in values:
+        _check_order(
+            "minOffsetsPerTrigger",
+            values["minOffsetsPerTrigger"],
+            "maxOffsetsPerTrigger",
+            values["maxOffsetsPerTrigger"],
+        )
+    if "keys" in values and values["planBy"] != "auto":
+        raise OptionError(
+            "Options keys and planBy contradict each other: messages with a key are found through "
+            "the index. Leave planBy out."
+        )
+    return Options(
+        paths=values["path"],
+        broker_names=_distinct(values.get("brokerNames")),
+        commitlog_paths=values.get("storePathCommitLog"),
+        topics=values.get("subscribe"),
+        pattern=values.get("subscribePattern"),
+        assign=values.get("assign"),
+        include_system=values["includeSystemTopics"],
+        starting=starting,
+        starting_option=starting_option,
+        ending=ending,
+        ending_option=ending_option,
+        no_match_is_latest=values["startingOffsetsByTimestampStrategy"] == "latest",
+        fail_on_data_loss=values["failOnDataLoss"],
+        max_rows=values.get("maxOffsetsPerTrigger"),
+        min_rows=values.get("minOffsetsPerTrigger"),
+        max_delay_ms=values["maxTriggerDelay"],
+        max_bytes=values.get("maxBytesPerTrigger"),
+        min_partitions=values.get("minPartitions"),
+        max_records_per_partition=values.get("maxRecordsPerPartition"),
+        max_bytes_per_partition=values["maxBytesPerPartition"],
+        tags=values["tags"],
+        keys=values.get("keys"),
+        plan_by=values["planBy"],
+        decompress=values["decompress"],
+        check_crc=values["checkCrc"],
+        mode=values["mode"],
+    )
+
+
+def _read_all(given: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, text in given.items():
+        option = option_named(name)
+        if option is None:
+            raise OptionError(f"There is no option {name!r}. {_nearest(name)}")
+        if option.name in values:
+            raise OptionError(
+                f"Options {names[option.name]} and {name} are the same option: give one."
+            )
+        try:
+            values[option.name] = option.read(text)
+        except ValueError as error:
+            raise OptionError(f"Option {option.name} {error}, not {text!r}.") from None
+        names[option.name] = name
+    return values
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    spelled = {
+        known.lower(): known for option in OPTIONS for known in (option.name, *option.aliases)
+    }
+    close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {spelled[close[0]]}?"
+    return f"The options are: {', '.join(option.name for option in OPTIONS)}."
+
+
+def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:
+    for option in OPTIONS:
+        if option.name not in values or option.scope == BOTH:
+            continue
+        if streaming and option.scope == BATCH:
+            raise OptionError(
+                f"Option {option.name} is for batch queries: a stream cannot have it. Remove it, "
+                "or use spark.read."
+            )
+        if not streaming and option.scope == STREAM:
+            # As Spark's Kafka source does: it changes no row of a batch, so that one set of
+            # options can serve a stream and its backfill.
+            _log.warning("Option %s is for streams; this batch query ignores it.", option.name)
+
+
+def _position(
+    values: Mapping[str, Any], names: tuple[str, str, str], default: Position
+) -> tuple[str, Position]:
+    """Pick by Kafka's precedence: one time, times by queue, offsets."""
+    one_time, times, offsets = names
+    if one_time in values:
+        return one_time, AtTime(values[one_time])
+    if times in values:
+        return times, values[times]
+    return offsets, values.get(offsets, default)
+
+
+def _says(position: Position, kind: type, number: int) -> bool:
+    return isinstance(position, kind) or (
+        isinstance(position, AtOffsets) and number in position.offsets.values.values()
+    )
+
+
+def _check_order(low_name: str, low: int, high_name: str, high: int) -> None:
+    if low > high:
+        raise OptionError(f"Option {low_name} ({low}) is above {high_name} ({high}).")
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    for name in names or ():
+        if names is not None and names.count(name) > 1:
+            raise OptionError(
+                f"Option brokerNames gives {name!r} twice: offsets carry the broker's name, so "
+                "each store needs its own."
+            )
+    return names

@@ -1,0 +1,128 @@
+"""The columns of `format("rmqstore")` as Spark sees them, and a user's choice among them.
+
+Spark takes a batch only if its Arrow schema equals its own mapping, names, order and nullability
+included, so a user's `.schema(...)` is followed to the letter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMN_TYPES", "NEVER_NULL", "Projection", "full_schema", "project"]
+
+COLUMN_TYPES: dict[str, DataType] = {
+    "brokerName": StringType(),
+    "topic": StringType(),
+    "queueId": IntegerType(),
+    "queueOffset": LongType(),
+    "physicalOffset": LongType(),
+    "msgId": StringType(),
+    "uniqKey": StringType(),
+    "tags": StringType(),
+    "keys": ArrayType(StringType()),
+    "body": BinaryType(),
+    "properties": MapType(StringType(), StringType()),
+    "bornTimestamp": TimestampType(),
+    "bornHost": StringType(),
+    "storeTimestamp": TimestampType(),
+    "storeHost": StringType(),
+    "flag": IntegerType(),
+    "sysFlag": IntegerType(),
+    "bodyCRC": IntegerType(),
+    "reconsumeTimes": IntegerType(),
+    "preparedTransactionOffset": LongType(),
+    "storeSize": IntegerType(),
+}
+"""Name to type, in the order of a row."""
+
+NEVER_NULL = frozenset(COLUMN_TYPES) - {
+    "uniqKey",
+    "tags",
+    "keys",
+    "bornTimestamp",
+    "storeTimestamp",
+}
+"""Columns that a user's schema may declare NOT NULL."""
+
+_NAMES = {name.lower(): name for name in COLUMN_TYPES}
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What to read, and how Spark wants it.
+
+    Args:
+        columns: the source's own names, in the order that was asked for.
+        body_as_text: `body` is wanted as a string.
+        schema: as Spark knows it.
+    """
+
+    columns: tuple[str, ...]
+    body_as_text: bool
+    schema: StructType
+
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema that Spark expects of every batch."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+
+def full_schema() -> StructType:
+    """All columns."""
+    return StructType([StructField(name, kind) for name, kind in COLUMN_TYPES.items()])
+
+
+def project(schema: StructType) -> Projection:
+    """Understand a schema: the full one, or a user's choice of columns.
+
+    Names are matched in any case, as Spark does it.
+
+    Raises:
+        OptionError: a column or type that the source does not have.
+    """
+    columns: list[str] = []
+    as_text = False
+    for field in schema.fields:
+        name = _NAMES.get(field.name.lower())
+        if name is None:
+            raise OptionError(f"There is no column {field.name!r}. {_right_ones()}")
+        if field.dataType != COLUMN_TYPES[name] and not _is_text(name, field.dataType):
+            raise OptionError(
+                f"Column {name} cannot be read as {field.dataType.simpleString()}. {_right_ones()}"
+            )
+        if not field.nullable and name not in NEVER_NULL:
+            raise OptionError(f"Column {name} can be null: leave NOT NULL out of its schema.")
+        if name in columns:
+            raise OptionError(f"Column {name} is asked for twice.")
+        columns.append(name)
+        as_text = as_text or _is_text(name, field.dataType)
+    return Projection(tuple(columns), as_text, schema)
+
+
+def _is_text(name: str, kind: DataType) -> bool:
+    return name == "body" and kind == StringType()
+
+
+def _right_ones() -> str:
+    listed = ", ".join(f"{name} {kind.simpleString()}" for name, kind in COLUMN_TYPES.items())
+    return f"The columns are: {listed}; body can also be read as string."

@@ -1,0 +1,149 @@
+"""What the text of one option means: booleans, sizes, times, lists.
+
+Every function takes the text as the user wrote it and raises `ValueError` with a phrase that
+fits behind the option's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+__all__ = [
+    "parse_boolean",
+    "parse_bytes",
+    "parse_duration_ms",
+    "parse_integer",
+    "parse_json_object",
+    "parse_names",
+    "parse_paths",
+    "parse_timestamp_ms",
+    "timestamp_ms",
+]
+
+_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION_UNITS = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_LONG_MAX = 2**63 - 1
+_ASCII_DIGITS = re.compile(r"-?[0-9]{1,20}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def parse_boolean(text: str) -> bool:
+    """Read `true` or `false`, in any case."""
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return word == "true"
+
+
+def parse_integer(text: str) -> int:
+    """Read a decimal number that fits a Java long."""
+    word = text.strip()
+    if not _ASCII_DIGITS.fullmatch(word) or abs(int(word)) > _LONG_MAX:
+        raise ValueError("must be a whole number")
+    return int(word)
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as `64k`, `256m`, `1gb` or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    if not match:
+        raise ValueError("must be a size such as 64k, 256m or 1g")
+    return int(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def parse_duration_ms(text: str) -> int:
+    """Read a duration such as `500ms`, `30s`, `15m`, `1h`; a plain number is milliseconds."""
+    match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
+    if not match or match[2] not in _DURATION_UNITS:
+        raise ValueError("must be a duration such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def parse_timestamp_ms(text: str) -> int:
+    """Read a point in time: milliseconds since the epoch, or ISO-8601.
+
+    Args:
+        text: `1700000000000`, `2023-11-14T22:13:20.5Z`, `2023-11-14 22:13:20+01:00` or
+            `2023-11-14`. A time without a zone is UTC.
+    """
+    word = text.strip()
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return int(word)
+    # Before Python 3.11 fromisoformat knows neither "Z" nor fractions of other than 3 or 6 digits.
+    iso = re.sub(r"[zZ]$", "+00:00", word)
+    iso = re.sub(r"\.([0-9]{1,6})[0-9]*", lambda match: "." + match[1].ljust(6, "0"), iso)
+    try:
+        moment = datetime.fromisoformat(iso)
+    except ValueError:
+        raise ValueError(
+            "must be milliseconds since 1970 or an ISO-8601 time such as 2024-05-01T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def timestamp_ms(value: object) -> int:
+    """Read a point in time out of JSON: a number of milliseconds, or text."""
+    if isinstance(value, str):
+        return parse_timestamp_ms(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONG_MAX:
+        return value
+    raise ValueError("times must be milliseconds since 1970 or ISO-8601 texts")
+
+
+def parse_json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object; a key given twice is refused."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("names a key twice")
+        return found
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+    except (json.JSONDecodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON object")
+    return value
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a list of names: comma-separated, or a JSON list of strings."""
+    if text.lstrip().startswith("["):
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            value = None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError("must be a JSON list of strings")
+        names = [item.strip() for item in value]
+    else:
+        names = [item.strip() for item in text.split(",")]
+    if not names or not all(names):
+        raise ValueError("must not be empty, nor have empty parts")
+    return tuple(names)
+
+
+def parse_paths(text: str) -> tuple[str, ...]:
+    """Read a list of paths or URLs: comma-separated, or a JSON list.
+
+    Spark's catalog writes `file:/x` for `file:///x`, inside a chained URL too; that is undone.
+    """
+    return tuple(
+        re.sub(r"(^|::)([A-Za-z][A-Za-z0-9+.-]+):/(?!/)", r"\1\2:///", path)
+        for path in parse_names(text)
+    )

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.datasource.offsets import (
+    Mark,
+    QueueKey,
+    advance,
+    decode_offsets,
+    encode_offsets,
+)
+from rmqstore_spark.errors import RmqStoreError
+
+KEYS = st.builds(
+    QueueKey, st.sampled_from("ab"), st.sampled_from(["T", "T2", "%RETRY%g"]), st.integers(0, 12)
+)
+NUMBERS = st.integers(0, 2**63 - 1)
+MARKS = st.builds(Mark, NUMBERS, st.integers(-1, 2**63 - 1), st.none() | NUMBERS)
+
+
+@given(st.dictionaries(KEYS, MARKS))
+def test_offsets_come_back_from_their_json(offsets: dict[QueueKey, Mark]) -> None:
+    text = json.dumps(encode_offsets(offsets))
+    assert decode_offsets(json.loads(text)) == offsets
+
+
+@given(st.lists(st.tuples(KEYS, MARKS), unique_by=lambda pair: pair[0]), st.randoms())
+def test_the_order_is_fixed(pairs: list[tuple[QueueKey, Mark]], random: object) -> None:
+    forwards = json.dumps(encode_offsets(dict(pairs)))
+    assert json.dumps(encode_offsets(dict(reversed(pairs)))) == forwards
+    # Also over the way back from the checkpoint, where ids of queues are texts: 10 after 9.
+    assert json.dumps(encode_offsets(decode_offsets(json.loads(forwards)))) == forwards
+
+
+def test_the_form() -> None:
+    offsets = {QueueKey("b", "T", 10): Mark(7, 90, 0), QueueKey("b", "T", 9): Mark(23, 4567)}
+    assert json.dumps(encode_offsets(offsets)) == (
+        '{"version": 1, "queues": {"b": {"T": {"9": [23, 4567], "10": [7, 90, 0]}}}}'
+    )
+
+
+def test_a_thousand_queues_stay_small() -> None:
+    offsets = {QueueKey("b", "T", q): Mark(123_456, 123_456_789_012) for q in range(1000)}
+    assert len(json.dumps(encode_offsets(offsets))) < 32_000
+
+
+def test_the_begin_lasts_for_the_first_batch_of_a_queue() -> None:
+    start = Mark(5, 100, 5)
+    first = advance(start, 9, 180)
+    assert first == Mark(9, 180, 5)
+    assert advance(first, 9, 180) == first
+    assert advance(first, 12, 240) == Mark(12, 240, None)
+    assert advance(start, 5, 100) == start
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"version": 2, "queues": {}},
+        {"version": 1},
+        {"version": 1, "queues": []},
+        {"version": 1, "queues": {"b": {"T": {"x": [1, 2]}}}},
+        {"version": 1, "queues": {"b": {"T": {"0": [1]}}}},
+        {"version": 1, "queues": {"b": {"T": {"0": [1, 2, 3, 4]}}}},
+        {"version": 1, "queues": {"b": {"T": {"0": [1, "2"]}}}},
+        {"version": 1, "queues": {"b": {"T": {"0": None}}}},
+    ],
+)
+def test_offsets_of_another_making_are_refused(stored: dict[str, object]) -> None:
+    with pytest.raises(RmqStoreError, match="checkpoint"):
+        decode_offsets(stored)
