@@ -64,6 +64,11 @@ class Files(Protocol):
     max_gap: int
     max_waste: int
 
+    @property
+    def lists_trees(self) -> bool:
+        """Whether `walk` asks once for a whole tree, so that depth costs nothing."""
+        ...
+
     def list(self, path: str, *, sizes: bool = True) -> Listing:
         """Entries of a folder, sorted by name.
 

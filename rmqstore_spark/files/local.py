@@ -49,6 +49,7 @@ class LocalFiles:
     """
 
     is_local = True
+    lists_trees = False
     max_gap = 4096
     max_waste = 8
 

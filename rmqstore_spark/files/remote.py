@@ -91,7 +91,7 @@ class FsspecFiles:
         self, path: str, depth: int, on_error: Callable[[str, Exception], None]
     ) -> Iterator[tuple[str, Listing]]:
         """All folders down to `depth` levels below `path`; see `Files.walk`."""
-        if not self._lists_trees:
+        if not self.lists_trees:
             yield from walk_by_folder(self, path, depth, on_error)
             return
         try:
@@ -235,7 +235,7 @@ class FsspecFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
-    def _lists_trees(self) -> bool:
+    def lists_trees(self) -> bool:
         """Whether one call lists all files below a folder, rather than a call per folder."""
         kind = type(self._fs)
         return kind.find is not AbstractFileSystem.find or (

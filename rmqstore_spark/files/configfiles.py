@@ -1,0 +1,66 @@
+"""The broker's configuration files: JSON as fastjson writes it, each perhaps with a `.bak`.
+
+A broker replaces such a file by renaming, and keeps what it replaced beside it; in between, and
+after a crash, only the `.bak` may be whole (`docs/format.md`, "A store directory"; RocketMQ's
+`ConfigManager.load`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.base import Files
+from rmqstore_spark.layout.fastjson import parse_fastjson
+
+__all__ = ["read_config"]
+
+_log = logging.getLogger(__name__)
+
+# The offsets of 10,000 groups on 64 queues are some 30 MB. What is larger is no configuration.
+_MAX_BYTES = 256 << 20
+
+
+def read_config(files: Files, path: str) -> Any | None:
+    """What a configuration file says, or its `.bak` where the file is missing or does not parse.
+
+    Returns:
+        The parsed JSON; None where neither file exists, or what exists is empty.
+
+    Raises:
+        CorruptStoreError: something is there, but neither file parses.
+        StoreAccessError: a file may not be read.
+    """
+    damage: CorruptStoreError | None = None
+    for candidate in (path, path + ".bak"):
+        try:
+            value = _parse(files, candidate)
+        except FileNotFoundError:
+            continue
+        except CorruptStoreError as error:
+            damage = damage or error
+            continue
+        if value is not None:
+            if damage is not None:
+                _log.warning("%s Its older copy %s is used.", damage, candidate)
+            return value
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _parse(files: Files, path: str) -> Any | None:
+    size = files.size(path)
+    if size > _MAX_BYTES:
+        raise CorruptStoreError(f"a configuration file of {size} bytes", file=path)
+    data = files.read(path, 0, _MAX_BYTES)
+    try:
+        text = data.decode("utf-8")
+        return parse_fastjson(text) if text.strip() else None
+    except ValueError as error:
+        raise CorruptStoreError(
+            f"this is no configuration in JSON: {error}",
+            file=path,
+            remedy="Restore it from a copy, or remove it if its settings are not needed.",
+        ) from error

@@ -1,0 +1,224 @@
+"""Where everything lies in a store directory (`docs/format.md`, "A store directory")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
+from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
+from rmqstore_spark.files.configfiles import read_config
+from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
+from rmqstore_spark.files.open import local_path, open_files
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.topology import Topology
+
+__all__ = ["DLedgerLog", "StoreDirectory"]
+
+_INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
+
+
+@dataclass(frozen=True)
+class DLedgerLog:
+    """Where the log of a DLedger member lies.
+
+    Attributes:
+        self_id: the member's name.
+        data: folder of the log.
+        index: folder of the units that find an entry by its number.
+        checkpoint: text file that names the last committed entry.
+    """
+
+    self_id: str
+    data: str
+    index: str
+    checkpoint: str
+
+
+class StoreDirectory:
+    """A store directory: names of its parts, its topics and queues. Read-only.
+
+    Topics and queues are those of the last `refresh`; everything else is looked up when asked for.
+
+    Args:
+        files: where it lies.
+        path: the store.
+        commitlog_folders: where the CommitLog lies, if not in `commitlog/`.
+    """
+
+    def __init__(
+        self, files: Files, path: str, commitlog_folders: Sequence[str] | None = None
+    ) -> None:
+        self.files = files
+        self.path = path
+        self.commitlog_folders = tuple(commitlog_folders or (join(path, "commitlog"),))
+        self._topology: Topology | None = None
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        commitlog_paths: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> StoreDirectory:
+        """Find the store at a path or URL.
+
+        Args:
+            url: the store's folder.
+            commitlog_paths: folders or URLs of the CommitLog (the broker's storePathCommitLog) on
+                the same file system, if it is not in `commitlog/`.
+            storage_options: what fsspec passes to the file system.
+
+        Raises:
+            StoreNotFoundError: there is no store; the text says what is there instead.
+            StoreAccessError: a folder may not be listed.
+            OptionError: the CommitLog is on another file system than the store.
+            UnsupportedStoreError: several DLedger members' logs lie in it.
+        """
+        files, path = open_files(url, storage_options)
+        folders = [_same_system(files, item, storage_options) for item in commitlog_paths or ()]
+        for folder in folders:
+            _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
+        try:
+            if not folders and not looks_like_store(files, path):
+                raise no_store(files, path)
+            listing = files.list(path, sizes=False)
+        except StoreNotFoundError:
+            raise
+        except FileNotFoundError as error:
+            raise no_store(files, path) from error
+        members = dledger_folders(files, path, listing)
+        if len(members) > 1:
+            raise UnsupportedStoreError(
+                f"{path} holds the logs of several DLedger members ({', '.join(members)}). "
+                "Copy the store with one of them, and read the copy."
+            )
+        return cls(files, path, folders)
+
+    def __repr__(self) -> str:
+        return f"StoreDirectory({self.path!r}, {self.files!r})"
+
+    # ---- logs ----------------------------------------------------------------------------------
+
+    def commit_log(self) -> Segments:
+        """The plain CommitLog, in all its folders. Empty where a DLedger log is all there is."""
+        return Segments.load(self.files, self.commitlog_folders)
+
+    def dledger_log(self) -> DLedgerLog | None:
+        """The DLedger member's log, None for a store without one."""
+        listing = self.files.list(self.path, sizes=False)
+        names = dledger_folders(self.files, self.path, listing)
+        if not names:
+            return None
+        folder = join(self.path, names[0])
+        return DLedgerLog(
+            names[0].partition("-")[2],
+            join(folder, "data"),
+            join(folder, "index"),
+            join(folder, "checkpoint"),
+        )
+
+    # ---- queues --------------------------------------------------------------------------------
+
+    def refresh(self) -> Topology:
+        """List topics and queues anew.
+
+        Raises:
+            StoreAccessError: a folder may not be listed.
+        """
+        self._topology = Topology.load(self.files, join(self.path, "consumequeue"))
+        return self._topology
+
+    @property
+    def topology(self) -> Topology:
+        """Topics and queues as of the last `refresh`."""
+        return self._topology or self.refresh()
+
+    def queue(self, topic: str, queue_id: int) -> Segments:
+        """The files of a ConsumeQueue; those of the last `refresh` where that listed them."""
+        folder = join(self.path, "consumequeue", topic, str(queue_id))
+        listing = self.topology.listings.get((topic, queue_id))
+        if listing is None:
+            return Segments.load(self.files, [folder])
+        return Segments(self.files, [folder], [listing])
+
+    def queue_extension(self, topic: str, queue_id: int) -> Segments:
+        """The files of a ConsumeQueue's extension units; empty where it has none."""
+        folder = join(self.path, "consumequeue_ext", topic, str(queue_id))
+        return Segments.load(self.files, [folder])
+
+    def batch_queues(self) -> Topology:
+        """Topics and queues of RocketMQ 5's batch queues, which are not read."""
+        return Topology.load(self.files, join(self.path, "batchconsumequeue"))
+
+    @property
+    def has_rocksdb_queues(self) -> bool:
+        """Whether the queues lie in RocksDB (RocketMQ 5, `storeType=defaultRocksDB`)."""
+        folders = ("consumequeue", "consumequeue_rocksdb")
+        return any(self.files.exists(join(self.path, name, "CURRENT")) for name in folders)
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    def index_files(self) -> tuple[list[FileInfo], list[Skipped]]:
+        """The IndexFiles in the order of their creation, and what else lies in `index/`."""
+        folder = self.index_folder
+        try:
+            listing = self.files.list(folder)
+        except FileNotFoundError:
+            return [], []
+        good = [info for info in listing if _is_index_name(info.name) and not info.is_dir]
+        skipped = [
+            Skipped(join(folder, info.name), "the name is not a time of 17 digits")
+            for info in listing
+            if info not in good
+        ]
+        return good, skipped
+
+    @property
+    def index_folder(self) -> str:
+        """Folder of the IndexFiles."""
+        return join(self.path, "index")
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The checkpoint file."""
+        return join(self.path, "checkpoint")
+
+    @property
+    def is_closed_cleanly(self) -> bool:
+        """Whether no broker runs on the store, nor was killed while one did."""
+        return not self.files.exists(join(self.path, "abort"))
+
+    def config(self, name: str) -> Any | None:
+        """What a file of `config/` says, such as `topics.json`; see `read_config`."""
+        return read_config(self.files, join(self.path, "config", name))
+
+
+def _is_index_name(name: str) -> bool:
+    return len(name) == _INDEX_DIGITS and name.isascii() and name.isdigit()
+
+
+def _same_system(files: Files, url: str, storage_options: Mapping[str, Any] | None) -> str:
+    """The path of a CommitLog folder on the store's own file system."""
+    if files.is_local:
+        path = local_path(url)
+    else:
+        path = url if "://" not in url else open_files(url, storage_options)[1]
+    if path is None or not path.strip():
+        raise OptionError(
+            f"the CommitLog folder {url!r} is not on the store's file system. "
+            "Name folders on the same one."
+        )
+    return path.rstrip("/") or "/"
+
+
+def _require_folder(files: Files, folder: str, what: str) -> None:
+    try:
+        files.list(folder, sizes=False)
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"the {what} {folder} does not exist. Correct its path."
+        ) from error

@@ -1,0 +1,127 @@
+"""Whether a folder is a store, and what to say where it is none."""
+
+from __future__ import annotations
+
+from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
+from rmqstore_spark.files.base import Files, Listing, join
+from rmqstore_spark.files.segments import segment_start
+
+__all__ = ["dledger_folders", "looks_like_store", "no_store"]
+
+_COMMITLOG = "commitlog"
+_DLEDGER_PREFIX = "dledger-"
+
+# What a broker creates beside the CommitLog; with any of it an empty `commitlog/` is a new store.
+_COMPANIONS = frozenset(
+    {"abort", "abort.bak", "checkpoint", "config", "consumequeue", "index", "lock"}
+)
+
+_NAMES_SHOWN = 8
+_FOLDERS_TRIED = 64
+_PARENTS_TRIED = 4
+
+
+def looks_like_store(files: Files, path: str) -> bool:
+    """Whether a folder holds a CommitLog or DLedger log, or is the store of a new broker.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        StoreAccessError: it may not be listed.
+    """
+    listing = files.list(path, sizes=False)
+    folders = {info.name for info in listing if info.is_dir}
+    if _COMMITLOG in folders:
+        within = files.list(join(path, _COMMITLOG), sizes=False)
+        if _has_segments(within):
+            return True
+        # A new broker's folder is empty; ours can hold a guard file.
+        if len(within) <= 1 and not _COMPANIONS.isdisjoint(info.name for info in listing):
+            return True
+    return bool(dledger_folders(files, path, listing))
+
+
+def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
+    """Names of the folders of a store that hold the log of a DLedger member.
+
+    Args:
+        files: where the store lies.
+        path: the store.
+        listing: its entries.
+    """
+    names = [info.name for info in listing if info.is_dir and info.name.startswith(_DLEDGER_PREFIX)]
+    return [name for name in names if _segments_in(files, join(path, name, "data"))]
+
+
+def no_store(files: Files, path: str) -> StoreNotFoundError:
+    """What to say of a path that is no store: what was looked for, what is there, what to do."""
+    looked_for = (
+        f"looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/ with files of 20-digit names"
+    )
+    try:
+        listing = files.list(path, sizes=False)
+    except FileNotFoundError:
+        there = "it is a file" if files.exists(path) else "the path does not exist"
+        listing = []
+    else:
+        there = f"found {_some(listing)}"
+    hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
+    if path.endswith(".zip"):
+        hint = f"Read an archive as zip://FOLDER::{path}, FOLDER being the store's path in it."
+    return StoreNotFoundError(f"no RocketMQ store at {path}: {looked_for}; {there}. {hint}")
+
+
+def _some(listing: Listing) -> str:
+    if not listing:
+        return "an empty folder"
+    names = [info.name + ("/" if info.is_dir else "") for info in listing[:_NAMES_SHOWN]]
+    more = len(listing) - len(names)
+    text = ", ".join(names) + (f" and {more} more" if more else "")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _inside(files: Files, path: str) -> str:
+    """A hint for a path that leads into a store."""
+    parent = path
+    for _ in range(_PARENTS_TRIED):
+        parent, slash, _name = parent.rstrip("/").rpartition("/")
+        if not slash or not parent:
+            return ""
+        if _is_store(files, parent):
+            return f"The path lies inside the store {parent}: give that one."
+    return ""
+
+
+def _below(files: Files, path: str, listing: Listing) -> str:
+    """A hint for a path above one store or several."""
+    folders = [join(path, info.name) for info in listing if info.is_dir][:_FOLDERS_TRIED]
+    tried = [candidate for folder in folders for candidate in (folder, join(folder, "store"))]
+    found = [candidate for candidate in tried if _is_store(files, candidate)]
+    return f"This looks like a store: {' or '.join(found[:_NAMES_SHOWN])}." if found else ""
+
+
+def _elsewhere(listing: Listing) -> str:
+    """A hint where no store is near."""
+    if "consumequeue" in {info.name for info in listing if info.is_dir}:
+        return (
+            "There are queues but no CommitLog: where it lies elsewhere, name its folders "
+            "(storePathCommitLog)."
+        )
+    return "Give the broker's storePathRootDir, or a copy of it."
+
+
+def _is_store(files: Files, path: str) -> bool:
+    try:
+        return looks_like_store(files, path)
+    except (OSError, RmqStoreError):
+        return False
+
+
+def _segments_in(files: Files, folder: str) -> bool:
+    try:
+        return _has_segments(files.list(folder, sizes=False))
+    except FileNotFoundError:
+        return False
+
+
+def _has_segments(listing: Listing) -> bool:
+    return any(not info.is_dir and segment_start(info.name) is not None for info in listing)

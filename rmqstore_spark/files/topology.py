@@ -1,0 +1,130 @@
+"""Topics and queues as the folders of a store name them: `{kind}/{topic}/{queueId}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rmqstore_spark.errors import StoreAccessError
+from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
+
+__all__ = ["Topology"]
+
+_MAX_QUEUE_ID = (1 << 31) - 1
+
+# The file system's own, at the root of a mount, and readable by root alone.
+_NOT_OURS = "lost+found"
+
+
+class Topology(NamedTuple):
+    """What lies below `consumequeue/`, or a folder made like it.
+
+    Attributes:
+        queues: ids of the queues of each topic, ascending, by topic in the order of names.
+        listings: entries of a queue's folder by (topic, queueId), where the listing of the tree
+            told them.
+        skipped: what is there besides.
+    """
+
+    queues: dict[str, tuple[int, ...]]
+    listings: dict[tuple[str, int], Listing]
+    skipped: list[Skipped]
+
+    @classmethod
+    def load(cls, files: Files, folder: str) -> Topology:
+        """List topics and queues; a folder that does not exist has none.
+
+        Raises:
+            StoreAccessError: a folder may not be listed. (Data would be missing unnoticed.)
+        """
+        return _Loader(files, folder).load()
+
+
+class _Loader:
+    """One run of `Topology.load`."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._skipped: list[Skipped] = []
+
+    def load(self) -> Topology:
+        depth = 2 if self._files.lists_trees else 1
+        tree = dict(self._files.walk(self._folder, depth, self._on_error))
+        queues: dict[str, tuple[int, ...]] = {}
+        listings: dict[tuple[str, int], Listing] = {}
+        for topic in self._topics(tree.get("", [])):
+            if topic not in tree:
+                continue
+            ids = {}
+            for info in tree[topic]:
+                queue_id = self._queue_id(topic, info)
+                if queue_id is not None:
+                    ids[queue_id] = info.name
+            if not ids:
+                self._skip(topic, "a folder without queues")
+                continue
+            queues[topic] = tuple(sorted(ids))
+            for queue_id, name in ids.items():
+                within = tree.get(f"{topic}/{name}")
+                if within is not None:
+                    listings[topic, queue_id] = within
+        return Topology(queues, listings, self._skipped)
+
+    def _topics(self, listing: Listing) -> Iterator[str]:
+        for info in listing:
+            fault = self._fault(info.name, info) or _odd_name(info.name)
+            if fault:
+                self._skip(info.name, fault)
+            else:
+                yield info.name
+
+    def _queue_id(self, topic: str, info: FileInfo) -> int | None:
+        """The id that the name of a queue's folder tells; None for what is no such folder."""
+        name = info.name
+        number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
+        if str(number) == name and number <= _MAX_QUEUE_ID:
+            fault = self._fault(f"{topic}/{name}", info)
+        else:
+            fault = "the name is no queue id"
+        if fault:
+            self._skip(f"{topic}/{name}", fault)
+            return None
+        return number
+
+    def _fault(self, relative: str, info: FileInfo) -> str:
+        """Why an entry is no folder of a topic or queue; empty where it is one."""
+        if not info.is_dir:
+            return "a file among folders"
+        if info.is_link:
+            root = join(self._files.resolve(self._folder), "")
+            target = join(self._files.resolve(join(self._folder, relative)), "")
+            # Its messages would be read twice, or the listing would run in circles.
+            if target.startswith(root) or root.startswith(target):
+                return "a link to another folder of the same store"
+        return ""
+
+    def _skip(self, relative: str, reason: str) -> None:
+        path = join(self._folder, relative)
+        self._skipped.append(
+            Skipped(path.encode("utf-8", "backslashreplace").decode("utf-8"), reason)
+        )
+
+    def _on_error(self, relative: str, error: Exception) -> None:
+        if isinstance(error, FileNotFoundError):
+            return  # removed since it was listed; without queues the folder itself is missing
+        if isinstance(error, StoreAccessError) and relative == _NOT_OURS:
+            self._skip(relative, "the file system's own folder")
+            return
+        raise error
+
+
+def _odd_name(topic: str) -> str:
+    """Why a folder's name can be no topic; empty where it can."""
+    if topic in (".", ".."):
+        return "the name is no topic"
+    try:
+        topic.encode("utf-8")
+    except UnicodeEncodeError:
+        return "the name is not UTF-8"
+    return "" if topic.isprintable() else "the name holds control characters"
