@@ -8,13 +8,15 @@ As a program:
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 __all__ = ["JavaNotFoundError", "bring_java", "find_java", "java_version", "main"]
@@ -32,7 +34,12 @@ HOW_TO_INSTALL = (
     "or set JAVA_HOME."
 )
 
-_FOLDERS = (
+BROUGHT = Path(sys.prefix) / "jdk"
+"""Where a Java lies that was brought into the virtual environment."""
+
+FOLDERS = (
+    f"{BROUGHT}/*",
+    f"{BROUGHT}/*/Contents/Home",
     "/usr/lib/jvm/*",
     "/usr/lib64/jvm/*",
     "/usr/java/*",
@@ -41,8 +48,11 @@ _FOLDERS = (
     "/Library/Java/JavaVirtualMachines/*/Contents/Home",
     "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
     "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.jdk/*",
+    "~/.jdks/*",
+    "~/.sdkman/candidates/java/*",
+    "~/.asdf/installs/java/*",
 )
-_FOLDERS_OF_USER = (".jdk/*", ".jdks/*", ".sdkman/candidates/java/*", ".asdf/installs/java/*")
 
 
 class JavaNotFoundError(Exception):
@@ -101,21 +111,12 @@ def _home_on_path(path: str) -> Path | None:
     return Path(found[1].strip()) if found else None
 
 
-def _homes_in_folders(user: Path) -> Iterator[Path]:
-    yield from Path(sys.prefix).glob("jdk/*")
-    # GraalVM's and Temurin's archives for macOS unpack to a bundle.
-    yield from Path(sys.prefix).glob("jdk/*/Contents/Home")
-    for pattern in _FOLDERS:
-        yield from Path("/").glob(pattern.lstrip("/"))
-    for pattern in _FOLDERS_OF_USER:
-        yield from user.glob(pattern)
-
-
-def find_java(env: Mapping[str, str] | None = None) -> Path:
+def find_java(env: Mapping[str, str] | None = None, folders: Iterable[str] = FOLDERS) -> Path:
     """Find a Java for Spark: JAVA_HOME, then PATH, then the usual folders.
 
     Args:
         env: environment to look in, by default this process's.
+        folders: patterns of folders that may be a Java's home.
 
     Returns:
         The folder to set as JAVA_HOME.
@@ -129,9 +130,10 @@ def find_java(env: Mapping[str, str] | None = None) -> Path:
     if (home := _home_on_path(env.get("PATH", os.defpath))) and java_version(home):
         return home
     found: dict[int, Path] = {}
-    for home in _homes_in_folders(Path(env.get("HOME") or "/")):
-        if version := java_version(home):
-            found.setdefault(version, home)
+    for pattern in folders:
+        for match in sorted(glob.glob(os.path.expanduser(pattern))):
+            if version := java_version(Path(match)):
+                found.setdefault(version, Path(match))
     for version in (*PREFERRED, *sorted(found)):
         if version in found:
             return found[version]
@@ -164,8 +166,11 @@ def _bring_into_environment() -> None:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(60)  # a network that swallows packets must not hang `make`
     try:
-        # The full kit: the smaller runtime need not have the module that Spark asks for.
-        jdk.install(str(OLDEST), path=str(Path(sys.prefix) / "jdk"))
+        with tempfile.TemporaryDirectory(dir=sys.prefix) as half_made:
+            # The full kit: the smaller runtime need not have the module that Spark asks for.
+            jdk.install(str(OLDEST), path=str(Path(half_made) / "jdk"))
+            shutil.rmtree(BROUGHT, ignore_errors=True)
+            (Path(half_made) / "jdk").rename(BROUGHT)
     finally:
         socket.setdefaulttimeout(before)
 
