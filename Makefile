@@ -30,7 +30,7 @@ test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for 
 lint: $(INSTALLED) ## Check style, types and layers
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
-	@$(PY) -m mypy --strict --no-error-summary
+	@$(PY) -m mypy --no-error-summary
 	@$(VENV)/bin/lint-imports --no-logo
 
 .PHONY: bench
