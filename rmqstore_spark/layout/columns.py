@@ -103,7 +103,12 @@ class _Sources:
     """What the columns of one batch are built from; what several share is made once."""
 
     def __init__(
-        self, records: Records, body: Spans, identity: Identity, broker: Spans, named: frozenset[str]
+        self,
+        records: Records,
+        body: Spans,
+        identity: Identity,
+        broker: Spans,
+        named: frozenset[str],
     ) -> None:
         self.records = records
         self.body = body
@@ -126,7 +131,8 @@ class _Sources:
         r = self.records
         fill = kernel.active.format_msg_ids
         return self._printed(
-            56, lambda o, d: fill(r.buffer, r.store_host_at, r.store_host_v6, r.physical_offset, o, d)
+            56,
+            lambda o, d: fill(r.buffer, r.store_host_at, r.store_host_v6, r.physical_offset, o, d),
         )
 
     def host(self, at: I8, v6: U1) -> pa.StringArray:

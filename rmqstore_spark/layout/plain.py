@@ -239,8 +239,9 @@ def spans_equal(
     _require_inside(other, other_starts, other_lengths)
     out[:] = lengths == other_lengths
     rows = np.flatnonzero((out != 0) & (lengths > 0))
-    same = buffer[_byte_index(starts[rows], lengths[rows])] == (
-        other[_byte_index(other_starts[rows], other_lengths[rows])]
+    same = (
+        buffer[_byte_index(starts[rows], lengths[rows])]
+        == (other[_byte_index(other_starts[rows], other_lengths[rows])])
     )
     if len(rows):
         edges = np.cumsum(lengths[rows]) - lengths[rows]
@@ -292,9 +293,7 @@ def format_hosts(buffer: U1, starts: I8, v6: U1, offsets: I4, data: U1) -> None:
     _write_strings([_host_text(row.tobytes()) for row in unique], inverse.ravel(), offsets, data)
 
 
-def format_msg_ids(
-    buffer: U1, starts: I8, v6: U1, physical: I8, offsets: I4, data: U1
-) -> None:
+def format_msg_ids(buffer: U1, starts: I8, v6: U1, physical: I8, offsets: I4, data: U1) -> None:
     """Print offset message ids: upper-case hex of host and physical offset.
 
     Args:

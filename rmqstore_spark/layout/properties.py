@@ -46,9 +46,7 @@ def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:
     kernel.active.find_properties(
         spans.buffer, spans.starts, spans.lengths, encoded, value_at, value_length
     )
-    return {
-        name: Spans(spans.buffer, value_at[k], value_length[k]) for k, name in enumerate(names)
-    }
+    return {name: Spans(spans.buffer, value_at[k], value_length[k]) for k, name in enumerate(names)}
 
 
 def split_keys(keys: Spans) -> pa.ListArray:

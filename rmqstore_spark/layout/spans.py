@@ -69,8 +69,10 @@ def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.B
     lengths = spans.lengths
     missing = lengths < 0
     has_nulls = bool(missing.any())
-    total = int(np.maximum(lengths, 0).sum(dtype=np.int64)) if has_nulls else int(
-        lengths.sum(dtype=np.int64)
+    total = (
+        int(np.maximum(lengths, 0).sum(dtype=np.int64))
+        if has_nulls
+        else int(lengths.sum(dtype=np.int64))
     )
     data = pa.allocate_buffer(total)
     offsets = np.empty(len(spans) + 1, np.int32)
@@ -83,9 +85,7 @@ def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.B
 def binary_array(spans: Spans) -> pa.BinaryArray:
     """The spans' bytes as an Arrow binary array."""
     validity, offsets, data = _gather(spans)
-    return pa.Array.from_buffers(
-        pa.binary(), len(spans), [validity, pa.py_buffer(offsets), data]
-    )
+    return pa.Array.from_buffers(pa.binary(), len(spans), [validity, pa.py_buffer(offsets), data])
 
 
 def string_array(spans: Spans) -> pa.StringArray:
@@ -94,9 +94,7 @@ def string_array(spans: Spans) -> pa.StringArray:
     (As Java's `new String(bytes, UTF_8)` and Python's `decode("utf-8", "replace")` have it.)
     """
     validity, offsets, data = _gather(spans)
-    array = pa.Array.from_buffers(
-        pa.string(), len(spans), [validity, pa.py_buffer(offsets), data]
-    )
+    array = pa.Array.from_buffers(pa.string(), len(spans), [validity, pa.py_buffer(offsets), data])
     try:
         array.validate(full=True)
         return array

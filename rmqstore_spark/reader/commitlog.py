@@ -1,4 +1,4 @@
-"""The CommitLog as one line of bytes: plain segments, DLedger segments, or the one behind the other.
+"""The CommitLog as one line of bytes: plain segments, DLedger segments, or one behind the other.
 
 A store that was switched to DLedger keeps its older segments in `commitlog/`; offsets below the
 DLedger log's begin are read there (docs/format.md, "DLedger").
@@ -57,6 +57,12 @@ class CommitLog:
         self.plain = plain
         self.dledger = dledger if dledger is not None and len(dledger) else None
         self._dledger_end = dledger_end
+
+    def replace(self, other: CommitLog) -> None:
+        """Take over what another look at the same log found: the queues hold on to this object."""
+        self.plain, self.dledger, self._dledger_end = (
+            other.plain, other.dledger, other._dledger_end,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.plain) + (len(self.dledger) if self.dledger else 0)
@@ -122,10 +128,8 @@ class CommitLog:
             return self.plain.covers(offsets, lengths)
         newer = offsets >= self._dledger_begin
         inside = offsets + lengths.astype(np.int64) <= self._dledger_end
-        good = np.where(
-            newer, inside & self.dledger.covers(offsets, lengths), self.plain.covers(offsets, lengths)
-        )
-        return good.astype(np.bool_)
+        new, old = self.dledger.covers(offsets, lengths), self.plain.covers(offsets, lengths)
+        return np.where(newer, inside & new, old).astype(np.bool_)
 
     def read_entries(
         self, offsets: I8, lengths: npt.NDArray[np.int32], buffer: U1 | None

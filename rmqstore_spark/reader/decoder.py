@@ -8,7 +8,7 @@ expects at that slot (docs/format.md, "A CommitLog record").
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.columns import Identity, build_batch
-from rmqstore_spark.layout.compression import decompress
 from rmqstore_spark.layout.constants import (
-    COMPRESSED_FLAG,
     LMQ_PREFIX,
     MULTI_DISPATCH_QUEUE_SPLITTER,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -35,12 +33,11 @@ from rmqstore_spark.layout.record import (
 )
 from rmqstore_spark.layout.spans import I8, Spans, string_array, text_pool
 from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.unpack import decompressed
 
 __all__ = ["Decoder", "belongs_to"]
 
 _log = logging.getLogger(__name__)
-
-_MAX_BODY = 64 << 20
 
 
 class Decoder:
@@ -67,8 +64,10 @@ class Decoder:
         expected_offset: I8,
         expected_size: npt.NDArray[np.int32] | None = None,
         identity: Identity | None = None,
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch]:
         """Check n records and build the columns of those that pass the filters.
+
+        Gives one batch, and more where the bodies unpack to more than a batch should hold.
 
         Args:
             records: as `decode_records` gives them.
@@ -87,20 +86,23 @@ class Decoder:
                 good &= ~bad
         if not good.all():
             records, identity = _take(records, identity, np.flatnonzero(good))
-            expected_offset = expected_offset[good]
-        body: Spans | None = None
-        if "body" in self._options.columns and self._options.decompress:
-            body, failed = _decompressed(records)
-            if failed:
-                for row, cause in failed.items():
-                    self._reject(expected_offset[row : row + 1], cause)
-                rows = np.setdiff1d(np.arange(len(records)), list(failed))
-                records, identity = _take(records, identity, rows)
-                body = body.take(rows) if body else None
-        rows = self._wanted(records)
-        if rows is not None:
-            records, identity = _take(records, identity, rows)
-            body = body.take(rows) if body else None
+        wanted = self._wanted(records)
+        if wanted is not None:
+            records, identity = _take(records, identity, wanted)
+        if "body" not in self._options.columns or not self._options.decompress:
+            yield self._build(records, None, identity)
+            return
+        for rows, body, failed in decompressed(records):
+            for row, cause in failed.items():
+                self._reject(records.physical_offset[row : row + 1], cause)
+            if len(rows) == len(records):
+                yield self._build(records, body, identity)
+            else:
+                yield self._build(records.take(rows), body, identity and identity.take(rows))
+
+    def _build(
+        self, records: Records, body: Spans | None, identity: Identity | None
+    ) -> pa.RecordBatch:
         return build_batch(
             records,
             self._options.columns,
@@ -119,21 +121,26 @@ class Decoder:
     ) -> list[tuple[npt.NDArray[np.bool_], str]]:
         found = [(records.status == status, text) for status, text in STATUS_TEXT.items()]
         sound = records.status == 0
-        found.append((
-            sound & (records.physical_offset != expected_offset),
-            "a record says that it lies elsewhere (physicalOffset)",
-        ))
+        found.append(
+            (
+                sound & (records.physical_offset != expected_offset),
+                "a record says that it lies elsewhere (physicalOffset)",
+            )
+        )
         if expected_size is not None:
-            found.append((
-                sound & (records.store_size != expected_size),
-                "a record has another size than its queue entry states",
-            ))
+            found.append(
+                (
+                    sound & (records.store_size != expected_size),
+                    "a record has another size than its queue entry states",
+                )
+            )
         if identity is not None:
-            found.append((
-                ~belongs_to(records, identity),
-                "a record is not the message that its queue entry stands for "
-                "(topic, queueId or queueOffset differ)",
-            ))
+            found.append(
+                (
+                    ~belongs_to(records, identity),
+                    "a record is not the message of its queue entry (topic, queueId or queueOffset)",
+                )
+            )
         if self._options.check_crc:
             if "body" in self._options.columns:
                 found.append((records.body_crc_mismatch(), "a body does not match its bodyCRC"))
@@ -222,31 +229,3 @@ def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bo
     result = np.zeros(len(records), np.bool_)
     result[owner[hits.astype(np.bool_)]] = True
     return result
-
-
-def _decompressed(records: Records) -> tuple[Spans | None, dict[int, str]]:
-    """Bodies with the compressed ones unpacked, and why some could not be, by row.
-
-    Returns:
-        None in place of the bodies where none is compressed.
-    """
-    rows = np.flatnonzero(records.sys_flag & COMPRESSED_FLAG)
-    if not len(rows):
-        return None, {}
-    body = records.body
-    starts, lengths = body.starts.copy(), body.lengths.copy()
-    unpacked: list[bytes] = []
-    failed: dict[int, str] = {}
-    at = len(records.buffer)
-    for row in rows.tolist():
-        stored = records.buffer[starts[row] : starts[row] + lengths[row]]
-        try:
-            plain = decompress(stored, int(records.sys_flag[row]), _MAX_BODY)
-        except CorruptRecordError as error:
-            failed[row] = error.cause
-            continue
-        unpacked.append(plain)
-        starts[row], lengths[row] = at, len(plain)
-        at += len(plain)
-    joined = np.concatenate([records.buffer, np.frombuffer(b"".join(unpacked), np.uint8)])
-    return Spans(joined, starts, lengths), failed

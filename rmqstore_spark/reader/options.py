@@ -22,6 +22,7 @@ class ReadOptions:
         check_crc: check each body against its bodyCRC when `body` is among the columns, and each
             record against the CRC of the whole record where 5.x put one.
         mode: what a damaged record does: FAILFAST raises, DROPMALFORMED skips and counts it.
+        fail_on_data_loss: raise where messages of the range have expired; else skip and log them.
         tags: only messages with one of these tags; None for all.
         keys: only messages with one of these keys; None for all.
         batch_rows: most rows of one batch.
@@ -33,6 +34,7 @@ class ReadOptions:
     decompress: bool = True
     check_crc: bool = True
     mode: Literal["FAILFAST", "DROPMALFORMED"] = "FAILFAST"
+    fail_on_data_loss: bool = True
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     batch_rows: int = 10_000

@@ -1,0 +1,141 @@
+"""Where the log of a store ends, as far as a reader may trust it.
+
+Three cases (docs/format.md, "Start, recovery"):
+
+- A store that was closed cleanly, or that a broker has open: up to what its files hold; a queue
+  entry is written after its record, so what the queues name is there.
+- A store whose broker was killed: the log is walked from where the checkpoint vouches for it. The
+  first record that is not whole ends it, unless it lies before what is known as flushed: that is
+  damage, and the log goes on behind it.
+- A DLedger log: up to the entry that is known as committed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.files.directory import DLedgerLog
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.dledger import INDEX_UNIT_DTYPE, parse_committed_index
+from rmqstore_spark.layout.record import MIN_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.walk import Flaw, walk_log
+
+__all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
+
+_GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
+_F_OFD_GETLK: Final = 36
+
+
+def is_locked(files: Files, path: str) -> bool:
+    """Whether a process of this machine holds a store's lock, as a running broker does.
+
+    Always False where the files are on another machine: nothing can be known there.
+    """
+    if not files.is_local:
+        return False
+    try:
+        fd = os.open(join(path, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Asked for an open file description, so that closing it here cannot drop a lock that
+        # this very process holds on the same file.
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(fd, _F_OFD_GETLK, asked)
+        return int(struct.unpack("hhqqi4x", answer)[0]) != fcntl.F_UNLCK
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOLCK, errno.ENOTSUP):
+            return False
+        raise
+    finally:
+        os.close(fd)
+
+
+def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
+    """Log offset one past the last committed entry of a DLedger log.
+
+    Raises:
+        CorruptStoreError: the checkpoint names an entry that the index does not know.
+    """
+    if not len(data):
+        return 0
+    try:
+        text = files.read(dledger.checkpoint, 0, 4096).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return data.min_offset
+    committed = parse_committed_index(text)
+    if committed is None or committed < 0:
+        return data.min_offset
+    width = INDEX_UNIT_DTYPE.itemsize
+    units = Segments.load(files, [dledger.index])
+    raw = units.read_range(committed * width, width)
+    unit = np.frombuffer(raw, INDEX_UNIT_DTYPE)[0]
+    end = int(unit["position"]) + int(unit["size"])
+    if int(unit["index"]) != committed or not data.min_offset <= end <= data.end_offset:
+        raise CorruptStoreError(
+            f"the unit of entry {committed}, the last committed one, is not its own",
+            file=dledger.index,
+            offset=committed * width,
+        )
+    return end
+
+
+def record_head(log: CommitLog, offset: int) -> Records | None:
+    """The record at a place, its CRC unchecked; None where no whole one stands there."""
+    found = log.segment_at(offset)
+    if found is None or found.end - offset < MIN_RECORD_SIZE:
+        return None
+    size = int.from_bytes(log.read(offset, 4), "big", signed=True)
+    if not MIN_RECORD_SIZE <= size <= found.end - offset:
+        return None
+    raw = np.frombuffer(log.read(offset, size), np.uint8)
+    record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    if record.status[0] != 0 or record.physical_offset[0] != offset:
+        return None
+    return record
+
+
+def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
+    """Where the log of a killed broker's store ends.
+
+    Reads from the newest segment that the checkpoint vouches for; without one, the whole log.
+    """
+    flushed = checkpoint.physic_msg_timestamp if checkpoint else 0
+    vouched = min(flushed, checkpoint.logics_msg_timestamp) - _GRACE_MS if checkpoint else 0
+    start = log.min_offset
+    for segment in log.segments():
+        first = record_head(log, segment.start + segment.lead)
+        if first is not None and int(first.store_timestamp[0]) <= vouched:
+            start = segment.start
+    newest = 0
+    end = start
+    for item in walk_log(log, start, log.file_end):
+        if isinstance(item, Flaw):
+            if item.resumes is None or _past_flushed(log, item, newest, flushed):
+                return item.offset
+            end = item.resumes
+        else:
+            newest = int(item.records.store_timestamp[-1])
+            end = item.end
+    return end
+
+
+def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
+    """Whether a flaw lies past the message that the checkpoint knows as flushed.
+
+    That message's own time is `flushed`: it is either before the flaw, or was in its place.
+    """
+    record = record_head(log, flaw.offset)
+    if record is not None:
+        return int(record.store_timestamp[0]) > flushed
+    return newest >= flushed

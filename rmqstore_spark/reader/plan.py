@@ -1,0 +1,150 @@
+"""Cut what is wanted into splits: by queue, or along the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit, ScanSplit, Split
+from rmqstore_spark.reader.store import Store
+
+__all__ = ["PlanLimits", "average_size", "plan", "plan_by_commitlog", "plan_by_queue", "plan_scan"]
+
+_SAMPLE: Final = 256
+_DENSE: Final = 0.25
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """How large splits may be.
+
+    Attributes:
+        min_partitions: so many splits at least, as far as there are messages.
+        max_records: most messages of one split.
+        max_bytes: about the most bytes of the log that one split takes.
+    """
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+    max_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """A range, where it lies in the log, and about how many bytes its records take."""
+
+    range: QueueRange
+    first: int
+    last: int
+    size: int
+
+
+def average_size(store: Store, wanted: QueueRange) -> float:
+    """About how many bytes a record of the range takes: the mean of its first and last ones."""
+    return _extent(store, wanted).size / max(1, wanted.count)
+
+
+def _extent(store: Store, wanted: QueueRange) -> _Extent:
+    queue = store.queue(wanted.topic, wanted.queue_id)
+    head = queue.live_entries(wanted.start, min(wanted.start + _SAMPLE, wanted.end))
+    tail = queue.live_entries(max(wanted.end - _SAMPLE, wanted.start), wanted.end)
+    mean = float(np.concatenate([head["size"], tail["size"]]).mean())
+    first, last = int(head["physicalOffset"][0]), int(tail["physicalOffset"][-1])
+    return _Extent(wanted, first, last + int(tail["size"][-1]), int(mean * wanted.count))
+
+
+def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
+    return [_extent(store, wanted) for wanted in ranges if wanted.count]
+
+
+def plan(
+    store: Store,
+    ranges: Sequence[QueueRange],
+    limits: PlanLimits = PlanLimits(),
+    by: Literal["auto", "queue", "commitlog"] = "auto",
+) -> list[Split]:
+    """Plan the reading of some queue ranges.
+
+    `auto` goes along the log where the ranges make up much of what lies between their ends, and
+    there is more than one queue; else by queue.
+    """
+    if by == "commitlog" and limits.max_records is not None:
+        raise OptionError(
+            "maxRecordsPerPartition cannot be kept with planBy=commitlog, which cuts the log by "
+            "bytes. Use maxBytesPerPartition, or planBy=queue."
+        )
+    extents = _extents(store, ranges)
+    if by == "commitlog" or (by == "auto" and _goes_along_the_log(extents, limits)):
+        return list(_along_the_log(extents, limits))
+    return list(_by_queue(extents, limits))
+
+
+def _goes_along_the_log(extents: list[_Extent], limits: PlanLimits) -> bool:
+    if len(extents) < 2 or limits.max_records is not None:
+        return False
+    span = max(e.last for e in extents) - min(e.first for e in extents)
+    return sum(e.size for e in extents) >= _DENSE * span
+
+
+def plan_by_queue(
+    store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
+) -> list[QueueSplit]:
+    """Splits of which each is a range of one queue; long ranges become several."""
+    return _by_queue(_extents(store, ranges), limits)
+
+
+def _by_queue(extents: list[_Extent], limits: PlanLimits) -> list[QueueSplit]:
+    total = sum(e.range.count for e in extents)
+    return [split for extent in extents for split in _cut(extent, limits, total)]
+
+
+def _cut(extent: _Extent, limits: PlanLimits, total: int) -> Iterable[QueueSplit]:
+    wanted = extent.range
+    pieces = max(1, -(-extent.size // limits.max_bytes))
+    if limits.max_records is not None:
+        pieces = max(pieces, -(-wanted.count // limits.max_records))
+    if limits.min_partitions is not None:
+        pieces = max(pieces, -(-limits.min_partitions * wanted.count // total))
+    pieces = min(pieces, wanted.count)
+    for k in range(pieces):
+        start = wanted.start + wanted.count * k // pieces
+        end = wanted.start + wanted.count * (k + 1) // pieces
+        part = QueueRange(wanted.topic, wanted.queue_id, start, end)
+        yield QueueSplit(part, extent.size * part.count // wanted.count)
+
+
+def plan_by_commitlog(
+    store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
+) -> list[LogSplit]:
+    """Splits of which each is a stretch of the log with all ranges that reach into it."""
+    return _along_the_log(_extents(store, ranges), limits)
+
+
+def _along_the_log(extents: list[_Extent], limits: PlanLimits) -> list[LogSplit]:
+    if not extents:
+        return []
+    begin, end = min(e.first for e in extents), max(e.last for e in extents)
+    pieces = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
+    edges = [begin + (end - begin) * k // pieces for k in range(pieces)] + [end]
+    splits = []
+    for start, stop in zip(edges, edges[1:], strict=False):
+        inside = tuple(e.range for e in extents if e.first < stop and e.last > start)
+        if inside:
+            splits.append(LogSplit(start, stop, inside))
+    return splits
+
+
+def plan_scan(
+    store: Store, topics: frozenset[str] | None = None, end: int | None = None
+) -> list[ScanSplit]:
+    """Splits for a scan of the log, a file each: only there a record is known to begin."""
+    last = store.scan_end() if end is None else end
+    return [
+        ScanSplit(segment.start, min(segment.end, last), topics)
+        for segment in store.log.segments()
+        if segment.start < last
+    ]

@@ -1,0 +1,261 @@
+"""One ConsumeQueue: its offsets, its entries, and the first offset at a time.
+
+Rebuildable, never authoritative: an entry counts only as far as the log backs it. See
+docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.columns import Identity
+from rmqstore_spark.layout.consumequeue import (
+    ENTRY_SIZE,
+    decode_entries,
+    is_filler,
+    live_mask,
+)
+from rmqstore_spark.layout.record import MAX_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.spans import text_pool
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.decoder import belongs_to
+from rmqstore_spark.reader.search import first_true
+
+__all__ = ["Entries", "Queue"]
+
+Entries = npt.NDArray[np.void]
+
+
+class Queue:
+    """A queue of a store, as of when its offsets were last looked up.
+
+    Args:
+        log: the CommitLog that it points into.
+        topic: its topic.
+        queue_id: its number.
+        segments: its files.
+        ext: the files of its extension units, where it has any.
+        log_end: gives the physical offset where the intact log ends.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        topic: str,
+        queue_id: int,
+        segments: Segments,
+        ext: Segments | None,
+        log_end: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        self.ext = ext
+        self._log_end = log_end
+        self._max: int | None = None
+        self._min: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Queue({self.topic!r}, {self.queue_id})"
+
+    @property
+    def first_slot(self) -> int:
+        """Offset of the first entry that the files hold, expired and filler entries included."""
+        return -(-self.segments.min_offset // ENTRY_SIZE)
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last entry that the log backs."""
+        if self._max is None:
+            self._max = self._find_max()
+        return self._max
+
+    @property
+    def min_offset(self) -> int:
+        """The first entry that the log still backs; `max_offset` where there is none."""
+        if self._min is None:
+            self._min = self._find_min()
+        return self._min
+
+    def refresh(self, *, relist: bool = False) -> bool:
+        """Look for new entries, and for what expired; tells whether the offsets changed.
+
+        Args:
+            relist: list the folder again too. (It is listed in any case when the last file that
+                is known is full.)
+        """
+        before = (self._min, self._max)
+        if relist or self._max is None or self._max * ENTRY_SIZE >= self.segments.end_offset:
+            self.segments.refresh()
+            self._max = None
+        elif not self._same_end():
+            self._max = None
+        if self._min is not None and not self._backed(self._min):
+            self._min = None
+        return before != (self.min_offset, self.max_offset)
+
+    def _same_end(self) -> bool:
+        """Whether the entry past the end is still unwritten, and the last one still there."""
+        assert self._max is not None  # noqa: S101  # the caller looked
+        return not self._written(self._max) and (
+            self._max <= self.first_slot or self._written(self._max - 1)
+        )
+
+    def entries(self, start: int, end: int) -> Entries:
+        """Entries of a range of offsets.
+
+        Args:
+            start: first offset.
+            end: one past the last.
+
+        Returns:
+            `end - start` entries (ENTRY_DTYPE).
+
+        Raises:
+            SegmentExpiredError: a file of the queue is gone.
+            CorruptStoreError: the range reaches past the files' end.
+        """
+        if end <= start:
+            return decode_entries(b"")
+        data = self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
+        return decode_entries(data)
+
+    def live_entries(self, start: int, end: int) -> Entries:
+        """As `entries`, of which every one must stand for a message.
+
+        Raises:
+            CorruptStoreError: one does not.
+        """
+        found = self.entries(start, end)
+        dead = ~live_mask(found)
+        if dead.any():
+            slot = start + int(np.argmax(dead))
+            segment = self.segments.locate(slot * ENTRY_SIZE)
+            raise CorruptStoreError(
+                f"the entry of offset {slot} of {self.topic}/{self.queue_id} is empty or damaged",
+                file=segment.path,
+                offset=slot * ENTRY_SIZE - segment.start,
+            )
+        return found
+
+    def physical_offset(self, offset: int) -> int:
+        """Where the record of one offset lies in the log."""
+        return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Where the record of the last entry lies in the log; -1 for a queue without any."""
+        if self.max_offset <= self.min_offset:
+            return -1
+        return self.physical_offset(self.max_offset - 1)
+
+    def offset_at(self, timestamp: int) -> int | None:
+        """The first offset whose storeTimestamp is at or past a time; None where there is none.
+
+        Args:
+            timestamp: milliseconds since the epoch.
+
+        Raises:
+            CorruptRecordError: a record on the way is damaged.
+        """
+        found = first_true(
+            self.min_offset, self.max_offset, lambda slot: self._stored_at(slot) >= timestamp
+        )
+        return found if found < self.max_offset else None
+
+    def _stored_at(self, offset: int) -> int:
+        physical, record = self._record(offset)
+        if record is None or record.status[0] != 0:
+            file, at = self._log.place(physical)
+            raise CorruptRecordError("there is no whole record here", file=file, offset=at)
+        return int(record.store_timestamp[0])
+
+    def _record(self, offset: int) -> tuple[int, Records | None]:
+        """The record of an entry, as it stands in the log; None where it cannot be there."""
+        entry = self.live_entries(offset, offset + 1)
+        physical, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
+        if not self._log.covers(
+            entry["physicalOffset"].astype(np.int64), entry["size"].astype(np.int32)
+        )[0]:
+            return physical, None
+        raw = np.frombuffer(self._log.read(physical, min(size, MAX_RECORD_SIZE)), np.uint8)
+        return physical, decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+
+    def _entry(self, slot: int) -> tuple[int, int, bool]:
+        """physicalOffset, size and "is a filler" of one slot."""
+        entry = decode_entries(self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE))
+        if not len(entry):
+            return -1, 0, False
+        return int(entry["physicalOffset"][0]), int(entry["size"][0]), bool(is_filler(entry)[0])
+
+    def _written(self, slot: int) -> bool:
+        try:
+            physical, size, _ = self._entry(slot)
+        except (SegmentExpiredError, CorruptStoreError):
+            return False
+        return physical >= 0 and size > 0
+
+    def _backed(self, slot: int) -> bool:
+        """Whether a written slot is a message that the log has not expired."""
+        try:
+            physical, _, filler = self._entry(slot)
+        except (SegmentExpiredError, CorruptStoreError):
+            return False
+        return not filler and physical >= self._log.min_offset
+
+    def _find_max(self) -> int:
+        end = self._written_end()
+        first = self.first_slot
+        if end == first:
+            return end
+        log_end = self._log_end()
+        physical, size, _ = self._entry(end - 1)
+        if physical + size > log_end:
+            end = first_true(first, end, lambda slot: self._past(slot, log_end))
+        if end > first and self._is_stale(end - 1):
+            end = first_true(first, end, self._is_stale)
+        return end
+
+    def _written_end(self) -> int:
+        """One past the last entry that is written: entries are written one after the other."""
+        for segment in reversed(list(self.segments)):
+            first = -(-segment.start // ENTRY_SIZE)
+            last = segment.end // ENTRY_SIZE
+            end = first_true(first, last, lambda slot: not self._written(slot))
+            if end > first:
+                return end
+        return self.first_slot
+
+    def _past(self, slot: int, log_end: int) -> bool:
+        physical, size, filler = self._entry(slot)
+        return not filler and physical + size > log_end
+
+    def _is_stale(self, slot: int) -> bool:
+        """Whether an entry is left over from before a recovery: its place holds another message.
+
+        A broker that cuts its log does not wipe the entries behind the cut. An entry whose record
+        is damaged is not stale: reading it must say so.
+        """
+        if self._entry(slot)[2]:
+            return False
+        _, record = self._record(slot)
+        if record is None or record.status[0] != 0:
+            return False
+        identity = Identity(
+            text_pool([self.topic]),
+            np.array([self.queue_id], np.int32),
+            np.array([slot], np.int64),
+        )
+        return not bool(belongs_to(record, identity)[0])
+
+    def _find_min(self) -> int:
+        first, end = self.first_slot, self.max_offset
+        if first < end and self._backed(first):
+            return first
+        return first_true(first, end, self._backed)

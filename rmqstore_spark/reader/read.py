@@ -1,0 +1,176 @@
+"""Splits to record batches: entries are selected, their records read in one go and decoded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.layout.consumequeue import live_mask
+from rmqstore_spark.layout.record import decode_records
+from rmqstore_spark.layout.spans import U1, text_pool
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.decoder import Decoder
+from rmqstore_spark.reader.merge import merged
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.selection import Selection, TagFilter, portions
+from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit
+
+__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split"]
+
+_log = logging.getLogger(__name__)
+
+_BLOCK: Final = 10_000
+_FILTERED_BLOCK: Final = 300_000
+
+
+class QueueSource(Protocol):
+    """What these readers need of a store."""
+
+    broker_name: str
+    log: CommitLog
+
+    def queue(self, topic: str, queue_id: int) -> Queue:
+        """A queue of the store."""
+        ...
+
+    def refresh(self, *, topology: bool = True) -> None:
+        """List the store's files again."""
+        ...
+
+
+def read_queue_split(
+    store: QueueSource, split: QueueSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range of one queue, in its order.
+
+    Raises:
+        SegmentExpiredError: some have expired, and `fail_on_data_loss` is set.
+        CorruptStoreError: an entry or a record is damaged, and the mode is FAILFAST.
+    """
+    tags = TagFilter(options.tags) if options.tags is not None else None
+    queue = store.queue(split.range.topic, split.range.queue_id)
+    return read_entries_of(store, _selections(queue, split.range, tags, options), options)
+
+
+def read_log_split(
+    store: QueueSource, split: LogSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The messages of many queues that lie in a stretch of the log, in its order.
+
+    Raises:
+        SegmentExpiredError, CorruptStoreError: as `read_queue_split`.
+    """
+    tags = TagFilter(options.tags) if options.tags is not None else None
+    queues = [store.queue(r.topic, r.queue_id) for r in split.ranges]
+    window = 4 * options.batch_bytes
+    selections = merged(queues, split.ranges, split.start, split.end, window, tags)
+    return read_entries_of(store, selections, options)
+
+
+def _selections(
+    queue: Queue, wanted: QueueRange, tags: TagFilter | None, options: ReadOptions
+) -> Iterator[Selection]:
+    topics, ids = text_pool([queue.topic]), np.array([queue.queue_id], np.int32)
+    block = _BLOCK if tags is None else _FILTERED_BLOCK
+    start = wanted.start
+    if not options.fail_on_data_loss and start < queue.min_offset:
+        start = min(queue.min_offset, wanted.end)
+        _say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
+    for first in range(start, wanted.end, block):
+        last = min(first + block, wanted.end)
+        slots = np.arange(first, last)
+        if options.mode == "FAILFAST":
+            entries = queue.live_entries(first, last)
+        else:
+            entries = queue.entries(first, last)
+            live = live_mask(entries)
+            if not live.all():
+                _log.warning(
+                    "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
+                    np.count_nonzero(~live), queue.topic, queue.queue_id, first,
+                )  # fmt: skip
+                entries, slots = entries[live], slots[live]
+        if tags is not None:
+            keep = tags.may_match(queue, entries)
+            entries, slots = entries[keep], slots[keep]
+        yield Selection(
+            entries["physicalOffset"].astype(np.int64),
+            entries["size"].astype(np.int32),
+            np.zeros(len(entries), np.int32),
+            slots,
+            topics,
+            ids,
+        )
+
+
+def _say_lost(count: int, what: str) -> None:
+    _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
+
+
+def read_entries_of(
+    store: QueueSource, selections: Iterator[Selection], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Read and decode the records that selections of entries point at."""
+    reader = _Reader(store, options)
+    for selection in selections:
+        for portion in portions(selection, options.batch_rows, options.batch_bytes):
+            yield from reader.batches(portion)
+
+
+class _Reader:
+    """Reads portions into one buffer that is used over and over."""
+
+    def __init__(self, store: QueueSource, options: ReadOptions) -> None:
+        self._store = store
+        self._options = options
+        self._buffer: U1 | None = None
+        self._decoder = Decoder(store.broker_name, options, store.log.place)
+
+    def batches(self, portion: Selection) -> Iterator[pa.RecordBatch]:
+        portion = self._present(portion)
+        try:
+            yield from self._decode(portion)
+        except SegmentExpiredError:
+            if self._options.fail_on_data_loss:
+                raise
+            # The file went between the look at it and the reading: look again.
+            self._store.refresh(topology=False)
+            yield from self._decode(self._present(portion))
+
+    def _present(self, portion: Selection) -> Selection:
+        """The part of a portion that the log holds; raises or reports for the rest."""
+        log = self._store.log
+        there = log.covers(portion.offsets, portion.sizes)
+        if there.all():
+            return portion
+        expired = ~there & (portion.offsets < log.min_offset)
+        damaged = ~there & ~expired
+        if expired.any() and self._options.fail_on_data_loss:
+            raise log.gone(int(portion.offsets[expired][0]))
+        if expired.any():
+            _say_lost(int(expired.sum()), "the range")
+        if damaged.any():
+            error = log.gone(int(portion.offsets[damaged][0]))
+            if self._options.mode == "FAILFAST":
+                raise error
+            _log.warning("DROPMALFORMED: left out %d record(s): %s", damaged.sum(), error)
+        return portion.take(np.flatnonzero(there))
+
+    def _decode(self, portion: Selection) -> Iterator[pa.RecordBatch]:
+        if not len(portion):
+            return
+        log = self._store.log
+        self._buffer, positions = log.read_entries(portion.offsets, portion.sizes, self._buffer)
+        records = decode_records(self._buffer, positions, portion.sizes)
+        yield from self._decoder.decode(
+            records,
+            expected_offset=portion.offsets,
+            expected_size=portion.sizes,
+            identity=portion.identity,
+        )

@@ -1,0 +1,75 @@
+"""Reading the CommitLog alone, in physical order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.layout.record import Records
+from rmqstore_spark.layout.spans import string_array
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.decoder import Decoder
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.read import QueueSource
+from rmqstore_spark.reader.splits import ScanSplit
+from rmqstore_spark.reader.walk import Flaw, Stretch, walk_log
+
+__all__ = ["read_scan_split"]
+
+_log = logging.getLogger(__name__)
+
+
+def read_scan_split(
+    store: QueueSource, split: ScanSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """All records that begin in a stretch of the log.
+
+    The stretch must begin where a record (in a DLedger log: an entry) does. A search for the next
+    record could be led astray by a body that was made to look like one.
+
+    Raises:
+        CorruptRecordError: a damaged place with whole records behind it, and the mode is FAILFAST.
+        SegmentExpiredError: a file went away.
+    """
+    log = store.log
+    decoder = Decoder(store.broker_name, options, log.place)
+    for item in walk_log(log, split.start, split.end, check_crc=options.check_crc):
+        if isinstance(item, Flaw):
+            _damaged(log, item, split.end, options)
+        else:
+            yield from _batches(decoder, item, split, options)
+
+
+def _damaged(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:
+    if flaw.resumes is None or flaw.offset >= end:
+        return  # the log ends here
+    file, at = log.place(flaw.offset)
+    error = CorruptRecordError(flaw.cause, file=file, offset=at)
+    if options.mode == "FAILFAST":
+        raise error
+    _log.warning(
+        "DROPMALFORMED: left out %d bytes of the log: %s", flaw.resumes - flaw.offset, error
+    )
+
+
+def _batches(
+    decoder: Decoder, stretch: Stretch, split: ScanSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    records, offsets = stretch.records, stretch.offsets
+    if split.topics is not None:
+        rows = _of_topics(records, split.topics)
+        records, offsets = records.take(rows), offsets[rows]
+    for first in range(0, len(records), options.batch_rows):
+        rows = np.arange(first, min(first + options.batch_rows, len(records)))
+        yield from decoder.decode(records.take(rows), expected_offset=offsets[rows])
+
+
+def _of_topics(records: Records, topics: frozenset[str]) -> npt.NDArray[np.int64]:
+    names = string_array(records.topic).dictionary_encode()
+    wanted = np.array([name in topics for name in names.dictionary.to_pylist()], np.bool_)
+    return np.flatnonzero(wanted[names.indices.to_numpy()])

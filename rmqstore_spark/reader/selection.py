@@ -1,0 +1,112 @@
+"""Entries on their way to the log: which of a queue's slots are read, and in what portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.layout.columns import Identity
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.consumequeue_ext import (
+    UNIT_HEAD_DTYPE,
+    ext_offset,
+    is_ext_address,
+)
+from rmqstore_spark.layout.hashing import java_hash_code
+from rmqstore_spark.layout.spans import I8, Spans
+from rmqstore_spark.reader.queue import Entries, Queue
+
+__all__ = ["Selection", "TagFilter", "portions"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """n entries, of one queue or of many, ascending by physical offset.
+
+    Attributes:
+        offsets: n physical offsets.
+        sizes: n record sizes, bytes.
+        queue: n numbers of queues, into `topics` and `queue_ids`.
+        slots: n queue offsets.
+        topics: one span per queue.
+        queue_ids: one per queue.
+    """
+
+    offsets: I8
+    sizes: npt.NDArray[np.int32]
+    queue: npt.NDArray[np.int32]
+    slots: I8
+    topics: Spans
+    queue_ids: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, rows: npt.NDArray[np.int64] | slice) -> Selection:
+        """Some of the entries, in that order."""
+        return Selection(
+            self.offsets[rows], self.sizes[rows], self.queue[rows], self.slots[rows],
+            self.topics, self.queue_ids,
+        )  # fmt: skip
+
+    @property
+    def identity(self) -> Identity:
+        """Topic, queueId and queueOffset that each record must have."""
+        return Identity(
+            self.topics.take(self.queue.astype(np.int64)), self.queue_ids[self.queue], self.slots
+        )
+
+
+def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
+    """Cut a selection into pieces of at most so many rows, and about so many bytes."""
+    total = np.cumsum(selection.sizes, dtype=np.int64)
+    first = 0
+    while first < len(selection):
+        before = int(total[first - 1]) if first else 0
+        last = int(np.searchsorted(total, before + size, side="right"))
+        last = min(max(last, first + 1), first + rows)
+        yield selection.take(slice(first, last))
+        first = last
+
+
+class TagFilter:
+    """Decides by an entry's tagsCode alone which records cannot have one of the tags.
+
+    Different tags can share a hash code: what passes is checked again on the record.
+    """
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        hashes = java_hash_code(pa.array(sorted(tags), pa.string()))
+        self._codes = hashes.astype(np.int64)
+
+    def may_match(self, queue: Queue, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Which of n entries can stand for a message with one of the tags."""
+        if queue.topic == SCHEDULE_TOPIC:
+            return np.ones(len(entries), np.bool_)  # the field holds a time there
+        codes = entries["tagsCode"].astype(np.int64)
+        passed = np.isin(codes, self._codes)
+        addressed = np.flatnonzero(is_ext_address(codes))
+        if len(addressed):
+            passed[addressed] = self._units_may_match(queue, codes[addressed])
+        return passed
+
+    def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
+        """The same by the extension units that these addresses name; a lost unit may match."""
+        passed = np.ones(len(addresses), np.bool_)
+        if queue.ext is None:
+            return passed
+        offsets = ext_offset(addresses)
+        head = UNIT_HEAD_DTYPE.itemsize
+        there = np.flatnonzero(queue.ext.covers(offsets, np.full(len(offsets), head)))
+        buffer, at = queue.ext.read_entries(offsets[there], np.full(len(there), head))
+        if not len(there):
+            return passed
+        raw = np.lib.stride_tricks.sliding_window_view(buffer, head)[at]
+        heads = np.ascontiguousarray(raw).view(UNIT_HEAD_DTYPE)[:, 0]
+        whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
+        passed[there] = ~whole | np.isin(heads["tagsCode"].astype(np.int64), self._codes)
+        return passed

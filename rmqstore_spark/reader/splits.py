@@ -1,0 +1,63 @@
+"""Pieces of work: small, picklable, each read by one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["LogSplit", "QueueRange", "QueueSplit", "ScanSplit", "Split"]
+
+
+@dataclass(frozen=True, order=True)
+class QueueRange:
+    """Offsets `start` to `end - 1` of one queue."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return max(0, self.end - self.start)
+
+
+@dataclass(frozen=True)
+class QueueSplit:
+    """A range of one queue; `size` is about how many bytes of the log it takes."""
+
+    range: QueueRange
+    size: int
+
+
+@dataclass(frozen=True)
+class LogSplit:
+    """All messages of some queue ranges that lie from `start` to `end - 1` in the log."""
+
+    start: int
+    end: int
+    ranges: tuple[QueueRange, ...]
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class ScanSplit:
+    """All records that begin from `start` to `end - 1` in the log, whatever the queues say.
+
+    Attributes:
+        topics: only records of these topics; None for all.
+    """
+
+    start: int
+    end: int
+    topics: frozenset[str] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+Split: TypeAlias = QueueSplit | LogSplit | ScanSplit

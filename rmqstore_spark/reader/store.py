@@ -1,0 +1,334 @@
+"""A store, opened for reading: nothing in it is ever changed.
+
+It shows what was there at `open` or the last `refresh`: a broker may go on writing, and files may
+expire, while it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from rmqstore_spark.errors import TopicNotFoundError, UnsupportedStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.logend import committed_end, intact_end, is_locked
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.read import read_log_split, read_queue_split
+from rmqstore_spark.reader.scan import read_scan_split
+from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit, ScanSplit, Split
+
+__all__ = ["Store", "Topic", "default_broker_name"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic, as its queues' folders and `config/topics.json` tell.
+
+    Attributes:
+        name: its name.
+        queue_ids: the queues that have files, ascending.
+        read_queue_nums: as configured; None where topics.json does not name the topic.
+        write_queue_nums: likewise.
+        perm: 4 readable + 2 writable + 1 inherited; likewise.
+        order: whether the topic is an ordered one; likewise.
+        is_system: it is the broker's own, or a group's retries.
+    """
+
+    name: str
+    queue_ids: tuple[int, ...]
+    read_queue_nums: int | None
+    write_queue_nums: int | None
+    perm: int | None
+    order: bool | None
+    is_system: bool
+
+
+def default_broker_name(path: str) -> str:
+    """The store's name: that of the folder above where the store itself is called `store`."""
+    outer = path.split("::")[0] if path.startswith("zip://::") else path
+    parts = [part for part in outer.split("::")[-1].rstrip("/").split("/") if part]
+    if not parts:
+        return "store"
+    name = parts[-1]
+    if name == "store" and len(parts) > 1 and not parts[-2].endswith(":"):
+        name = parts[-2]
+    return name
+
+
+class Store:
+    """A store directory with everything that can be asked of it.
+
+    Use `Store.open`. It can be used as a context manager; `close` gives its file handles back.
+    """
+
+    def __init__(self, directory: StoreDirectory, broker_name: str) -> None:
+        self.directory = directory
+        self.broker_name = broker_name
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self.log = self._load_log()
+        self._log_end: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        broker_name: str | None = None,
+        commitlog_paths: Sequence[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Store:
+        """Open the store at a path or URL of fsspec.
+
+        Args:
+            path: the store directory (`storePathRootDir`).
+            broker_name: what to call it; by default the name of its folder, or of the folder
+                above where its own is called `store`.
+            commitlog_paths: folders of the CommitLog where they are not below the store.
+            storage_options: what fsspec passes to the file system.
+
+        Raises:
+            StoreNotFoundError: there is no store at the path; says what was looked for.
+            StoreAccessError: it may not be read.
+        """
+        text = os.fspath(path)
+        directory = StoreDirectory.open(
+            text, commitlog_paths=commitlog_paths, storage_options=storage_options
+        )
+        if broker_name is None:
+            name = os.path.abspath(text) if directory.files.is_local and "://" not in text else text
+            broker_name = default_broker_name(name)
+        return cls(directory, broker_name)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.path!r}, broker_name={self.broker_name!r})"
+
+    def close(self) -> None:
+        """Give the file handles back."""
+        self.directory.files.close()
+
+    # ---- the log -------------------------------------------------------------------------------
+
+    def _load_log(self) -> CommitLog:
+        files = self.directory.files
+        plain = self.directory.commit_log()
+        self._dledger = self.directory.dledger_log()
+        for stray in plain.strays:
+            _log.warning("Skipped %s: %s.", stray.path, stray.reason)
+        if self._dledger is None:
+            return CommitLog(plain)
+        data = Segments.load(files, [self._dledger.data])
+        return CommitLog(plain, data, committed_end(files, self._dledger, data))
+
+    def refresh(self, *, topology: bool = True) -> None:
+        """Look at the files again: segments that came and went, and new topics and queues.
+
+        Args:
+            topology: list topics and queues too, not only the log.
+        """
+        if topology:
+            self.directory.refresh()
+        self.log.replace(self._load_log())
+        self._log_end = None
+
+    @property
+    def path(self) -> str:
+        """The store directory."""
+        return self.directory.path
+
+    @property
+    def is_closed_cleanly(self) -> bool:
+        """Whether there is no `abort`: no broker runs on it, nor was killed."""
+        return self.directory.is_closed_cleanly
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether a process of this machine has the store open for writing."""
+        return not self.is_closed_cleanly and is_locked(self.directory.files, self.path)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What the store's checkpoint says; None where it has none, or one that is no checkpoint."""
+        try:
+            data = self.directory.files.read(self.directory.checkpoint_path, 0, 4096)
+        except FileNotFoundError:
+            return None
+        return Checkpoint.decode(data)
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the log's first byte."""
+        return self.log.min_offset
+
+    def log_end(self) -> int:
+        """Where the log ends, as far as the queues may point (see `logend`)."""
+        if self._log_end is None:
+            killed = self._dledger is None and not self.is_closed_cleanly
+            if killed and not self.is_being_written:
+                self._log_end = intact_end(self.log, self.checkpoint)
+            else:
+                self._log_end = self.log.file_end
+        return self._log_end
+
+    def dispatched_end(self) -> int:
+        """One past the newest record that a queue of the store names; the log's begin if none."""
+        end = self.log.min_offset
+        for queue in self.queues():
+            if queue.max_offset > queue.min_offset:
+                entry = queue.entries(queue.max_offset - 1, queue.max_offset)
+                end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
+        return end
+
+    # ---- topics and queues ---------------------------------------------------------------------
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether any queue has files."""
+        return bool(self.directory.topology.queues)
+
+    def topics(self) -> list[Topic]:
+        """The topics that have queues, by name."""
+        config = self.directory.config("topics.json")
+        table = config.get("topicConfigTable", {}) if isinstance(config, dict) else {}
+        found = []
+        for name, ids in self.directory.topology.queues.items():
+            settings = table.get(name, {}) if isinstance(table, dict) else {}
+            known = settings if isinstance(settings, dict) else {}
+            found.append(
+                Topic(
+                    name,
+                    ids,
+                    known.get("readQueueNums"),
+                    known.get("writeQueueNums"),
+                    known.get("perm"),
+                    known.get("order"),
+                    is_system_topic(name),
+                )  # fmt: skip
+            )
+        return found
+
+    def queue(self, topic: str, queue_id: int) -> Queue:
+        """One queue.
+
+        Raises:
+            TopicNotFoundError: there is no such topic or queue; lists those that there are.
+        """
+        found = self._queues.get((topic, queue_id))
+        if found is not None:
+            return found
+        queues = self.directory.topology.queues
+        if topic not in queues:
+            raise TopicNotFoundError(
+                f"{self.path} holds no topic {topic!r}. It holds: {', '.join(sorted(queues))}."
+            )
+        if queue_id not in queues[topic]:
+            raise TopicNotFoundError(
+                f"Topic {topic!r} of {self.path} has no queue {queue_id}. "
+                f"Its queues are {', '.join(map(str, queues[topic]))}."
+            )
+        ext = self.directory.queue_extension(topic, queue_id)
+        queue = Queue(
+            self.log,
+            topic,
+            queue_id,
+            self.directory.queue(topic, queue_id),
+            ext if len(ext) else None,
+            self.log_end,
+        )
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
+        """All queues, or those of some topics, by topic and number."""
+        known = self.directory.topology.queues
+        names = list(known) if topics is None else list(topics)
+        return [self.queue(name, n) for name in names for n in known.get(name, ())]
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int | None = None,
+        end: int | None = None,
+        options: ReadOptions = ReadOptions(),
+    ) -> Iterator[pa.RecordBatch]:
+        """Messages of a queue, in its order.
+
+        Args:
+            start: first offset; by default the least there is.
+            end: one past the last; by default the greatest there is.
+        """
+        queue = self.queue(topic, queue_id)
+        first = queue.min_offset if start is None else start
+        last = queue.max_offset if end is None else end
+        return self.read_split(QueueSplit(QueueRange(topic, queue_id, first, last), 0), options)
+
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        options: ReadOptions = ReadOptions(),
+    ) -> Iterator[pa.RecordBatch]:
+        """All records of the log, in physical order: prepared and rolled-back ones too.
+
+        Needs no queues. While a broker writes the store it ends at the newest record that was
+        dispatched to a queue; else at the end of the intact log.
+
+        Args:
+            start: physical offset where a record begins; by default the log's first.
+            end: records that begin at or past it are left out.
+        """
+        first = self.log.min_offset if start is None else start
+        last = self.scan_end() if end is None else min(end, self.scan_end())
+        return self.read_split(ScanSplit(first, last), options)
+
+    def scan_end(self) -> int:
+        """Where `scan` ends."""
+        if self._dledger is None and self.is_being_written:
+            return self.dispatched_end()
+        return self.log_end()
+
+    def read_split(self, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece of work (see `plan`)."""
+        if isinstance(split, QueueSplit):
+            return read_queue_split(self, split, options)
+        if isinstance(split, LogSplit):
+            return read_log_split(self, split, options)
+        return read_scan_split(self, split, options)
+
+    def require_queues(self, purpose: str) -> None:
+        """Refuse what cannot be done without queues.
+
+        Raises:
+            UnsupportedStoreError: the store has none; says why and what to do.
+        """
+        if self.has_queues:
+            return
+        why = "it has no ConsumeQueues"
+        if self.directory.has_rocksdb_queues:
+            why = "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
+        elif self.directory.batch_queues().queues:
+            why = "it has only batch queues (RocketMQ 5), which this package does not read"
+        raise UnsupportedStoreError(
+            f"{purpose} needs the queues of {self.path}, but {why}. Read the store in batch with "
+            "planBy=commitlog, or let a broker rebuild its queues by starting on a copy of it."
+        )

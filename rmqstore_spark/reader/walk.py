@@ -1,0 +1,230 @@
+"""A walk over the CommitLog itself, record by record in physical order, without the queues.
+
+Where a record fails, the walk says so, looks for the next one that is whole and goes on there: the
+caller decides whether that is damage or the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.plain import STOP_BAD, STOP_BLANK, STOP_MORE
+from rmqstore_spark.layout.record import (
+    MAX_RECORD_SIZE,
+    MIN_RECORD_SIZE,
+    STATUS_TEXT,
+    Records,
+    decode_records,
+    walk_records,
+)
+from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.reader.commitlog import CommitLog, LogSegment
+
+__all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
+
+_CHUNK: Final = 2 << 20
+_MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Records that follow one another without a gap.
+
+    Attributes:
+        records: n sound records.
+        offsets: n physical offsets (int64).
+        end: physical offset one past the last.
+    """
+
+    records: Records
+    offsets: I8
+    end: int
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A place where no whole record stands.
+
+    Attributes:
+        offset: physical offset of the place.
+        cause: what is wrong there.
+        resumes: where the next whole record stands, or None: the log ends at `offset`.
+        empty: there is nothing at all there (zeros), as behind the last record of a log.
+    """
+
+    offset: int
+    cause: str
+    resumes: int | None
+    empty: bool = False
+
+
+def walk_log(
+    log: CommitLog, start: int, end: int, *, check_crc: bool = True
+) -> Iterator[Stretch | Flaw]:
+    """Walk from one physical offset to another.
+
+    Args:
+        start: where a record (in a DLedger log: an entry) begins.
+        end: records that begin at or past it are left out.
+        check_crc: check the CRC of each body too.
+
+    Yields:
+        Stretches of records, ascending, and the flaws between them. A flaw without a place to
+        resume at is the last item. The records of a stretch are valid until the next is asked for.
+
+    Raises:
+        SegmentExpiredError: a file went away under the walk.
+    """
+    at = start
+    buffer = np.empty(_CHUNK, np.uint8)
+    segments = list(log.segments())
+    number = 0
+    while at < end:
+        while number < len(segments) and segments[number].end <= at:
+            number += 1
+        if number == len(segments):
+            return
+        segment = segments[number]
+        if at < segment.start:
+            yield Flaw(at, f"no file holds the log up to {segment.start}", segment.start)
+            at = segment.start
+        buffer, filled = _fill(log, segment, at, buffer)
+        step = _Step(segment, buffer, filled, at, min(end, segment.end))
+        stretch, at, flaw = step.take(check_crc)
+        if stretch is not None:
+            yield stretch
+        if flaw is not None:
+            resumes = next_record(log, flaw.offset + 1, check_crc=check_crc)
+            lead = _lead_at(segments, resumes)
+            at = resumes - lead if resumes is not None else end
+            yield Flaw(flaw.offset, flaw.cause, at if resumes is not None else None, flaw.empty)
+            if resumes is None:
+                return
+
+
+def _lead_at(segments: list[LogSegment], offset: int | None) -> int:
+    if offset is None:
+        return 0
+    return next((s.lead for s in segments if s.start <= offset < s.end), 0)
+
+
+def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1, int]:
+    """Read from `at` on, at least one whole unit where the segment holds one."""
+    left = segment.end - at
+    filled = log.read_into(at, buffer[: min(len(buffer), left)])
+    if filled >= 8 and filled < left:
+        size_at = 4 if segment.lead else 0
+        unit = int.from_bytes(buffer[size_at : size_at + 4].tobytes(), "big", signed=True)
+        wanted = min(unit, left, MAX_RECORD_SIZE + segment.lead)
+        if wanted > filled:
+            buffer = np.empty(wanted, np.uint8)
+            filled = log.read_into(at, buffer)
+    return buffer, filled
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One buffer full of a segment."""
+
+    segment: LogSegment
+    buffer: U1
+    filled: int
+    at: int
+    end: int
+
+    def take(self, check_crc: bool) -> tuple[Stretch | None, int, Flaw | None]:
+        """The records in the buffer, where to go on, and what stopped the walk if it is a flaw."""
+        lead = self.segment.lead
+        walk = walk_records(self.buffer, 0, self.filled, self.at, lead, limit=1 << 15)
+        positions = walk.positions[walk.positions + self.at - lead < self.end]
+        rooms = np.full(len(positions), self.filled, np.int64) - positions
+        records = decode_records(self.buffer, positions, rooms.astype(np.int32))
+        bad = records.status != 0
+        if check_crc:
+            bad |= records.body_crc_mismatch()
+        flaw: Flaw | None = None
+        resume = self.at + walk.at
+        if bad.any():
+            first = int(np.argmax(bad))
+            cause = STATUS_TEXT.get(int(records.status[first]), "a body does not match its bodyCRC")
+            flaw = Flaw(self.at + int(positions[first]) - lead, cause, None)
+            records = records.take(np.arange(first))
+            resume = flaw.offset
+        elif len(positions) < len(walk.positions):
+            resume = self.end
+        elif walk.stop == STOP_BLANK:
+            flaw = self._blank(walk.at, resume)
+            resume = self.segment.end
+        elif walk.stop == STOP_BAD or (walk.stop == STOP_MORE and walk.at == 0):
+            flaw = self._stopped(walk.at, resume)
+        if not len(records):
+            return None, resume, flaw
+        offsets = records.positions + self.at
+        return Stretch(records, offsets, resume if flaw is None else flaw.offset), resume, flaw
+
+    def _blank(self, at: int, offset: int) -> Flaw | None:
+        size_at = at + (4 if self.segment.lead else 0)
+        size = int.from_bytes(self.buffer[size_at : size_at + 4].tobytes(), "big", signed=True)
+        left = self.segment.segment.end - offset
+        if size == left:
+            return None
+        return Flaw(offset, f"a blank record says {size} bytes are left, but it is {left}", None)
+
+    def _stopped(self, at: int, offset: int) -> Flaw | None:
+        head = self.buffer[at : min(at + MIN_RECORD_SIZE, self.filled)]
+        if self.segment.end - offset < BLANK_SIZE:
+            return Flaw(offset, "a segment ends without a blank record", None)
+        if not head.any():
+            return Flaw(offset, "nothing is written here", None, empty=True)
+        return Flaw(offset, "there is no whole record here", None)
+
+
+def next_record(log: CommitLog, offset: int, *, check_crc: bool = True) -> int | None:
+    """Where the next whole record at or past an offset begins; None where there is none.
+
+    It is known by its magic code, by naming its own place, by lengths that add up and by the CRC
+    of its body: bytes of a body that look like a record do not name the place they lie at.
+    """
+    for segment in log.segments():
+        if segment.end <= offset:
+            continue
+        at = max(offset, segment.start)
+        while at < segment.end:
+            data = log.read(at, min(_CHUNK, segment.end - at))
+            found = _first_in(log, segment, at, data, check_crc)
+            if found is not None:
+                return found
+            if at + len(data) >= segment.end:
+                break
+            at += len(data) - MIN_RECORD_SIZE
+    return None
+
+
+def _first_in(
+    log: CommitLog, segment: LogSegment, base: int, data: bytes, check_crc: bool
+) -> int | None:
+    for begin in _candidates(np.frombuffer(data, np.uint8), base):
+        size = int.from_bytes(data[begin : begin + 4], "big", signed=True)
+        if not MIN_RECORD_SIZE <= size <= min(MAX_RECORD_SIZE, segment.end - base - begin):
+            continue
+        raw = np.frombuffer(log.read(base + begin, size), np.uint8)
+        record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+        if record.status[0] == 0 and not (check_crc and record.body_crc_mismatch()[0]):
+            return base + begin
+    return None
+
+
+def _candidates(data: U1, base: int) -> list[int]:
+    """Where in the data a magic code stands and the place names itself, ascending."""
+    begins = np.flatnonzero(data[4 : len(data) - 32] == _MAGIC_HEAD[0])
+    for k in (1, 2):
+        begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]
+    if not len(begins):
+        return []
+    own = np.lib.stride_tricks.sliding_window_view(data, 8)[begins + 28]
+    return begins[np.ascontiguousarray(own).view(">i8")[:, 0] == begins + base].tolist()
