@@ -55,7 +55,7 @@ class LocalFiles:
 
     def __init__(self, open_files: int = _OPEN_FILES) -> None:
         self._open_files = open_files
-        self._handles = HandleCache(self._open, _close, open_files)
+        self._handles: HandleCache[_Opened] = HandleCache(_close, open_files)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._open_files,)
@@ -96,7 +96,7 @@ class LocalFiles:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes of a range, fewer only at the end of the file."""
-        descriptor = self._handles.get(path).descriptor
+        descriptor = self._descriptor(path)
         try:
             if length > _UNCHECKED_READ:
                 length = min(length, max(os.fstat(descriptor).st_size - offset, 0))
@@ -114,7 +114,7 @@ class LocalFiles:
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out`, less only at the end of the file."""
-        descriptor = self._handles.get(path).descriptor
+        descriptor = self._descriptor(path)
         view = out.data
         done = 0
         try:
@@ -131,7 +131,7 @@ class LocalFiles:
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
     ) -> int:
         """Read ranges of one file one behind the other into `out`; see `Files.read_spans`."""
-        descriptor = self._handles.get(path).descriptor
+        descriptor = self._descriptor(path)
         try:
             done: int = pread_spans(
                 descriptor,
@@ -147,26 +147,11 @@ class LocalFiles:
         """Close all descriptors."""
         self._handles.close()
 
-    def _open(self, path: str) -> _Opened:
+    def _descriptor(self, path: str) -> int:
         try:
-            descriptor = self._open_descriptor(path)
+            return self._handles.get(path, _open).descriptor
         except OSError as error:
             raise translated(error, path) from error
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise RmqStoreError(f"{path} is not a plain file. Remove it from the store.")
-        return _Opened(descriptor, status.st_dev, status.st_ino)
-
-    def _open_descriptor(self, path: str) -> int:
-        try:
-            return os.open(path, _OPEN_FLAGS)
-        except OSError as error:
-            # The limit is the whole process's: give back what this object holds, then try again.
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not len(self._handles):
-                raise
-            self._handles.close()
-            return os.open(path, _OPEN_FLAGS)
 
     def _info(self, folder: str, entry: os.DirEntry[str]) -> FileInfo:
         """An entry with its size; one that is gone, or a link to nothing, has size 0."""
@@ -196,6 +181,15 @@ def _kind(entry: os.DirEntry[str]) -> FileInfo:
     except OSError:  # a link that leads in circles
         is_dir = False
     return FileInfo(entry.name, 0 if is_dir else -1, is_dir, -1, entry.is_symlink())
+
+
+def _open(path: str) -> _Opened:
+    descriptor = os.open(path, _OPEN_FLAGS)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise RmqStoreError(f"{path} is not a plain file. Remove it from the store.")
+    return _Opened(descriptor, status.st_dev, status.st_ino)
 
 
 def _close(opened: _Opened) -> None:

@@ -42,6 +42,10 @@ _REQUEST_BYTES = 8 << 20
 # Requests under way at the same time ask for about this much together.
 _AT_ONCE_BYTES = 32 << 20
 
+# Up to here a read asks a handle for what it was asked for without looking at the size first:
+# some allocate it before they know how much there is.
+_UNCHECKED_READ = 16 << 20
+
 
 class FsspecFiles:
     """`Files` over an fsspec file system.
@@ -62,7 +66,7 @@ class FsspecFiles:
     def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
         self._fs = fs
         self._open_files = open_files
-        self._handles: HandleCache[Any] = HandleCache(self._open, _close, open_files)
+        self._handles: HandleCache[Any] = HandleCache(_close, open_files)
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -222,7 +226,9 @@ class FsspecFiles:
         return data
 
     def _read_handle(self, path: str, offset: int, length: int) -> bytes:
-        handle = self._handles.get(path)
+        if length > _UNCHECKED_READ:
+            length = min(length, max(self.size(path) - offset, 0))
+        handle = self._handles.get(path, self._open)
         try:
             handle.seek(offset)
             parts = []

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.files.spans import plan_runs
+
+SPANS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 90)), max_size=40)
+
+
+@given(SPANS, st.integers(0, 300), st.integers(0, 5), st.integers(1, 4000))
+def test_runs_hold_every_range_at_its_position(
+    spans: list[tuple[int, int]], max_gap: int, max_waste: int, window: int
+) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 4000, np.uint8)
+    offsets, lengths = np.array(spans, np.int64).reshape(-1, 2).T.copy()
+    groups = offsets // window
+    runs = plan_runs(offsets, lengths, groups, max_gap=max_gap, max_waste=max_waste)
+    joined = np.concatenate(
+        [data[:0]]
+        + [
+            data[at : at + size]
+            for at, size in zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True)
+        ]
+    )
+    for (offset, length), position in zip(spans, runs.positions.tolist(), strict=True):
+        assert joined[position : position + length].tolist() == (
+            data[offset : offset + length].tolist()
+        )
+    assert (np.diff(runs.offsets) > 0).all()
+    assert set(runs.groups.tolist()) == set(groups.tolist())
+
+
+@given(SPANS, st.integers(0, 300), st.integers(0, 5))
+def test_no_more_is_read_than_allowed(
+    spans: list[tuple[int, int]], max_gap: int, max_waste: int
+) -> None:
+    offsets, lengths = np.array(spans, np.int64).reshape(-1, 2).T.copy()
+    runs = plan_runs(offsets, lengths, np.zeros_like(offsets), max_gap=max_gap, max_waste=max_waste)
+    wanted = {at for offset, length in spans for at in range(offset, offset + length)}
+    assert int(runs.lengths.sum()) - len(wanted) <= max_waste * int(lengths.sum())
+    ends = runs.offsets + runs.lengths
+    for begin, end in zip(runs.offsets.tolist(), ends.tolist(), strict=True):
+        missing = [at for at in range(begin, end) if at not in wanted]
+        streaks = np.split(np.array(missing), np.flatnonzero(np.diff(missing) > 1) + 1)
+        assert all(len(streak) <= max_gap for streak in streaks)
+
+
+def test_small_gaps_are_read_over_before_wide_ones() -> None:
+    offsets = np.array([0, 20, 60, 71, 120], np.int64)
+    lengths = np.full(5, 10, np.int64)
+    runs = plan_runs(offsets, lengths, np.zeros_like(offsets), max_gap=100, max_waste=1)
+    # Gaps of 10, 30, 1 and 39 bytes; 50 may be wasted: 1 + 10 + 30 fit, 39 more do not.
+    assert runs.offsets.tolist() == [0, 120]
+    assert runs.lengths.tolist() == [81, 10]
+
+
+def test_ranges_that_touch_are_joined_whatever_the_limits() -> None:
+    offsets = np.array([30, 0, 10, 10, 25], np.int64)
+    lengths = np.array([5, 10, 20, 3, 2], np.int64)
+    runs = plan_runs(offsets, lengths, np.zeros_like(offsets), max_gap=0, max_waste=0)
+    assert runs.offsets.tolist() == [0]
+    assert runs.lengths.tolist() == [35]
+    assert runs.positions.tolist() == [30, 0, 10, 10, 25]
