@@ -31,7 +31,7 @@ lint: $(INSTALLED) ## Check style, types and layers
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
 	@$(PY) -m mypy --no-error-summary
-	@$(VENV)/bin/lint-imports --no-logo
+	@$(VENV)/bin/lint-imports --no-logo --no-cache
 
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speed and memory on stores made for it
@@ -44,7 +44,7 @@ docs: $(INSTALLED) ## Write docs/options.md from the table of options
 .PHONY: clean
 clean: ## Remove the environment and whatever was built
 	rm -rf $(VENV) build dist *.egg-info .demo .bench
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f rmqstore_spark/layout/_kernel*.so
