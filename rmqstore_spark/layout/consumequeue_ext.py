@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError
 
-from .buffers import BytesLike, octets
+from .buffers import BytesLike, octets, records_at
 
 __all__ = [
     "END_OF_FILE",
@@ -95,18 +95,12 @@ def decode_units(
         heads: one `UNIT_HEAD_DTYPE` an offset; zeros where there is no unit.
         valid: whether there is a whole unit whose sizes agree.
     """
-    raw = octets(data)
-    at = np.asarray(offsets, np.int64)
-    valid = (at >= 0) & (at <= raw.size - _HEAD_SIZE)
-    packed = np.zeros((at.size, _HEAD_SIZE), np.uint8)
-    packed[valid] = raw[at[valid, None] + np.arange(_HEAD_SIZE)]
-    heads = packed.view(UNIT_HEAD_DTYPE).reshape(at.size)
+    heads, valid = records_at(data, UNIT_HEAD_DTYPE, offsets)
     size = heads["size"].astype(np.int64)
     bit_map_size = heads["bitMapSize"].astype(np.int64)
-    # size is at most 32,767, so where an offset is far out of range the sum is not reached
     valid &= (bit_map_size >= 0) & (size == _HEAD_SIZE + bit_map_size)
-    valid[valid] &= at[valid] + size[valid] <= raw.size
-    packed[~valid] = 0
+    valid &= size <= octets(data).size - np.where(valid, offsets, 0)
+    heads[~valid] = np.zeros((), UNIT_HEAD_DTYPE)
     return heads, valid
 
 

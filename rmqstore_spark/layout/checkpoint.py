@@ -1,0 +1,64 @@
+"""The checkpoint: up to which storeTimestamp the files of a store are known to be on disk.
+
+    physicMsgTimestamp 8 | logicsMsgTimestamp 8 | indexMsgTimestamp 8
+    | masterFlushedOffset 8 | confirmPhyOffset 8 | zeros up to 4096
+
+The last two are 5.x's; 4.9 leaves them zero. On a slave the first moves when a message is
+dispatched. See docs/format.md, "A store directory"; upstream `StoreCheckpoint`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import astuple, dataclass
+from typing import Final
+
+from rmqstore_spark.errors import CorruptStoreError
+
+from .buffers import BytesLike, octets
+
+__all__ = ["CHECKPOINT_SIZE", "Checkpoint"]
+
+CHECKPOINT_SIZE: Final = 4096
+
+_FIELDS: Final = struct.Struct(">5q")
+_FIELDS_OF_4: Final = struct.Struct(">3q")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds; times are storeTimestamps in milliseconds.
+
+    Attributes:
+        physic_msg_timestamp: of a message known to be flushed to the CommitLog.
+        logics_msg_timestamp: of a message known to be dispatched, and its queue entry flushed.
+        index_msg_timestamp: of the last message in the last full index file.
+        master_flushed_offset: 5.x: what the master has flushed.
+        confirm_phy_offset: 5.x: what is confirmed by the replicas in sync.
+    """
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+
+    @classmethod
+    def decode(cls, data: BytesLike, *, file: str = "") -> Checkpoint:
+        """The checkpoint at the start of `data`; what follows its fields is not looked at.
+
+        Raises:
+            CorruptStoreError: `data` is too short; the text names `file`.
+        """
+        raw = octets(data)[: _FIELDS.size].tobytes()
+        if len(raw) < _FIELDS_OF_4.size:
+            raise CorruptStoreError(
+                f"a checkpoint has at least {_FIELDS_OF_4.size} bytes, not {len(raw)}",
+                file=file,
+                remedy="A store can be read without it: remove the file.",
+            )
+        return cls(*_FIELDS.unpack(raw.ljust(_FIELDS.size, b"\0")))
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return _FIELDS.pack(*astuple(self)).ljust(CHECKPOINT_SIZE, b"\0")

@@ -1,0 +1,198 @@
+"""DLedger's wrapping of the CommitLog, and its index.
+
+    entry    magic 4 = 1 | size 4 | index 8 | term 8 | position 8 | channel 4 | chainCrc 4
+             | bodyCrc 4 | bodyLength 4 | an ordinary CommitLog record
+    unit     magic 4 = 1 | position 8 | size 4 | index 8 | term 8            big-endian, signed
+
+`size` counts the 48 bytes of the header too. Magic -1 and the remaining size close a segment. The
+unit of entry n is the n-th of the index files. Which entry was committed last is in a text file;
+those after it may still be undone. See docs/format.md, "DLedger".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError
+
+from .buffers import BytesLike, records_at, records_in
+
+__all__ = [
+    "BLANK_MAGIC",
+    "ENTRY_HEADER_DTYPE",
+    "ENTRY_HEADER_SIZE",
+    "ENTRY_MAGIC",
+    "INDEX_UNIT_DTYPE",
+    "INDEX_UNIT_SIZE",
+    "IndexUnit",
+    "decode_entry_headers",
+    "decode_index_unit",
+    "decode_index_units",
+    "encode_entry_headers",
+    "encode_index_units",
+    "index_unit_position",
+    "parse_committed_index",
+]
+
+ENTRY_MAGIC: Final = 1
+BLANK_MAGIC: Final = -1
+
+ENTRY_HEADER_DTYPE: Final = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("position", ">i8"),
+        ("channel", ">i4"),
+        ("chainCrc", ">i4"),
+        ("bodyCrc", ">i4"),
+        ("bodyLength", ">i4"),
+    ]
+)
+ENTRY_HEADER_SIZE: Final = ENTRY_HEADER_DTYPE.itemsize
+
+INDEX_UNIT_DTYPE: Final = np.dtype(
+    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
+)
+INDEX_UNIT_SIZE: Final = INDEX_UNIT_DTYPE.itemsize
+
+_COMMITTED_INDEX: Final = re.compile(
+    r"^\s*committedIndex\s*[=:]\s*(-?[0-9]{1,19})\s*$", re.MULTILINE
+)
+_MAX_TEXT: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class IndexUnit:
+    """Where one entry lies.
+
+    Attributes:
+        position: of its header, in the whole log.
+        size: of header and record.
+        index: number of the entry.
+        term: of the leader that wrote it.
+    """
+
+    position: int
+    size: int
+    index: int
+    term: int
+
+    @property
+    def end(self) -> int:
+        """The position behind the entry."""
+        return self.position + self.size
+
+
+def decode_entry_headers(
+    data: BytesLike, offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
+    """The headers that begin at `offsets` in `data`.
+
+    Returns:
+        headers: one an offset; zeros where `data` ends before.
+        valid: whether there is the header of an entry, and its lengths agree. That its record is
+            whole is not looked at.
+    """
+    headers, valid = records_at(data, ENTRY_HEADER_DTYPE, offsets)
+    length = headers["bodyLength"].astype(np.int64)
+    valid &= headers["magic"] == ENTRY_MAGIC
+    valid &= (length >= 0) & (headers["size"] == length + ENTRY_HEADER_SIZE)
+    return headers, valid
+
+
+def encode_entry_headers(
+    index: npt.ArrayLike, term: npt.ArrayLike, position: npt.ArrayLike, body_length: npt.ArrayLike
+) -> bytes:
+    """The bytes of one header per entry, as a broker writes them: without checksums.
+
+    Args:
+        index: int64, numbers of the entries.
+        term: int64; a scalar serves for all.
+        position: int64, of each header in the whole log.
+        body_length: int32, of each CommitLog record.
+    """
+    numbers = np.asarray(index, np.int64)
+    headers = np.zeros(numbers.shape, ENTRY_HEADER_DTYPE)
+    headers["magic"] = ENTRY_MAGIC
+    headers["size"] = np.asarray(body_length, np.int64) + ENTRY_HEADER_SIZE
+    headers["index"] = numbers
+    headers["term"] = term
+    headers["position"] = position
+    headers["bodyLength"] = body_length
+    return headers.tobytes()
+
+
+def index_unit_position(index: int) -> int:
+    """Byte offset, in the whole of the index files, of an entry's unit."""
+    return index * INDEX_UNIT_SIZE
+
+
+def decode_index_units(data: BytesLike) -> npt.NDArray[np.void]:
+    """A view of the whole units in `data`; those not yet written are zeros."""
+    return records_in(data, INDEX_UNIT_DTYPE)
+
+
+def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUnit:
+    """The unit of entry `index`, with which `data` begins.
+
+    Raises:
+        CorruptStoreError: it is not that entry's unit; the text names `file`.
+    """
+    units = decode_index_units(data)
+    if len(units):
+        magic, position, size, found, term = units[0].item()
+        if magic == ENTRY_MAGIC and found == index and position >= 0 and size > ENTRY_HEADER_SIZE:
+            return IndexUnit(position, size, found, term)
+    raise CorruptStoreError(
+        f"there is no index unit of DLedger entry {index}",
+        file=file,
+        offset=index_unit_position(index),
+    )
+
+
+def encode_index_units(
+    position: npt.ArrayLike, size: npt.ArrayLike, index: npt.ArrayLike, term: npt.ArrayLike
+) -> bytes:
+    """The bytes of one unit per entry; see `IndexUnit`.
+
+    Args:
+        position: int64.
+        size: int32.
+        index: int64.
+        term: int64; a scalar serves for all.
+    """
+    numbers = np.asarray(index, np.int64)
+    units = np.empty(numbers.shape, INDEX_UNIT_DTYPE)
+    units["magic"] = ENTRY_MAGIC
+    units["position"] = position
+    units["size"] = size
+    units["index"] = numbers
+    units["term"] = term
+    return units.tobytes()
+
+
+def parse_committed_index(text: str, *, file: str = "") -> int:
+    """The number of the last committed entry, out of the text of DLedger's `checkpoint`.
+
+    Returns:
+        -1 where nothing is committed yet.
+
+    Raises:
+        CorruptStoreError: the text does not say; the error names `file`.
+    """
+    lines = _COMMITTED_INDEX.findall(text) if len(text) <= _MAX_TEXT else []
+    index = int(lines[-1]) if lines else -2
+    if not -1 <= index < 1 << 63:
+        raise CorruptStoreError(
+            "DLedger's checkpoint has no line committedIndex=NUMBER",
+            file=file,
+            remedy="Without it nothing tells which entries are final; checkpoint.bak may hold it.",
+        )
+    return index
