@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,8 @@ class Segments:
     """The files of one log, read by log offset.
 
     Holds what was listed at `load` or the last `refresh`; files that appear later are not seen,
-    one that vanished raises `SegmentExpiredError` when it is opened.
+    one that vanished raises `SegmentExpiredError` when it is opened, one that was cut short
+    `CorruptStoreError` (after a `refresh`, `covers` knows its new end).
 
     Args:
         files: where they lie.
@@ -182,7 +184,7 @@ class Segments:
                 "the file is gone", file=segment.path, offset=begin
             ) from error
         if len(data) < length:
-            raise _cut_short(segment, begin + len(data))
+            raise self._cut_short(segment, begin + len(data))
         return data
 
     def read_into(self, offset: int, out: UInt8Array) -> int:
@@ -200,7 +202,7 @@ class Segments:
                 "the file is gone", file=segment.path, offset=begin
             ) from error
         if count < length:
-            raise _cut_short(segment, begin + count)
+            raise self._cut_short(segment, begin + count)
         return count
 
     def read_range(self, offset: int, length: int) -> bytes:
@@ -296,7 +298,7 @@ class Segments:
                     "the file is gone", file=segment.path, offset=int(within[0])
                 ) from error
             if done < end - begin:
-                raise _cut_short(segment, int(within[done]))
+                raise self._cut_short(segment, int(within[done]))
             position += total
 
     def _covered(
@@ -324,6 +326,16 @@ class Segments:
             f"an entry of {length} bytes goes over the end of its file ({segment.size} bytes)",
             file=segment.path,
             offset=offset - segment.start,
+        )
+
+    def _cut_short(self, segment: Segment, offset: int) -> CorruptStoreError:
+        """What to say of a file that ended at `offset` or, in the run read there, soon after."""
+        with suppress(FileNotFoundError):
+            offset = max(offset, self._files.size(segment.path))
+        return CorruptStoreError(
+            f"the file ends early, it was {segment.size} bytes long when it was listed",
+            file=segment.path,
+            offset=offset,
         )
 
     @property
@@ -372,14 +384,6 @@ def _list_or_nothing(files: Files, folder: str) -> Listing:
         return files.list(folder)
     except FileNotFoundError:
         return []
-
-
-def _cut_short(segment: Segment, offset: int) -> CorruptStoreError:
-    return CorruptStoreError(
-        f"the file ends early, it was {segment.size} bytes long when it was listed",
-        file=segment.path,
-        offset=offset,
-    )
 
 
 def _int64(values: npt.ArrayLike) -> Int64Array:
