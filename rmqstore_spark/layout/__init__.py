@@ -1,0 +1,1 @@
+"""The on-disk format, both directions: bytes to NumPy and Arrow and back; no files, no Spark."""

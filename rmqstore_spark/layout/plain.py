@@ -7,6 +7,7 @@ into `buffer` (uint8), lengths are bytes; -1 as a length means "no value".
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -448,7 +449,7 @@ def repair_utf8(offsets: I4, data: U1, new_offsets: I4, out: U1) -> int:
     bounds = offsets.tolist()
     texts = [
         raw[a:b].decode("utf-8", "replace").encode()
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in itertools.pairwise(bounds)
     ]
     joined = b"".join(texts)
     new_offsets[0] = 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmqstore_spark.layout import kernel
 
-__all__ = ["I4", "I8", "U1", "Spans", "binary_array", "string_array", "text_pool"]
+__all__ = ["I4", "I8", "U1", "Spans", "array_spans", "binary_array", "string_array", "text_pool"]
 
 U1 = npt.NDArray[np.uint8]
 I4 = npt.NDArray[np.int32]
@@ -63,6 +63,18 @@ def text_pool(texts: list[str]) -> Spans:
     lengths = np.array([len(text) for text in encoded], np.int32)
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     return Spans(np.frombuffer(b"".join(encoded), np.uint8), starts, lengths)
+
+
+def array_spans(array: pa.BinaryArray | pa.StringArray) -> Spans:
+    """The spans of a binary or string array's values, without a copy; -1 for a null."""
+    _, offset_buffer, data = array.buffers()
+    first = array.offset
+    offsets = np.frombuffer(offset_buffer, np.int32)[first : first + len(array) + 1]
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
+    buffer = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return Spans(buffer, offsets[:-1].astype(np.int64), lengths)
 
 
 def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.Buffer]:

@@ -138,7 +138,7 @@ class Decoder:
             found.append(
                 (
                     ~belongs_to(records, identity),
-                    "a record is not the message of its queue entry (topic, queueId or queueOffset)",
+                    "a record is not the message of its queue entry (topic, queueId, queueOffset)",
                 )
             )
         if self._options.check_crc:

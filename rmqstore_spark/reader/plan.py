@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -131,7 +132,7 @@ def _along_the_log(extents: list[_Extent], limits: PlanLimits) -> list[LogSplit]
     pieces = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
     edges = [begin + (end - begin) * k // pieces for k in range(pieces)] + [end]
     splits = []
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in itertools.pairwise(edges):
         inside = tuple(e.range for e in extents if e.first < stop and e.last > start)
         if inside:
             splits.append(LogSplit(start, stop, inside))
