@@ -84,12 +84,12 @@ class StoreDirectory:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
         try:
             if not folders and not looks_like_store(files, path):
-                raise no_store(files, path)
+                raise no_store(files, path, os.fspath(url))
             listing = files.list(path, sizes=False)
         except StoreNotFoundError:
             raise
         except FileNotFoundError as error:
-            raise no_store(files, path) from error
+            raise no_store(files, path, os.fspath(url)) from error
         members = dledger_folders(files, path, listing)
         if len(members) > 1:
             raise UnsupportedStoreError(
@@ -97,6 +97,10 @@ class StoreDirectory:
                 "Copy the store with one of them, and read the copy."
             )
         return cls(files, path, folders)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without the topology: it can be large, and is stale on arrival.
+        return type(self), (self.files, self.path, self.commitlog_folders)
 
     def __repr__(self) -> str:
         return f"StoreDirectory({self.path!r}, {self.files!r})"

@@ -52,8 +52,14 @@ def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
     return [name for name in names if _segments_in(files, join(path, name, "data"))]
 
 
-def no_store(files: Files, path: str) -> StoreNotFoundError:
-    """What to say of a path that is no store: what was looked for, what is there, what to do."""
+def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
+    """What to say of a path that is no store: what was looked for, what is there, what to do.
+
+    Args:
+        files: the file system.
+        path: the path on it.
+        url: the path as the user gave it.
+    """
     looked_for = (
         f"looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/ with files of 20-digit names"
     )
@@ -67,7 +73,7 @@ def no_store(files: Files, path: str) -> StoreNotFoundError:
     hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
     if path.endswith(".zip"):
         hint = f"Read an archive as zip://FOLDER::{path}, FOLDER being the store's path in it."
-    return StoreNotFoundError(f"no RocketMQ store at {path}: {looked_for}; {there}. {hint}")
+    return StoreNotFoundError(f"no RocketMQ store at {url}: {looked_for}; {there}. {hint}")
 
 
 def _some(listing: Listing) -> str:

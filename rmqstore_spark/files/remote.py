@@ -36,7 +36,7 @@ _OPEN_FILES = 32
 # A request costs tens of milliseconds; in that time a connection moves far more than this.
 _REQUEST_GAP = 64 << 10
 
-# Requests are this long at most (but for a single longer range), so is what is held beside `out`.
+# Requests are this long (a little more where ranges were joined), and so is what is held aside.
 _REQUEST_BYTES = 8 << 20
 
 # Requests under way at the same time ask for about this much together.
@@ -137,17 +137,7 @@ class FsspecFiles:
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out`, less only at the end of the file."""
-        requests = [
-            (offset + at, min(_REQUEST_BYTES, len(out) - at))
-            for at in range(0, len(out), _REQUEST_BYTES)
-        ]
-        done = 0
-        for (_, length), data in zip(requests, self._read_all(path, requests), strict=True):
-            out[done : done + len(data)] = np.frombuffer(data, np.uint8)
-            done += len(data)
-            if len(data) < length:
-                break
-        return done
+        return self._fill(path, [(offset, len(out))], out)
 
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
@@ -159,6 +149,9 @@ class FsspecFiles:
         windows = offsets // _REQUEST_BYTES
         runs = plan_runs(offsets, lengths, windows, max_gap=_REQUEST_GAP, max_waste=_REQUEST_GAP)
         requests = list(zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True))
+        if len(requests) == len(offsets):
+            done = self._fill(path, requests, out)
+            return int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         begins = np.cumsum(runs.lengths) - runs.lengths
         firsts: list[int] = np.searchsorted(runs.positions, begins).tolist()
         places = runs.positions - np.repeat(begins, np.diff([*firsts, len(offsets)]))
@@ -189,6 +182,21 @@ class FsspecFiles:
     def _open(self, path: str) -> Any:
         # Unbuffered: what a handle read ahead on a growing store would be stale the next time.
         return self._fs.open(path, "rb", cache_type="none")
+
+    def _fill(self, path: str, ranges: Iterable[tuple[int, int]], out: UInt8Array) -> int:
+        """Read (offset, length) one behind the other; returns the bytes before the first gap."""
+        requests = [
+            (offset + at, min(_REQUEST_BYTES, length - at))
+            for offset, length in ranges
+            for at in range(0, length, _REQUEST_BYTES)
+        ]
+        done = 0
+        for (_, length), data in zip(requests, self._read_all(path, requests), strict=True):
+            out[done : done + len(data)] = np.frombuffer(data, np.uint8)
+            done += len(data)
+            if len(data) < length:
+                break
+        return done
 
     def _read_all(self, path: str, requests: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         """The bytes of each (offset, length), in order; fewer only at the end of the file."""

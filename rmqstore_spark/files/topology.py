@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 
 __all__ = ["Topology"]
 
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 # The file system's own, at the root of a mount, and readable by root alone.
@@ -81,14 +83,14 @@ class _Loader:
 
     def _queue_id(self, topic: str, info: FileInfo) -> int | None:
         """The id that the name of a queue's folder tells; None for what is no such folder."""
-        name = info.name
-        number = int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else -1
-        if str(number) == name and number <= _MAX_QUEUE_ID:
-            fault = self._fault(f"{topic}/{name}", info)
-        else:
+        relative = f"{topic}/{info.name}"
+        number = int(info.name) if _QUEUE_ID.fullmatch(info.name) else None
+        if number is None or number > _MAX_QUEUE_ID:
             fault = "the name is no queue id"
+        else:
+            fault = self._fault(relative, info)
         if fault:
-            self._skip(f"{topic}/{name}", fault)
+            self._skip(relative, fault)
             return None
         return number
 

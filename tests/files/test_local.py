@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.local import LocalFiles
+
+ROOT = Path(__file__).resolve().parents[2]
+DESCRIPTORS = Path("/proc/self/fd")
+
+needs_proc = pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="needs Linux's /proc")
+
+
+def open_descriptors(below: Path) -> int:
+    links = (os.readlink(link) for link in DESCRIPTORS.iterdir() if link.is_symlink())
+    return sum(link.startswith(str(below)) for link in links)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(50):
+        (folder / str(number)).write_bytes(b"%02d" % number)
+    return folder
+
+
+@needs_proc
+def test_descriptors_stay_open_up_to_the_limit_and_no_further(many: Path) -> None:
+    files = LocalFiles(open_files=7)
+    for number in [*range(50), *range(50)]:
+        assert files.read(str(many / str(number)), 0, 2) == b"%02d" % number
+        assert open_descriptors(many) <= 7
+    assert open_descriptors(many) == 7
+    files.list(str(many))
+    assert open_descriptors(many) == 7
+    files.close()
+    assert open_descriptors(many) == 0
+
+
+@needs_proc
+def test_descriptors_are_closed_with_the_object(many: Path) -> None:
+    files = LocalFiles()
+    files.read(str(many / "1"), 0, 1)
+    assert open_descriptors(many) == 1
+    del files
+    assert open_descriptors(many) == 0
+
+
+@needs_proc
+def test_a_refused_file_leaves_no_descriptor_behind(tmp_path: Path, local: LocalFiles) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(RmqStoreError, match=name):
+            local.read(str(tmp_path / name), 0, 1)
+    assert open_descriptors(tmp_path) == 0
+
+
+def test_a_limit_on_open_files_is_lived_with(many: Path) -> None:
+    files = LocalFiles()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest descriptor that is free now
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 5, hard))
+    try:
+        for number in range(50):
+            assert files.read(str(many / str(number)), 0, 2) == b"%02d" % number
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        files.close()
+
+
+def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path, local: LocalFiles) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "up").symlink_to(tmp_path)
+    for sizes in (True, False):
+        listed = {info.name: info for info in local.list(str(tmp_path), sizes=sizes)}
+        assert set(listed) == {"circle", "nowhere", "up"}
+        assert all(info.is_link for info in listed.values())
+        assert [info.name for info in listed.values() if info.is_dir] == ["up"]
+    assert [info.size for info in local.list(str(tmp_path))] == [0, 0, 0]
+    for name in ("circle", "nowhere"):
+        with pytest.raises(FileNotFoundError):
+            local.read(str(tmp_path / name), 0, 1)
+        with pytest.raises(FileNotFoundError):
+            local.size(str(tmp_path / name))
+
+
+def test_a_circle_of_folders_is_walked_no_deeper_than_asked(
+    tmp_path: Path, local: LocalFiles
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    walked = [name for name, _ in local.walk(str(tmp_path), 4, lambda *_: None)]
+    assert walked == ["", "a", "a/up", "a/up/a", "a/up/a/up"]
+
+
+def test_times_are_milliseconds(tmp_path: Path, local: LocalFiles) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    os.utime(tmp_path / "file", ns=(0, 1_700_000_000_123_456_789))
+    assert local.list(str(tmp_path))[0].mtime_ms == 1_700_000_000_123
+
+
+def test_a_name_that_is_too_long_is_missing(tmp_path: Path, local: LocalFiles) -> None:
+    with pytest.raises(FileNotFoundError):
+        local.read(str(tmp_path / ("x" * 5000)), 0, 1)
+    with pytest.raises(FileNotFoundError):
+        local.list(str(tmp_path / ("x" * 5000)))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.EIO, "disk"), (errno.EMFILE, "ulimit"), (errno.ESTALE, "mount")],
+)
+def test_failures_name_the_path_and_a_remedy(number: int, text: str) -> None:
+    error = translated(OSError(number, os.strerror(number)), "/store/x")
+    assert type(error) is RmqStoreError
+    assert "/store/x" in str(error)
+    assert text in str(error)
+
+
+def test_a_failing_disk_is_told(
+    tmp_path: Path, local: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+
+    def fail(*_args: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    local.read(str(tmp_path / "file"), 0, 1)
+    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(os, "preadv", fail)
+    for read in (
+        lambda: local.read(str(tmp_path / "file"), 0, 4),
+        lambda: local.read_into(str(tmp_path / "file"), 0, np.zeros(4, np.uint8)),
+    ):
+        with pytest.raises(RmqStoreError, match="Input/output error"):
+            read()
+
+
+# ---- permissions --------------------------------------------------------------------------------
+
+AS_NOBODY = """
+import json, os, sys
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.topology import Topology
+import encodings.idna, zipfile  # whatever is loaded late could not be after the change of user
+
+store = sys.argv[1]
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+files = LocalFiles()
+tries = {
+    "open": lambda: StoreDirectory.open(store),
+    "segments": lambda: Segments.load(files, [store + "/commitlog"]),
+    "read": lambda: Segments.load(files, [store + "/commitlog"]).read(0, 1),
+    "queues": lambda: Topology.load(files, store + "/consumequeue"),
+    "list": lambda: files.list(store),
+    "names": lambda: files.list(store, sizes=False),
+    "size": lambda: files.size(store + "/commitlog/" + "0" * 20),
+    "exists": lambda: files.exists(store + "/commitlog/" + "0" * 20),
+}
+found = {}
+for name, action in tries.items():
+    try:
+        found[name] = ["done", str(action())]
+    except Exception as error:
+        found[name] = [type(error).__name__, str(error)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def store() -> Iterator[Path]:
+    """A small store in a folder that every user may enter, which pytest's own is not."""
+    parent = Path(tempfile.mkdtemp())
+    parent.chmod(0o755)
+    store = parent / "store"
+    for folder in ("commitlog", "consumequeue/T/0", "consumequeue/lost+found"):
+        (store / folder).mkdir(parents=True)
+    (store / "commitlog" / ("0" * 20)).write_bytes(b"log")
+    (store / "consumequeue/T/0" / ("0" * 20)).write_bytes(b"queue")
+    yield store
+    for path in [store, *store.rglob("*")]:
+        path.chmod(0o755)
+    shutil.rmtree(parent)
+
+
+def as_nobody(store: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(store)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_with_permission_all_is_read(store: Path) -> None:
+    found = as_nobody(store)
+    assert {name: result[0] for name, result in found.items()} == dict.fromkeys(found, "done")
+
+
+@pytest.mark.parametrize(
+    ("where", "mode", "denied"),
+    [
+        ("", 0o000, ["open", "segments", "read", "queues", "list", "names", "size"]),
+        ("commitlog", 0o000, ["open", "segments", "read", "size"]),
+        ("commitlog", 0o444, ["segments", "read", "size"]),
+        ("commitlog/" + "0" * 20, 0o000, ["read"]),
+        ("consumequeue", 0o000, ["queues"]),
+        ("consumequeue/T", 0o000, ["queues"]),
+        ("consumequeue/lost+found", 0o000, []),
+    ],
+)
+def test_missing_permission_is_told_with_the_path(
+    store: Path, where: str, mode: int, denied: list[str]
+) -> None:
+    (store / where).chmod(mode)
+    found = as_nobody(store)
+    assert [name for name in found if found[name][0] == "StoreAccessError"] == denied
+    assert {result[0] for name, result in found.items() if name not in denied} <= {"done"}
+    for name in denied:
+        assert str(store / where) in found[name][1]
+        assert "permission to read" in found[name][1]
+        assert "user id" in found[name][1]
