@@ -50,7 +50,7 @@ def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
         The number of spans read in full; fewer than asked where the file ends early.
     """
     at = 0
-    target = memoryview(out)
+    target = memoryview(out.data)
     for done, (offset, length) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
         end = at + length
         while at < end:
@@ -88,7 +88,7 @@ def walk(
     """
     found = 0
     at = start
-    view = memoryview(buffer)
+    view = memoryview(buffer.data)
     closing = (0xFFFFFFFF, 0) if lead else (BLANK, 4)
     while found < len(positions):
         if end - at < 8:
@@ -225,7 +225,7 @@ def _inline(buffer: U1, starts: I8, lengths: I4, views: I4, rows: I8) -> None:
 def crc32_spans(buffer: U1, starts: I8, lengths: I4, out: npt.NDArray[np.uint32]) -> None:
     """CRC-32 of each span; 0 for an empty one."""
     _require_inside(buffer, starts, lengths)
-    view = memoryview(buffer)
+    view = memoryview(buffer.data)
     out[:] = [
         isal_zlib.crc32(view[start : start + length]) if length > 0 else 0
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
@@ -447,10 +447,7 @@ def repair_utf8(offsets: I4, data: U1, new_offsets: I4, out: U1) -> int:
     """
     raw = data.tobytes()
     bounds = offsets.tolist()
-    texts = [
-        raw[a:b].decode("utf-8", "replace").encode()
-        for a, b in itertools.pairwise(bounds)
-    ]
+    texts = [raw[a:b].decode("utf-8", "replace").encode() for a, b in itertools.pairwise(bounds)]
     joined = b"".join(texts)
     new_offsets[0] = 0
     np.cumsum([len(text) for text in texts], out=new_offsets[1:])

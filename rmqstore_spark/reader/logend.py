@@ -25,9 +25,14 @@ from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.dledger import INDEX_UNIT_DTYPE, parse_committed_index
+from rmqstore_spark.layout.dledger import (
+    INDEX_UNIT_SIZE,
+    decode_index_unit,
+    index_unit_position,
+    parse_committed_index,
+)
 from rmqstore_spark.layout.record import MIN_RECORD_SIZE, Records, decode_records
-from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.walk import Flaw, walk_log
 
 __all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
@@ -65,29 +70,44 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     """Log offset one past the last committed entry of a DLedger log.
 
     Raises:
-        CorruptStoreError: the checkpoint names an entry that the index does not know.
+        CorruptStoreError: neither the checkpoint nor its `.bak` says which entry that is, or the
+            index does not know it.
     """
     if not len(data):
         return 0
-    try:
-        text = files.read(dledger.checkpoint, 0, 4096).decode("utf-8", "replace")
-    except FileNotFoundError:
+    committed = _committed_index(files, dledger, data)
+    if committed < 0:
         return data.min_offset
-    committed = parse_committed_index(text)
-    if committed is None or committed < 0:
-        return data.min_offset
-    width = INDEX_UNIT_DTYPE.itemsize
-    units = Segments.load(files, [dledger.index])
-    raw = units.read_range(committed * width, width)
-    unit = np.frombuffer(raw, INDEX_UNIT_DTYPE)[0]
-    end = int(unit["position"]) + int(unit["size"])
-    if int(unit["index"]) != committed or not data.min_offset <= end <= data.end_offset:
+    at = index_unit_position(committed)
+    raw = Segments.load(files, [dledger.index]).read(at, INDEX_UNIT_SIZE)
+    unit = decode_index_unit(raw, committed, file=dledger.index)
+    if not data.min_offset <= unit.end <= data.end_offset:
         raise CorruptStoreError(
-            f"the unit of entry {committed}, the last committed one, is not its own",
+            f"entry {committed}, the last committed one, is said to end at {unit.end}, outside "
+            f"the log ({data.min_offset} to {data.end_offset})",
             file=dledger.index,
-            offset=committed * width,
+            offset=at,
         )
-    return end
+    return unit.end
+
+
+def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
+    damage: CorruptStoreError | None = None
+    for path in (dledger.checkpoint, f"{dledger.checkpoint}.bak"):
+        try:
+            text = files.read(path, 0, 4096).decode("utf-8", "replace")
+            return parse_committed_index(text, file=path)
+        except FileNotFoundError:
+            continue
+        except CorruptStoreError as error:
+            damage = damage or error
+    if damage is None and not any(data.read(data.min_offset, DLEDGER_LEAD)):
+        return -1  # a member that has just been set up
+    raise damage or CorruptStoreError(
+        "there is no DLedger checkpoint, and nothing else tells which entries are final",
+        file=dledger.checkpoint,
+        remedy="Copy the store again, checkpoint included.",
+    )
 
 
 def record_head(log: CommitLog, offset: int) -> Records | None:

@@ -165,12 +165,16 @@ class Store:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What the store's checkpoint says; None where it has none, or one that is no checkpoint."""
+        """What the store's checkpoint says; None where it has none.
+
+        Raises:
+            CorruptStoreError: the file is no checkpoint.
+        """
         try:
             data = self.directory.files.read(self.directory.checkpoint_path, 0, 4096)
         except FileNotFoundError:
             return None
-        return Checkpoint.decode(data)
+        return Checkpoint.decode(data, file=self.directory.checkpoint_path)
 
     @property
     def min_offset(self) -> int:
@@ -220,7 +224,7 @@ class Store:
                     known.get("perm"),
                     known.get("order"),
                     is_system_topic(name),
-                )  # fmt: skip
+                )
             )
         return found
 

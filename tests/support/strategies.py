@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
+
+from tests.support.golden import RecordReport
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -27,3 +31,41 @@ HOSTS = st.builds(
 """`ip:port` and `[ip]:port`."""
 
 BYTES = st.binary(max_size=300)
+
+_PROPERTY_TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
+)
+PROPERTIES = st.dictionaries(
+    st.one_of(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT"]), _PROPERTY_TEXTS),
+    _PROPERTY_TEXTS,
+    max_size=40,
+)
+"""Names and values that survive the format: not empty, and without its separators."""
+
+
+def _record(properties: dict[str, str], **fields: Any) -> RecordReport:
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in properties.items()).encode()
+    return RecordReport(
+        **fields, properties=properties, properties_raw=raw,
+        store_size=0, body_crc=0, body_uncompressed=None, msg_id="", crc_ok=True, raw={},
+    )  # fmt: skip
+
+
+RECORDS = st.builds(
+    _record,
+    properties=PROPERTIES,
+    topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    queue_id=INT32,
+    queue_offset=INT64,
+    physical_offset=INT64,
+    flag=INT32,
+    sys_flag=INT32,
+    born_timestamp=INT64,
+    born_host=HOSTS,
+    store_timestamp=INT64,
+    store_host=HOSTS,
+    reconsume_times=INT32,
+    prepared_transaction_offset=INT64,
+    body=BYTES,
+)
+"""Messages with any values that a record's fields can hold."""

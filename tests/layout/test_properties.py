@@ -1,0 +1,109 @@
+"""Properties, taken apart by both kernels and put together again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout.properties import (
+    MAP_TYPE,
+    decode_properties,
+    encode_properties,
+    find_properties,
+    split_keys,
+)
+from rmqstore_spark.layout.spans import array_spans
+from tests.support.strategies import PROPERTIES
+
+fixture_per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+RAW = st.lists(
+    st.sampled_from([b"\x01", b"\x02", b" ", b"a", b"b", b"TAGS", b"\xff", b"\xe6"])
+).map(b"".join)
+"""Bytes that are mostly separators: every odd shape of a property comes up."""
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with each of the two implementations."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernel, "active", plain)
+    elif not kernel.COMPILED:
+        pytest.skip("the compiled kernel was not built on this machine")
+    return str(request.param)
+
+
+def java_properties(raw: bytes) -> dict[str, str]:
+    """`MessageDecoder.string2messageProperties`, one character at a time."""
+    found: dict[str, str] = {}
+    for piece in raw.split(b"\x02"):
+        name, mark, value = piece.partition(b"\x01")
+        if mark and name and value:
+            found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    return found
+
+
+@fixture_per_test
+@given(rows=st.lists(RAW, max_size=8))
+def test_any_bytes_decode_as_java_reads_them(rows: list[bytes], each_kernel: str) -> None:
+    maps = decode_properties(array_spans(pa.array(rows, pa.binary())))
+    maps.validate(full=True)
+    assert [dict(m) for m in maps.to_pylist()] == [java_properties(raw) for raw in rows]
+    found = find_properties(array_spans(pa.array(rows, pa.binary())), ("TAGS", "a"))
+    for name, spans in found.items():
+        present = [n >= 0 for n in spans.lengths.tolist()]
+        assert present == [name in java_properties(raw) for raw in rows]
+
+
+@pytest.mark.parametrize("count", [23, 24, 25, 400, 8_000])
+def test_a_name_given_again_takes_the_last_value_and_the_first_place(
+    count: int, each_kernel: str
+) -> None:
+    names = [str(k % (count - 3)) for k in range(count)]
+    raw = "\x02".join(f"{name}\x01{k % 10}" for k, name in enumerate(names)).encode()[:32_767]
+    (pairs,) = decode_properties(array_spans(pa.array([raw], pa.binary()))).to_pylist()
+    expected = java_properties(raw)
+    assert pairs == list(expected.items())
+
+
+@given(maps=st.lists(PROPERTIES, max_size=8))
+def test_maps_survive_the_way_there_and_back(maps: list[dict[str, str]]) -> None:
+    column = pa.array([list(m.items()) for m in maps], MAP_TYPE)
+    encoded = encode_properties(column)
+    assert all(not raw.as_py().endswith(b"\x02") for raw in encoded)
+    assert decode_properties(array_spans(encoded)).equals(column)
+
+
+def test_nulls_are_left_out_of_what_is_encoded() -> None:
+    column = pa.array([[("a", "1"), ("b", None), ("c", "3")], None, []], MAP_TYPE)
+    assert encode_properties(column.fill_null([])).to_pylist() == [b"a\x011\x02c\x013", b"", b""]
+
+
+@fixture_per_test
+@given(rows=st.lists(st.one_of(st.none(), st.text(" ab鍵", max_size=12)), max_size=8))
+def test_keys_are_cut_at_runs_of_spaces(rows: list[str | None], each_kernel: str) -> None:
+    column = pa.array([None if r is None else r.encode() for r in rows], pa.binary())
+    keys = split_keys(array_spans(column))
+    keys.validate(full=True)
+    expected = [None if r is None else [k for k in r.split(" ") if k] for r in rows]
+    assert keys.to_pylist() == expected
+
+
+@fixture_per_test
+@given(rows=st.lists(st.binary(max_size=12), max_size=8))
+def test_what_is_no_utf8_is_repaired_as_python_and_java_do(
+    rows: list[bytes], each_kernel: str
+) -> None:
+    data = np.frombuffer(b"".join(rows), np.uint8)
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+    out, new_offsets = np.empty(3 * len(data), np.uint8), np.empty_like(offsets)
+    used = kernel.active.repair_utf8(offsets, data, new_offsets, out)
+    texts = [out[a:b].tobytes() for a, b in pairwise(new_offsets.tolist())]
+    assert texts == [raw.decode("utf-8", "replace").encode() for raw in rows]
+    assert used == sum(map(len, texts))
