@@ -1,0 +1,163 @@
+"""Compressed bodies: zlib, LZ4 frame, zstd; never more output than was allowed.
+
+sysFlag 0x1 says that a body is compressed, its bits 8-10 how. See docs/format.md, "A CommitLog
+record"; upstream `MessageSysFlag`, `CompressionType`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import lz4.frame
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import zstandard
+from isal import isal_zlib
+
+from rmqstore_spark.errors import CorruptRecordError
+
+from .buffers import BytesLike, octets
+from .constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_LZ4,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_SHIFT,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZLIB_OLD,
+    COMPRESSION_ZSTD,
+)
+
+__all__ = ["NOT_COMPRESSED", "compress", "compression_type", "decompress", "flags_of_type"]
+
+NOT_COMPRESSED: Final = -1
+
+_FIRST_GUESS: Final = 1 << 16
+"""Room for the output of a first try: asking for all that is allowed costs more than the work."""
+
+
+def compression_type(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """How bodies are compressed: one of COMPRESSION_ZLIB, _LZ4, _ZSTD, or NOT_COMPRESSED.
+
+    A type that does not exist (4 to 7) is given as it stands.
+    """
+    flags = np.asarray(sys_flag, np.int32)
+    kind = (flags & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
+    kind[kind == COMPRESSION_ZLIB_OLD] = COMPRESSION_ZLIB
+    kind[flags & COMPRESSED_FLAG == 0] = NOT_COMPRESSED
+    return kind
+
+
+def flags_of_type(kind: int) -> int:
+    """The sysFlag bits of a body that is compressed so."""
+    return COMPRESSED_FLAG | kind << COMPRESSION_TYPE_SHIFT
+
+
+def compress(body: BytesLike, kind: int) -> bytes:
+    """A body's compressed form.
+
+    Args:
+        body: any bytes.
+        kind: COMPRESSION_ZLIB, _LZ4 or _ZSTD.
+
+    Raises:
+        ValueError: there is no such type.
+    """
+    if kind in (COMPRESSION_ZLIB, COMPRESSION_ZLIB_OLD):
+        return bytes(isal_zlib.compress(body))
+    if kind == COMPRESSION_LZ4:
+        return bytes(lz4.frame.compress(body))
+    if kind == COMPRESSION_ZSTD:
+        return zstandard.ZstdCompressor().compress(octets(body).data)
+    raise ValueError(f"there is no compression type {kind}")
+
+
+def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
+    """A body as it was before it was compressed; one that was not, or is empty, is given as it is.
+
+    Args:
+        body: the stored bytes.
+        sys_flag: of the record.
+        max_size: the most bytes that the result may have.
+
+    Raises:
+        CorruptRecordError: the bytes are damaged, cut short, of an unknown type, or would become
+            more than `max_size`.
+    """
+    raw = octets(body)
+    if not sys_flag & COMPRESSED_FLAG or not raw.size:
+        return raw.tobytes()
+    kind = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
+    unpack = _UNPACK.get(kind)
+    if unpack is None:
+        raise CorruptRecordError(f"a body has the unknown compression type {kind}")
+    plain = unpack(raw, max_size)
+    if len(plain) > max_size:
+        raise _too_large(raw, max_size)
+    return plain
+
+
+# Each of these gives at most one byte more than is allowed, which tells that there are more.
+
+
+def _unpack_zlib(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+    inflate = isal_zlib.decompressobj()
+    try:
+        plain = bytes(inflate.decompress(raw, max_size + 1))
+    except isal_zlib.error as error:  # type: ignore[misc]  # its stub declares no class
+        raise _damaged("zlib", error) from None
+    if not inflate.eof and len(plain) <= max_size:
+        raise _damaged("zlib", "it is cut short")
+    return plain
+
+
+def _unpack_lz4(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+    frame = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain = bytes(frame.decompress(raw, max_length=min(max_size + 1, _FIRST_GUESS)))
+    except RuntimeError as error:
+        raise _damaged("LZ4", error) from None
+    if frame.eof and not frame.unused_data:
+        return plain
+    return _unpack_stream(raw, "lz4", max_size)
+
+
+def _unpack_zstd(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+    try:
+        if zstandard.frame_content_size(raw.data) > max_size:
+            raise _too_large(raw, max_size)
+        plain = zstandard.ZstdDecompressor().decompress(
+            raw.data, max_output_size=min(max_size + 1, _FIRST_GUESS), allow_extra_data=False
+        )
+    except zstandard.ZstdError:
+        plain = b""
+    # an empty first frame hides those behind it
+    return plain or _unpack_stream(raw, "zstd", max_size)
+
+
+def _unpack_stream(raw: npt.NDArray[np.uint8], codec: str, max_size: int) -> bytes:
+    """The slower way, for what is larger than the first guess or in several frames, or damaged."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(raw)), codec) as stream:
+            return bytes(stream.read(max_size + 1))
+    except OSError as error:
+        raise _damaged(codec, error) from None
+
+
+_UNPACK: Final[dict[int, Callable[[npt.NDArray[np.uint8], int], bytes]]] = {
+    COMPRESSION_ZLIB_OLD: _unpack_zlib,
+    COMPRESSION_ZLIB: _unpack_zlib,
+    COMPRESSION_LZ4: _unpack_lz4,
+    COMPRESSION_ZSTD: _unpack_zstd,
+}
+
+
+def _too_large(raw: npt.NDArray[np.uint8], max_size: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"a body of {raw.size} bytes becomes more than {max_size} when it is decompressed"
+    )
+
+
+def _damaged(kind: str, cause: object) -> CorruptRecordError:
+    return CorruptRecordError(f"a body cannot be decompressed by {kind} ({cause})")

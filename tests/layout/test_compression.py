@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import lz4.frame
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.layout import compression
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZLIB_OLD,
+    COMPRESSION_ZSTD,
+)
+from tests.support.golden import load_records
+
+KINDS = [COMPRESSION_ZLIB_OLD, COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD]
+MAX = 1 << 26
+
+BODIES = st.one_of(
+    st.binary(max_size=200),
+    st.builds(
+        lambda piece, count: piece * count,
+        st.binary(min_size=1, max_size=50),
+        st.integers(1, 20_000),
+    ),
+)
+
+
+@pytest.mark.parametrize("name", ["flags", "live", "ha-master"])
+def test_golden_bodies_become_what_rocketmq_made_of_them(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    records = [r for r in load_records(golden(name)) if r.sys_flag & COMPRESSED_FLAG]
+    assert records
+    for record in records:
+        plain = compression.decompress(record.body, record.sys_flag, MAX)
+        assert plain == record.body_uncompressed
+    if name == "flags":
+        kinds = compression.compression_type(np.array([r.sys_flag for r in records]))
+        assert set(kinds.tolist()) == {COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD}
+
+
+@given(BODIES, st.sampled_from(KINDS), st.integers(0, 100))
+def test_round_trip_within_the_bound(body: bytes, kind: int, more: int) -> None:
+    flags = compression.flags_of_type(kind)
+    packed = compression.compress(body, kind)
+    assert compression.decompress(packed, flags, len(body) + more) == body
+    assert compression.decompress(np.frombuffer(packed, np.uint8), flags, MAX) == body
+    if body:
+        with pytest.raises(CorruptRecordError, match=f"more than {len(body) - 1} when"):
+            compression.decompress(packed, flags, len(body) - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (COMPRESSION_ZLIB_OLD, 0x1),
+        (COMPRESSION_ZLIB, 0x301),
+        (COMPRESSION_LZ4, 0x101),
+        (COMPRESSION_ZSTD, 0x201),
+    ],
+)
+def test_flags_are_those_that_clients_set(kind: int, flags: int) -> None:
+    assert compression.flags_of_type(kind) == flags
+
+
+def test_types_of_a_column() -> None:
+    flags = np.array([0, 0x300, 0x1, 0x301, 0x101 | 0x30, 0x201 | 0x8, 0x401], np.int32)
+    kept = flags.copy()
+    assert compression.compression_type(flags).tolist() == [-1, -1, 3, 3, 1, 2, 4]
+    assert flags.tolist() == kept.tolist()
+
+
+def test_bodies_that_are_not_compressed_or_empty_stay() -> None:
+    assert compression.decompress(b"plain", 0x300, 2) == b"plain"
+    assert compression.decompress(b"", 0x301, 0) == b""
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6, 7])
+def test_unknown_types_are_errors(kind: int) -> None:
+    with pytest.raises(CorruptRecordError, match=f"unknown compression type {kind}"):
+        compression.decompress(b"x", compression.flags_of_type(kind), MAX)
+    with pytest.raises(ValueError, match=f"no compression type {kind}"):
+        compression.compress(b"x", kind)
+
+
+def _without_size(body: bytes, kind: int) -> bytes:
+    """Compressed so that the frame does not tell its size, as Java's streams do it."""
+    if kind == COMPRESSION_LZ4:
+        return bytes(lz4.frame.compress(body, store_size=False))
+    if kind == COMPRESSION_ZSTD:
+        return zstandard.ZstdCompressor(write_content_size=False).compress(body)
+    return zlib.compress(body)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [0, 1, 100, 65_535, 65_536, 65_537, 300_000, 5_000_000])
+def test_streams_that_do_not_tell_their_size(kind: int, size: int) -> None:
+    body = np.random.default_rng(size).integers(0, 9, size, np.uint8).tobytes()
+    packed = _without_size(body, kind)
+    flags = compression.flags_of_type(kind)
+    assert compression.decompress(packed, flags, size) == body
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_cut_short_anywhere_is_an_error(kind: int) -> None:
+    for packed in (compression.compress(b"some body " * 20, kind), _without_size(b"ab" * 99, kind)):
+        for cut in range(1, len(packed)):
+            with pytest.raises(CorruptRecordError, match="cannot be decompressed by"):
+                compression.decompress(packed[:cut], compression.flags_of_type(kind), MAX)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tells_size", [True, False])
+def test_a_bomb_is_refused_before_it_goes_off(kind: int, tells_size: bool) -> None:
+    bomb = b"\0" * (200 << 20)
+    packed = compression.compress(bomb, kind) if tells_size else _without_size(bomb, kind)
+    del bomb
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="more than 1000000 when"):
+            compression.decompress(packed, compression.flags_of_type(kind), 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_lies_about_its_size_allocates_nothing() -> None:
+    # magic, descriptor (8-byte size, single segment), a size of 2**62
+    frame = bytes.fromhex("28b52ffd e0") + (1 << 62).to_bytes(8, "little") + b"\1\0\0"
+    with pytest.raises(CorruptRecordError):
+        compression.decompress(frame, 0x201, MAX)
+
+
+@pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_frames_one_behind_the_other_are_one_body(kind: int) -> None:
+    packed = compression.compress(b"first ", kind) + compression.compress(b"second" * 50_000, kind)
+    flags = compression.flags_of_type(kind)
+    assert compression.decompress(packed, flags, MAX) == b"first " + b"second" * 50_000
+    with pytest.raises(CorruptRecordError, match="more than 300005 when"):
+        compression.decompress(packed, flags, 300_005)
+    with pytest.raises(CorruptRecordError, match="cannot be decompressed"):
+        compression.decompress(packed + b"no frame", flags, MAX)
+
+
+@pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_many_empty_frames_are_gone_through_once(kind: int) -> None:
+    packed = _without_size(b"", kind) * 200_000 + compression.compress(b"end", kind)
+    assert compression.decompress(packed, compression.flags_of_type(kind), 3) == b"end"
+
+
+@given(st.binary(max_size=300), st.sampled_from(KINDS), st.integers(0, 1000))
+def test_any_bytes_are_decompressed_or_refused(data: bytes, kind: int, max_size: int) -> None:
+    try:
+        plain = compression.decompress(data, compression.flags_of_type(kind), max_size)
+    except CorruptRecordError:
+        return
+    assert len(plain) <= max_size
+
+
+@given(st.sampled_from(KINDS), st.data())
+def test_a_changed_byte_is_refused_or_stays_in_bounds(kind: int, data: st.DataObject) -> None:
+    packed = bytearray(compression.compress(b"abcabcabcd" * 50, kind))
+    packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        plain = compression.decompress(packed, compression.flags_of_type(kind), 1000)
+    except CorruptRecordError:
+        return
+    assert len(plain) <= 1000
