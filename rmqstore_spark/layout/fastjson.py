@@ -1,0 +1,149 @@
+"""The JSON of a broker's configuration files, as fastjson writes it.
+
+It is JSON, but a key that was a number in Java stands without quotes: `{"offsetTable":{0:17}}`.
+See docs/format.md, "A store directory" and "Delayed messages".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from rmqstore_spark.errors import CorruptStoreError
+
+__all__ = ["MAX_DEPTH", "MAX_LENGTH", "parse_fastjson"]
+
+MAX_LENGTH: Final = 1 << 28
+"""Characters of a text; a broker with a hundred thousand groups writes a tenth of it."""
+MAX_DEPTH: Final = 64
+"""Objects and arrays inside each other; a broker's own files have four."""
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,100}(?:\.[0-9]{1,100})?(?:[eE][+-]?[0-9]{1,4})?(?![\w.+-])")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_$-]{1,200}")
+_STRINGS: Final = json.JSONDecoder(strict=False)  # fastjson leaves control characters as they are
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+
+def parse_fastjson(text: str, *, file: str = "") -> Any:
+    """The value that a text stands for.
+
+    Args:
+        text: the whole content of a file.
+        file: its path, for the error's text.
+
+    Returns:
+        dict, list, str, int, float, bool or None. Keys are always str, whether they stand in
+        quotes or not; of two alike the last counts.
+
+    Raises:
+        CorruptStoreError: it is no such text, or beyond MAX_LENGTH or MAX_DEPTH.
+    """
+    if len(text) > MAX_LENGTH:
+        raise CorruptStoreError(f"a JSON text of {len(text)} characters is too long", file=file)
+    return _Parser(text, file).whole()
+
+
+class _Parser:
+    """One pass over a text, value by value.
+
+    Args:
+        text: the text.
+        file: its path.
+    """
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._file = file
+        self._at = 0
+
+    def whole(self) -> Any:
+        """The text's one value."""
+        self._text = self._text.removeprefix("\ufeff")
+        value = self._value(MAX_DEPTH)
+        if self._peek():
+            raise self._damaged("something follows the end of the JSON value")
+        return value
+
+    def _value(self, depth: int) -> Any:
+        first = self._peek()
+        if first == '"':
+            return self._string()
+        if first in ("{", "["):
+            if not depth:
+                raise self._damaged(f"more than {MAX_DEPTH} JSON objects lie inside each other")
+            self._at += 1
+            return self._object(depth - 1) if first == "{" else self._array(depth - 1)
+        if number := _NUMBER.match(self._text, self._at):
+            self._at = number.end()
+            digits = number[0]
+            return int(digits) if digits.lstrip("-").isdigit() else float(digits)
+        for word, value in _WORDS.items():
+            if self._text.startswith(word, self._at):
+                self._at += len(word)
+                return value
+        raise self._damaged("a JSON value is missing")
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self._closes("}", first=not found):
+            key = self._key()
+            self._expect(":")
+            found[key] = self._value(depth)
+        return found
+
+    def _array(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        while not self._closes("]", first=not found):
+            found.append(self._value(depth))
+        return found
+
+    def _closes(self, bracket: str, *, first: bool) -> bool:
+        """Whether an object or array ends here; takes the comma where it goes on.
+
+        A comma before the end is let through, as fastjson does: people edit these files.
+        """
+        if not first and self._peek() == ",":
+            self._at += 1
+        elif not first and self._peek() != bracket:
+            raise self._damaged(f"a JSON text lacks a comma or {bracket}")
+        if self._peek() != bracket:
+            return False
+        self._at += 1
+        return True
+
+    def _key(self) -> str:
+        if self._peek() == '"':
+            return self._string()
+        key = _BARE_KEY.match(self._text, self._at)
+        if key is None:
+            raise self._damaged("a JSON object lacks a key")
+        self._at = key.end()
+        return key[0]
+
+    def _string(self) -> str:
+        try:
+            value, self._at = _STRINGS.raw_decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            raise self._damaged(f"a JSON string is damaged ({error.msg})") from None
+        return str(value)
+
+    def _peek(self) -> str:
+        """The next character that is no space, "" at the end."""
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _expect(self, character: str) -> None:
+        if self._peek() != character:
+            raise self._damaged(f"a JSON text lacks a {character}")
+        self._at += 1
+
+    def _damaged(self, cause: str) -> CorruptStoreError:
+        return CorruptStoreError(
+            cause,
+            file=self._file,
+            offset=self._at,
+            remedy="Mend or remove the file; a copy with the ending .bak may lie beside it.",
+        )
