@@ -1,16 +1,20 @@
-"""A file system that answers range requests as an object store does, and counts them."""
+"""File systems that behave as others across a network do, without the network."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fsspec.asyn import AsyncFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-__all__ = ["RangeFileSystem"]
+__all__ = ["HandleFileSystem", "RangeFileSystem"]
 
 
 class RangeFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Objects by key. Folders exist only as parts of keys; a range past the end is refused."""
+    """An object store: counts requests, and remembers listings until it is told to forget them.
+
+    Folders exist only as parts of keys; a range past the end is refused.
+    """
 
     protocol = "ranges"
     cachable = False
@@ -37,8 +41,14 @@ class RangeFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         }
         if not names:
             raise FileNotFoundError(path)
-        found = [await self._info(f"{path}/{name}") for name in sorted(names)]
+        if path not in self.dircache:
+            infos = [await self._info(f"{path}/{name}") for name in sorted(names)]
+            self.dircache[path] = infos
+        found = self.dircache[path]
         return found if detail else [info["name"] for info in found]
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear()
 
     async def _find(
         self,
@@ -68,3 +78,23 @@ class RangeFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no t
         if start >= len(data):
             raise OSError("416 Requested Range Not Satisfiable")
         return data[start:end]
+
+
+class HandleFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Files behind handles that read ahead, as FTP and WebHDFS have; one that can change."""
+
+    protocol = "handles"
+    cachable = False
+
+    contents: dict[str, bytearray] = {}  # noqa: RUF012  # one store, whoever asks
+
+    def info(self, path: str, **_kwargs: Any) -> dict[str, Any]:
+        return {"name": path, "size": len(self.contents[path]), "type": "file"}
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> AbstractBufferedFile:
+        return _Handle(self, path, mode, **kwargs)
+
+
+class _Handle(AbstractBufferedFile):  # type: ignore[misc]
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return bytes(self.fs.contents[self.path][start:end])

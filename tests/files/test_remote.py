@@ -18,7 +18,7 @@ from rmqstore_spark.files.remote import FsspecFiles
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 from tests.files.conftest import Publish
-from tests.files.ranges import RangeFileSystem
+from tests.files.ranges import HandleFileSystem, RangeFileSystem
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = np.random.default_rng(11).integers(0, 256, 20 << 20, np.uint8).tobytes()
@@ -184,6 +184,24 @@ def test_a_file_that_changed_is_read_anew_once_listed() -> None:
     assert [info.size for info in files.list(path)] == [5]
     assert files.read("/changing/file", 0, 9) == b"newer"
     fs.rm("/changing", recursive=True)
+
+
+def test_a_file_that_grows_under_its_handle_is_read_as_it_is_now() -> None:
+    HandleFileSystem.contents["log"] = bytearray(b"record" + bytes(94))
+    files = FsspecFiles(HandleFileSystem())
+    assert files.read("log", 0, 6) == b"record"
+    HandleFileSystem.contents["log"][6:12] = b"second"
+    assert files.read("log", 6, 6) == b"second"
+    files.close()
+
+
+@only_ranges
+def test_what_was_listed_is_listed_anew(publish: Publish, log: Path) -> None:
+    files, path = publish(log)
+    assert len(files.list(path)) == 1
+    RangeFileSystem.objects[f"{path}/{1 << 30:020}"] = b"new"
+    assert len(files.list(path)) == 2
+    assert len(dict(files.walk(path, 0, lambda *_: None))[""]) == 2
 
 
 # ---- processes ----------------------------------------------------------------------------------
