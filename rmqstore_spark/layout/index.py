@@ -17,7 +17,7 @@ See docs/format.md, "An IndexFile"; upstream `IndexFile`, `IndexHeader`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +43,7 @@ __all__ = [
     "decode_entries",
     "decode_slots",
     "entry_position",
+    "follow_chain",
     "geometry",
     "slot_position",
 ]
@@ -166,17 +167,55 @@ def chain(
 ) -> npt.NDArray[np.int64]:
     """The physical offsets that the index has for one key hash, newest first.
 
-    Entries are read in stretches that grow while the chain goes on, and of each stretch all
-    entries with that hash are taken: they can only be in this chain. So a key that a million
-    records have costs a few dozen reads, and one that few have costs as many small ones.
+    Args:
+        read_entries: gives the entries from a first number on, so many of them.
+        key_hash, slots, newest, next_entry, max_num, file: see `follow_chain`.
+
+    Raises:
+        CorruptStoreError: as `follow_chain`.
+    """
+    steps = follow_chain(key_hash, slots, newest, next_entry, max_num=max_num, file=file)
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(read_entries(*wanted))
+    except StopIteration as end:
+        found: npt.NDArray[np.int64] = end.value
+        return found
+
+
+def follow_chain(
+    key_hash: int,
+    slots: int,
+    newest: int,
+    next_entry: int,
+    *,
+    max_num: int | None = None,
+    max_gap: int = 4096,
+    file: str = "",
+) -> Generator[tuple[int, int], IndexEntries, npt.NDArray[np.int64]]:
+    """Follow a chain, step by step: yields what to read next, and is sent those entries.
+
+    Where a chain's entries lie close together, they are asked for in stretches that grow, and of
+    each stretch all entries with that hash are taken: they can only be in this chain. So a key
+    that a million records have costs a few dozen reads, and one that few have costs as many small
+    ones.
 
     Args:
         key_hash: as `hashing.index_key_hash` gives it.
         slots: how many slots the file has.
         newest: what slot `key_hash % slots` holds; 0 or less for nothing.
-        next_entry: of the header.
-        read_entries: gives the entries from a first number on, so many of them.
+        next_entry: of the header, read after the slot where a broker writes the file.
         max_num: no more than so many of the newest.
+        max_gap: bytes up to which entries lie close together: reading on over so many is cheaper
+            than another read.
+        file: for errors.
+
+    Yields:
+        Number of the first entry to read, and how many.
+
+    Returns:
+        The physical offsets of the entries with that hash, newest first.
 
     Raises:
         CorruptStoreError: the chain leads to where it cannot lead. What the file covers must then
@@ -193,7 +232,7 @@ def chain(
                 file=file,
             )
         first = max(1, last - window + 1)
-        entries = read_entries(first, last - first + 1)
+        entries = yield first, last - first + 1
         if len(entries) != last - first + 1:
             raise CorruptStoreError(f"the index ends before its entry {last}", file=file)
         mine = np.flatnonzero(entries["keyHash"] % slots == key_hash % slots)
@@ -211,7 +250,8 @@ def chain(
                 f"a chain of an index leads from entry {oldest} on to entry {last}", file=file
             )
         # an entry of this chain between `last` and `oldest` would have been found in the stretch
-        window = min(2 * window, _MAX_WINDOW)
+        is_near = (oldest - last) * ENTRY_SIZE <= max_gap
+        window = min(2 * window, _MAX_WINDOW) if is_near else 1
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 

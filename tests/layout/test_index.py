@@ -183,6 +183,22 @@ def test_long_chains_cost_few_reads() -> None:
     assert sum(reads) < 40
 
 
+def test_entries_that_lie_far_apart_are_read_one_by_one() -> None:
+    hashes = np.ones(100_000, np.int32)
+    hashes[::1000] = 0
+    hashes[-3:] = 0
+    file = _built(hashes.tolist(), 2)
+    reads: list[int] = []
+
+    def read_entries(first: int, count: int) -> npt.NDArray[np.void]:
+        reads.append(count)
+        return file.entries[first : first + count]
+
+    found = index.chain(0, 2, int(file.slots[0]), file.header.next_entry, read_entries)
+    assert found.tolist() == (100 * (np.flatnonzero(hashes == 0) + 1))[::-1].tolist()
+    assert sum(reads) < 2 * len(found)
+
+
 @given(
     KEYS,
     st.integers(1, 9),
