@@ -99,6 +99,10 @@ class CommitLog:
                 return found
         return None
 
+    def unit_start(self, offset: int) -> int:
+        """Where the unit of a record begins: the record itself, or in a DLedger log its entry."""
+        return offset - DLEDGER_LEAD if offset >= self._dledger_begin else offset
+
     def place(self, offset: int) -> tuple[str, int]:
         """File and byte in it of a physical offset, for a message to a person."""
         found = self.segment_at(offset)

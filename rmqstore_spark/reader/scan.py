@@ -19,7 +19,7 @@ from rmqstore_spark.reader.read import QueueSource
 from rmqstore_spark.reader.splits import ScanSplit
 from rmqstore_spark.reader.walk import Flaw, Stretch, walk_log
 
-__all__ = ["read_scan_split"]
+__all__ = ["read_scan_split", "report_flaw"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,12 +40,20 @@ def read_scan_split(
     decoder = Decoder(store.broker_name, options, log.place)
     for item in walk_log(log, split.start, split.end, check_crc=options.check_crc):
         if isinstance(item, Flaw):
-            _damaged(log, item, split.end, options)
+            report_flaw(log, item, split.end, options)
         else:
             yield from _batches(decoder, item, split, options)
 
 
-def _damaged(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:
+def report_flaw(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:
+    """Raise for damage that a walk met, or log it; the end of the log is none.
+
+    Args:
+        end: where the walk was to end, at the latest.
+
+    Raises:
+        CorruptRecordError: there are whole records behind the flaw, and the mode is FAILFAST.
+    """
     if flaw.resumes is None or flaw.offset >= end:
         return  # the log ends here
     file, at = log.place(flaw.offset)
