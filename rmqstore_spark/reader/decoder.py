@@ -24,6 +24,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
 )
 from rmqstore_spark.layout.properties import find_properties, split_keys
 from rmqstore_spark.layout.record import (
@@ -35,7 +36,7 @@ from rmqstore_spark.layout.spans import I8, Spans, string_array, text_pool
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.unpack import decompressed
 
-__all__ = ["Decoder", "belongs_to"]
+__all__ = ["Decoder", "belongs_to", "has_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -165,24 +166,28 @@ class Decoder:
         options = self._options
         if options.tags is None and options.keys is None:
             return None
-        found = find_properties(records.properties, (PROPERTY_TAGS, PROPERTY_KEYS))
         keep = np.ones(len(records), np.bool_)
         if options.tags is not None:
-            tags = string_array(found[PROPERTY_TAGS])
-            keep &= _is_in(tags, options.tags)
+            tags = find_properties(records.properties, (PROPERTY_TAGS,))[PROPERTY_TAGS]
+            keep &= _is_in(string_array(tags), options.tags)
         if options.keys is not None:
-            keys = split_keys(found[PROPERTY_KEYS])
-            hits = _is_in(keys.flatten(), options.keys)
-            owners = pc.list_parent_indices(keys).to_numpy()
-            with_key = np.zeros(len(records), np.bool_)
-            with_key[owners[hits]] = True
-            keep &= with_key
+            keep &= has_key(records, options.keys)
         return np.flatnonzero(keep)
+
+
+def has_key(records: Records, keys: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which records an IndexFile would hold under one of these keys: UNIQ_KEY, or one of KEYS."""
+    found = find_properties(records.properties, (PROPERTY_UNIQ_KEY, PROPERTY_KEYS))
+    hit = _is_in(string_array(found[PROPERTY_UNIQ_KEY]), keys)
+    tokens = split_keys(found[PROPERTY_KEYS])
+    owners = pc.list_parent_indices(tokens).to_numpy()
+    hit[owners[_is_in(tokens.flatten(), keys)]] = True
+    return hit
 
 
 def _is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
     hits = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string()))
-    return np.asarray(hits.to_numpy(zero_copy_only=False), np.bool_)
+    return np.array(hits.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _take(
