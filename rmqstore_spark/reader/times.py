@@ -1,0 +1,37 @@
+"""Points in time, as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+__all__ = ["parse_timestamp_ms"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def parse_timestamp_ms(text: str) -> int:
+    """Read a point in time: milliseconds since the epoch, or ISO-8601.
+
+    Args:
+        text: `1700000000000`, `2023-11-14T22:13:20.5Z`, `2023-11-14 22:13:20+01:00` or
+            `2023-11-14`. A time without a zone is UTC.
+
+    Raises:
+        ValueError: it is neither; the text fits behind the name of what it was given for.
+    """
+    word = text.strip()
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return int(word)
+    # Before Python 3.11 fromisoformat knows neither "Z" nor fractions of other than 3 or 6 digits.
+    iso = re.sub(r"[zZ]$", "+00:00", word)
+    iso = re.sub(r"\.([0-9]{1,6})[0-9]*", lambda match: "." + match[1].ljust(6, "0"), iso)
+    try:
+        moment = datetime.fromisoformat(iso)
+    except ValueError:
+        raise ValueError(
+            "must be milliseconds since 1970 or an ISO-8601 time such as 2024-05-01T08:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
