@@ -1,0 +1,250 @@
+"""The output folder of a backfill: what is planned, what is finished, what is committed.
+
+    OUTPUT/_backfill/plan.json              the arguments and the pieces of work; written first
+    OUTPUT/_backfill/attempts/7-UUID/...    the files of an attempt at piece 7
+    OUTPUT/_backfill/attempts/7-UUID.json   it is finished: these are its files, with sizes
+    OUTPUT/_backfill/commit.json            the attempts whose files count, one for each piece
+    OUTPUT/topic=NAME/date=YYYY-MM-DD/...   the files, moved here once commit.json is there
+    OUTPUT/_SUCCESS                         all of them are
+
+Each JSON file appears whole or not at all. A task that is run twice, by a retry, by speculation or
+by a driver that was believed dead, makes a second attempt, which no commit names. Whoever finds a
+commit.json does what it says; the moves can be repeated. So a run that was ended anywhere is
+continued by the next one, and no row is there twice. Spark reads no folder whose name begins with
+an underscore.
+
+A file system must be able to rename, or to copy and delete. On a local one commit.json is made
+exclusively; on others two runs at the same time could both make it: run one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from jobs.parquet_files import WrittenFile
+from jobs.tally import Tally
+from rmqstore_spark.errors import OptionError, RmqStoreError
+
+__all__ = ["Attempt", "Output"]
+
+_MOVERS: Final = 16
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A finished attempt at a piece of work.
+
+    Args:
+        piece: its number in the plan.
+        folder: name of the attempt's folder.
+        files: what it wrote.
+        tally: rows by queue.
+    """
+
+    piece: int
+    folder: str
+    files: tuple[WrittenFile, ...]
+    tally: Tally
+
+    def to_json(self) -> dict[str, Any]:
+        """Bring it into the form that is stored."""
+        return {
+            "piece": self.piece,
+            "folder": self.folder,
+            "files": [asdict(file) for file in self.files],
+            "queues": self.tally.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Attempt:
+        """Read it back."""
+        return cls(
+            stored["piece"],
+            stored["folder"],
+            tuple(WrittenFile(**file) for file in stored["files"]),
+            Tally.from_json(stored["queues"]),
+        )
+
+
+class Output:
+    """An output folder, on any file system of fsspec. It can be pickled.
+
+    Args:
+        url: path or URL of the folder; it need not exist.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.fs, root = url_to_fs(url)
+        self.root = root.rstrip("/")
+
+    # ---- the plan ------------------------------------------------------------------------------
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Give the plan that a run has left here, None in a new folder.
+
+        Raises:
+            OptionError: the folder holds something else.
+        """
+        plan = self._read_json(self._own("plan.json"))
+        if plan is None and self._exists(self.root) and self._names(self.root):
+            raise OptionError(
+                f"{self.url} is not empty, and no backfill has begun there. Name a new folder."
+            )
+        return plan
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Store the plan of a new backfill."""
+        self._write_json(self._own("plan.json"), plan)
+
+    # ---- attempts ------------------------------------------------------------------------------
+
+    def new_attempt(self, piece: int) -> str:
+        """Name a new attempt's folder."""
+        return f"{piece}-{uuid.uuid4().hex}"
+
+    def attempt_path(self, folder: str) -> str:
+        """Give the path of an attempt's folder on `fs`."""
+        return self._own(f"attempts/{folder}")
+
+    def finish_attempt(self, attempt: Attempt) -> None:
+        """Note that all files of an attempt are written."""
+        self._write_json(self.attempt_path(attempt.folder) + ".json", attempt.to_json())
+
+    def finished_attempts(self) -> list[Attempt]:
+        """Find one finished attempt for each piece that has any, and remove the others."""
+        kept: dict[int, Attempt] = {}
+        names = sorted(self._names(self._own("attempts")))
+        for name in names:
+            if not name.endswith(".json"):
+                continue
+            stored = self._read_json(self.attempt_path(name))
+            attempt = stored and Attempt.from_json(stored)
+            if attempt and attempt.piece not in kept and self._is_whole(attempt):
+                kept[attempt.piece] = attempt
+        wanted = {attempt.folder for attempt in kept.values()}
+        for name in names:
+            if name.removesuffix(".json") not in wanted:
+                self._remove(self.attempt_path(name))
+        return list(kept.values())
+
+    def _is_whole(self, attempt: Attempt) -> bool:
+        folder = self.attempt_path(attempt.folder)
+        return all(self._size(f"{folder}/{file.path}") == file.size for file in attempt.files)
+
+    # ---- the commit ----------------------------------------------------------------------------
+
+    def commit(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Decide which attempts count, one for each piece.
+
+        Returns:
+            Those that count: other ones where another run has decided before.
+        """
+        ordered = sorted(attempts, key=lambda attempt: attempt.piece)
+        self._write_json(
+            self._own("commit.json"), {"attempts": [a.to_json() for a in ordered]}, once=True
+        )
+        decided = self.committed()
+        if decided is None:
+            raise RmqStoreError(f"{self._own('commit.json')} went away. Run the backfill again.")
+        return decided
+
+    def committed(self) -> list[Attempt] | None:
+        """Give the attempts that count, None where that is not decided yet."""
+        stored = self._read_json(self._own("commit.json"))
+        return stored and [Attempt.from_json(attempt) for attempt in stored["attempts"]]
+
+    def publish(self, attempts: Iterable[Attempt]) -> None:
+        """Move the files of committed attempts to where they are read from.
+
+        Raises:
+            RmqStoreError: one is neither here nor there, or has another size.
+        """
+        moves = [(attempt.folder, file) for attempt in attempts for file in attempt.files]
+        for folder in {file.path.rpartition("/")[0] for _, file in moves}:
+            self.fs.makedirs(f"{self.root}/{folder}", exist_ok=True)
+        with ThreadPoolExecutor(_MOVERS) as pool:
+            for _ in pool.map(lambda move: self._publish(*move), moves):
+                pass
+        self._remove(self._own("attempts"))
+        self._write_json(f"{self.root}/_SUCCESS", None)
+
+    def _publish(self, folder: str, file: WrittenFile) -> None:
+        source, target = f"{self.attempt_path(folder)}/{file.path}", f"{self.root}/{file.path}"
+        if self._size(target) == file.size:
+            return
+        if self._size(source) != file.size:
+            raise RmqStoreError(
+                f"{target} should have {file.size} bytes, but it has "
+                f"{self._size(target)}, and {source} has {self._size(source)}: files of the "
+                "output were changed or removed. Start again with a new folder."
+            )
+        self.fs.mv(source, target)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether all files are where they are read from."""
+        return self._exists(f"{self.root}/_SUCCESS")
+
+    # ---- files ---------------------------------------------------------------------------------
+
+    def _own(self, name: str) -> str:
+        return f"{self.root}/_backfill/{name}"
+
+    def _exists(self, path: str) -> bool:
+        self.fs.invalidate_cache()
+        return bool(self.fs.exists(path))
+
+    def _names(self, folder: str) -> list[str]:
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(folder, detail=False)
+        except FileNotFoundError:
+            return []
+        return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+    def _size(self, path: str) -> int | None:
+        try:
+            return int(self.fs.size(path))
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm(path, recursive=True)
+
+    def _read_json(self, path: str) -> Any:
+        try:
+            return json.loads(self.fs.cat_file(path))
+        except FileNotFoundError:
+            return None
+
+    def _write_json(self, path: str, value: object, *, once: bool = False) -> None:
+        """Write a file whole: under another name first.
+
+        Args:
+            once: leave one that is there as it is.
+        """
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        draft = f"{path}.{uuid.uuid4().hex}"
+        self.fs.pipe_file(draft, json.dumps(value).encode() if value is not None else b"")
+        if not once:
+            self.fs.mv(draft, path)
+        elif isinstance(self.fs, LocalFileSystem):
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            self._remove(draft)
+        elif self._exists(path):
+            self._remove(draft)
+        else:
+            self.fs.mv(draft, path)

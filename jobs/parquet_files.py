@@ -1,0 +1,174 @@
+"""Rows into Parquet files by partition, straight from Arrow batches."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.partitions import Partition, split_by_partition
+
+__all__ = ["CODECS", "FileFormat", "PartitionedWriter", "WrittenFile"]
+
+CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+
+_BUFFERED: Final = 256 << 20
+"""Most bytes that wait for their row groups, over all partitions of a task."""
+
+# A dictionary is tried first, and given up when it has grown to a megabyte: for values that hardly
+# repeat that is wasted work.
+_WITH_DICTIONARY: Final = frozenset({
+    "brokerName", "queueId", "tags", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
+    "preparedTransactionOffset", "properties.key_value.key",
+})  # fmt: skip
+# Bounds help where somebody looks for a range; those of a body would only fill the footers.
+_WITHOUT_BOUNDS: Final = frozenset({"body", "properties", "msgId", "bodyCRC"})
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How files are written.
+
+    Args:
+        codec: one of CODECS.
+        row_group_bytes: about so much Arrow data goes into one row group.
+        file_bytes: a file of this size is closed, and another begun.
+    """
+
+    codec: str = "zstd"
+    row_group_bytes: int = 64 << 20
+    file_bytes: int = 512 << 20
+
+    @property
+    def suffix(self) -> str:
+        """How names of files end."""
+        return ".parquet" if self.codec == "none" else f".{self.codec}.parquet"
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that is finished.
+
+    Args:
+        path: below the folder of the writer.
+        rows, size: of the whole file; the size in bytes.
+    """
+
+    path: str
+    rows: int
+    size: int
+
+
+@dataclass
+class _OpenFile:
+    """The rows of one partition on their way out."""
+
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    path: str = ""
+    sink: Any = None
+    writer: Any = None
+    rows: int = 0
+
+
+class PartitionedWriter:
+    """Writes rows into one file per partition, several where they grow large.
+
+    Each goes to FOLDER/topic=NAME/date=YYYY-MM-DD/PREFIX-NNN.CODEC.parquet. The topic stands in the
+    folder's name only. A context manager: leaving it by an exception closes what is open.
+
+    Args:
+        fs: an fsspec file system.
+        folder: on it.
+        prefix: how the names of files begin.
+        columns: those to write; others of a batch only choose the partition.
+        file_format: how to write them.
+    """
+
+    def __init__(
+        self, fs: Any, folder: str, prefix: str, columns: tuple[str, ...], file_format: FileFormat
+    ) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._prefix = prefix
+        self._columns = list(columns)
+        self._format = file_format
+        self._open: dict[Partition, _OpenFile] = {}
+        self._count = 0
+        self._waiting = 0
+        self.finished: list[WrittenFile] = []
+
+    def __enter__(self) -> PartitionedWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.finish()
+            return
+        for file in self._open.values():
+            # The cause is on its way; these files will be thrown away.
+            with contextlib.suppress(Exception):
+                if file.writer is not None:
+                    file.writer.close()
+                    file.sink.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows in."""
+        for partition, rows in split_by_partition(batch):
+            file = self._open.setdefault(partition, _OpenFile())
+            chosen = rows.select(self._columns)
+            file.waiting.append(chosen)
+            file.waiting_bytes += chosen.nbytes
+            self._waiting += chosen.nbytes
+            if file.waiting_bytes >= self._format.row_group_bytes:
+                self._write_group(partition, file)
+        while self._waiting > _BUFFERED:
+            largest = max(self._open, key=lambda key: self._open[key].waiting_bytes)
+            self._write_group(largest, self._open[largest])
+
+    def finish(self) -> None:
+        """Write what waits, and close all files."""
+        for partition, file in self._open.items():
+            self._write_group(partition, file)
+            self._close(file)
+        self._open.clear()
+
+    def _write_group(self, partition: Partition, file: _OpenFile) -> None:
+        if not file.waiting:
+            return
+        table = pa.Table.from_batches(file.waiting)
+        self._waiting -= file.waiting_bytes
+        file.waiting, file.waiting_bytes = [], 0
+        if file.writer is None:
+            self._begin(partition, file, table.schema)
+        file.writer.write_table(table, row_group_size=max(1, table.num_rows))
+        file.rows += table.num_rows
+        if file.sink.tell() >= self._format.file_bytes:
+            self._close(file)
+
+    def _begin(self, partition: Partition, file: _OpenFile, schema: pa.Schema) -> None:
+        name = f"{self._prefix}-{self._count:03d}{self._format.suffix}"
+        self._count += 1
+        file.path, file.rows = f"{partition.folder}/{name}", 0
+        path = f"{self._folder}/{file.path}"
+        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        file.sink = self._fs.open(path, "wb")
+        file.writer = pq.ParquetWriter(
+            file.sink,
+            schema,
+            compression=self._format.codec,
+            use_dictionary=sorted(_WITH_DICTIONARY),
+            write_statistics=[name for name in schema.names if name not in _WITHOUT_BOUNDS],
+        )
+
+    def _close(self, file: _OpenFile) -> None:
+        if file.writer is None:
+            return
+        file.writer.close()
+        size = file.sink.tell()
+        file.sink.close()
+        file.writer = file.sink = None
+        self.finished.append(WrittenFile(file.path, file.rows, size))
