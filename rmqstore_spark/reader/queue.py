@@ -40,7 +40,8 @@ class Queue:
         queue_id: its number.
         segments: its files.
         ext: the files of its extension units, where it has any.
-        log_end: gives the physical offset where the intact log ends.
+        log_end: gives the physical offset where the intact log ends; it is told up to where an
+            entry points, and looks again if that is past what it knows.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Queue:
         queue_id: int,
         segments: Segments,
         ext: Segments | None,
-        log_end: Callable[[], int],
+        log_end: Callable[[int], int],
     ) -> None:
         self._log = log
         self.topic = topic
@@ -214,8 +215,8 @@ class Queue:
         first = self.first_slot
         if end == first:
             return end
-        log_end = self._log_end()
         physical, size, _ = self._entry(end - 1)
+        log_end = self._log_end(physical + size)
         if physical + size > log_end:
             end = first_true(first, end, lambda slot: self._past(slot, log_end))
         if end > first and self._is_stale(end - 1):

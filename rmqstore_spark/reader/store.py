@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -55,6 +55,14 @@ class Topic:
     is_system: bool
 
 
+_T = TypeVar("_T")
+
+
+def _of_type(kind: type[_T], value: object) -> _T | None:
+    """A value of a configuration file, None where it is not of the kind it should be."""
+    return value if type(value) is kind else None
+
+
 def default_broker_name(path: str) -> str:
     """The store's name: that of the folder above where the store itself is called `store`."""
     outer = path.split("::")[0] if path.startswith("zip://::") else path
@@ -79,6 +87,7 @@ class Store:
         self._queues: dict[tuple[str, int], Queue] = {}
         self.log = self._load_log()
         self._log_end: int | None = None
+        self._killed = False
 
     @classmethod
     def open(
@@ -181,14 +190,24 @@ class Store:
         """Physical offset of the log's first byte."""
         return self.log.min_offset
 
-    def log_end(self) -> int:
-        """Where the log ends, as far as the queues may point (see `logend`)."""
+    def log_end(self, wanted: int = 0) -> int:
+        """Where the log ends, as far as the queues may point (see `logend`).
+
+        Args:
+            wanted: a place that a queue points up to. Where it lies past the end that is known, and
+                the log can have grown, the log's files are listed again.
+        """
         if self._log_end is None:
-            killed = self._dledger is None and not self.is_closed_cleanly
-            if killed and not self.is_being_written:
+            self._killed = (
+                self._dledger is None and not self.is_closed_cleanly and not self.is_being_written
+            )
+            if self._killed:
                 self._log_end = intact_end(self.log, self.checkpoint)
             else:
                 self._log_end = self.log.file_end
+        elif wanted > self._log_end and not self._killed:
+            self.refresh(topology=False)
+            self._log_end = self.log.file_end
         return self._log_end
 
     def dispatched_end(self) -> int:
@@ -208,25 +227,27 @@ class Store:
         return bool(self.directory.topology.queues)
 
     def topics(self) -> list[Topic]:
-        """The topics that have queues, by name."""
+        """The topics that have queues, and those that are only configured, by name."""
         config = self.directory.config("topics.json")
-        table = config.get("topicConfigTable", {}) if isinstance(config, dict) else {}
-        found = []
-        for name, ids in self.directory.topology.queues.items():
-            settings = table.get(name, {}) if isinstance(table, dict) else {}
-            known = settings if isinstance(settings, dict) else {}
-            found.append(
-                Topic(
-                    name,
-                    ids,
-                    known.get("readQueueNums"),
-                    known.get("writeQueueNums"),
-                    known.get("perm"),
-                    known.get("order"),
-                    is_system_topic(name),
-                )
+        table = config.get("topicConfigTable") if isinstance(config, dict) else None
+        settings = {
+            str(name): values
+            for name, values in (table.items() if isinstance(table, dict) else ())
+            if isinstance(values, dict)
+        }
+        queues = self.directory.topology.queues
+        return [
+            Topic(
+                name,
+                queues.get(name, ()),
+                _of_type(int, settings.get(name, {}).get("readQueueNums")),
+                _of_type(int, settings.get(name, {}).get("writeQueueNums")),
+                _of_type(int, settings.get(name, {}).get("perm")),
+                _of_type(bool, settings.get(name, {}).get("order")),
+                is_system_topic(name),
             )
-        return found
+            for name in sorted({*queues, *settings})
+        ]
 
     def queue(self, topic: str, queue_id: int) -> Queue:
         """One queue.
