@@ -53,8 +53,7 @@ def is_locked(files: Files, path: str) -> bool:
     except OSError:
         return False
     try:
-        # Asked for an open file description, so that closing it here cannot drop a lock that
-        # this very process holds on the same file.
+        # Asked as an open file description of its own, so that a lock of this very process counts.
         asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = fcntl.fcntl(fd, _F_OFD_GETLK, asked)
         return int(struct.unpack("hhqqi4x", answer)[0]) != fcntl.F_UNLCK

@@ -88,14 +88,14 @@ class Queue:
         """Look for new entries, and for what expired; tells whether the offsets changed.
 
         Args:
-            relist: list the folder again too. (It is listed in any case when the last file that
-                is known is full.)
+            relist: list the folder again too. (It is listed in any case when its last file is
+                full.)
         """
         before = (self._min, self._max)
-        if relist or self._max is None or self._max * ENTRY_SIZE >= self.segments.end_offset:
+        if relist:
             self.segments.refresh()
             self._max = None
-        elif not self._same_end():
+        elif self._max is not None and not self._same_end():
             self._max = None
         if self._min is not None and not self._backed(self._min):
             self._min = None
@@ -104,6 +104,9 @@ class Queue:
     def _same_end(self) -> bool:
         """Whether the entry past the end is still unwritten, and the last one still there."""
         assert self._max is not None  # noqa: S101  # the caller looked
+        is_full = self._max * ENTRY_SIZE >= self.segments.end_offset
+        if is_full and self.segments.refresh():
+            return False
         return not self._written(self._max) and (
             self._max <= self.first_slot or self._written(self._max - 1)
         )
@@ -225,6 +228,13 @@ class Queue:
 
     def _written_end(self) -> int:
         """One past the last entry that is written: entries are written one after the other."""
+        end = self._written_in_known_files()
+        # Behind a full file there may be a newer one.
+        while end * ENTRY_SIZE >= self.segments.end_offset and self.segments.refresh():
+            end = self._written_in_known_files()
+        return end
+
+    def _written_in_known_files(self) -> int:
         for segment in reversed(list(self.segments)):
             first = -(-segment.start // ENTRY_SIZE)
             last = segment.end // ENTRY_SIZE
