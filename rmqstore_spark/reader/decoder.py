@@ -32,11 +32,11 @@ from rmqstore_spark.layout.record import (
     Records,
     crc_property_mismatch,
 )
-from rmqstore_spark.layout.spans import I8, Spans, string_array, text_pool
+from rmqstore_spark.layout.spans import I4, I8, Spans, string_array, text_pool
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.unpack import decompressed
 
-__all__ = ["Decoder", "belongs_to", "has_key"]
+__all__ = ["Decoder", "belongs_to", "dispatches", "has_key", "is_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -169,23 +169,31 @@ class Decoder:
         keep = np.ones(len(records), np.bool_)
         if options.tags is not None:
             tags = find_properties(records.properties, (PROPERTY_TAGS,))[PROPERTY_TAGS]
-            keep &= _is_in(string_array(tags), options.tags)
+            keep &= is_in(string_array(tags), options.tags)
         if options.keys is not None:
             keep &= has_key(records, options.keys)
         return np.flatnonzero(keep)
 
 
-def has_key(records: Records, keys: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Which records an IndexFile would hold under one of these keys: UNIQ_KEY, or one of KEYS."""
+def has_key(
+    records: Records, keys: frozenset[str], *, uniq_only: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Which records an IndexFile would hold under one of these keys: UNIQ_KEY, or one of KEYS.
+
+    Args:
+        uniq_only: look at UNIQ_KEY alone.
+    """
     found = find_properties(records.properties, (PROPERTY_UNIQ_KEY, PROPERTY_KEYS))
-    hit = _is_in(string_array(found[PROPERTY_UNIQ_KEY]), keys)
-    tokens = split_keys(found[PROPERTY_KEYS])
-    owners = pc.list_parent_indices(tokens).to_numpy()
-    hit[owners[_is_in(tokens.flatten(), keys)]] = True
+    hit = is_in(string_array(found[PROPERTY_UNIQ_KEY]), keys)
+    if not uniq_only:
+        tokens = split_keys(found[PROPERTY_KEYS])
+        owners = pc.list_parent_indices(tokens).to_numpy()
+        hit[owners[is_in(tokens.flatten(), keys)]] = True
     return hit
 
 
-def _is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
+def is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which of n strings are among the wanted ones; a null never is."""
     hits = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string()))
     return np.array(hits.to_numpy(zero_copy_only=False), np.bool_)
 
@@ -214,23 +222,34 @@ def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
 
 
 def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
+    owner, names, queue_ids, slots = dispatches(records)
+    topics = string_array(identity.topic).take(pa.array(owner))
+    hits = np.array(pc.equal(names, topics).to_numpy(zero_copy_only=False), np.bool_)
+    hits &= (slots == identity.queue_offset[owner]) & (queue_ids == identity.queue_id[owner])
+    result = np.zeros(len(records), np.bool_)
+    result[owner[hits]] = True
+    return result
+
+
+def dispatches(records: Records) -> tuple[I8, pa.StringArray, I4, I8]:
+    """The further queues that n records stand in, by their properties.
+
+    Returns:
+        For each such place: the record's row, the queue's topic and number, and the slot.
+    """
     found = find_properties(
         records.properties, (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
     )
     splitter = MULTI_DISPATCH_QUEUE_SPLITTER
     queues = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_DISPATCH]), splitter)
-    slots = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_QUEUE_OFFSET]), splitter)
-    paired = pc.equal(pc.list_value_length(queues), pc.list_value_length(slots))
+    texts = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_QUEUE_OFFSET]), splitter)
+    paired = pc.equal(pc.list_value_length(queues), pc.list_value_length(texts))
     rows = np.flatnonzero(pc.fill_null(paired, False).to_numpy(zero_copy_only=False))
-    queues, slots = queues.take(pa.array(rows)), slots.take(pa.array(rows))
-    owner = rows[pc.list_parent_indices(queues).to_numpy()]
-    names = queues.flatten()
-    topics = string_array(identity.topic).take(pa.array(owner))
-    wanted_slots = pa.array(identity.queue_offset[owner]).cast(pa.string())
+    queues, texts = queues.take(pa.array(rows)), texts.take(pa.array(rows)).flatten()
+    numbers = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
+    known = np.flatnonzero(numbers.to_numpy(zero_copy_only=False))
+    owner = rows[pc.list_parent_indices(queues).to_numpy()][known]
+    names = queues.flatten().take(pa.array(known))
+    slots = texts.take(pa.array(known)).cast(pa.int64()).to_numpy()
     light = pc.starts_with(names, LMQ_PREFIX).to_numpy(zero_copy_only=False)
-    queue_ids = np.where(light, 0, records.queue_id[owner])
-    hit = pc.and_(pc.equal(names, topics), pc.equal(slots.flatten(), wanted_slots))
-    hits = hit.to_numpy(zero_copy_only=False) & (queue_ids == identity.queue_id[owner])
-    result = np.zeros(len(records), np.bool_)
-    result[owner[hits.astype(np.bool_)]] = True
-    return result
+    return owner, names, np.where(light, np.int32(0), records.queue_id[owner]), slots
