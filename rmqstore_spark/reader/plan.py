@@ -10,13 +10,30 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit, ScanSplit, Split
+from rmqstore_spark.reader.keysearch import index_pieces
+from rmqstore_spark.reader.splits import (
+    KeySplit,
+    LogSplit,
+    QueueRange,
+    QueueSplit,
+    ScanSplit,
+    Split,
+)
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["PlanLimits", "average_size", "plan", "plan_by_commitlog", "plan_by_queue", "plan_scan"]
+__all__ = [
+    "PlanLimits",
+    "average_size",
+    "plan",
+    "plan_by_commitlog",
+    "plan_by_keys",
+    "plan_by_queue",
+    "plan_scan",
+]
 
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
+_LONG: Final = 16 << 20  # bytes of the log that are worth a split of their own
 
 
 @dataclass(frozen=True)
@@ -125,12 +142,42 @@ def plan_by_commitlog(
     return _along_the_log(_extents(store, ranges), limits)
 
 
-def _along_the_log(extents: list[_Extent], limits: PlanLimits) -> list[LogSplit]:
+def plan_by_keys(
+    store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
+) -> list[Split]:
+    """Splits for the messages of some ranges that have one of the keys they are read with.
+
+    Where index files answer, one split takes what they find; long stretches of the log without
+    an index are read whole, along the log, and are cut for that.
+    """
+    extents = _extents(store, ranges)
     if not extents:
         return []
-    begin, end = min(e.first for e in extents), max(e.last for e in extents)
-    pieces = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
-    edges = [begin + (end - begin) * k // pieces for k in range(pieces)] + [end]
+    at = store.log.unit_start(min(e.first for e in extents))
+    end = max(e.last for e in extents)
+    splits: list[Split] = []
+    for piece in index_pieces(store, at, end):
+        if piece.index is None and piece.end - piece.start >= _LONG:
+            splits += _key_split(extents, at, piece.start)
+            splits += _along_the_log(extents, limits, piece.start, piece.end)
+            at = piece.end
+    return splits + _key_split(extents, at, end)
+
+
+def _key_split(extents: list[_Extent], start: int, end: int) -> list[Split]:
+    inside = tuple(e.range for e in extents if e.first < end and e.last > start)
+    return [KeySplit(start, end, inside)] if inside and start < end else []
+
+
+def _along_the_log(
+    extents: list[_Extent], limits: PlanLimits, begin: int | None = None, end: int | None = None
+) -> list[LogSplit]:
+    if not extents:
+        return []
+    begin = min(e.first for e in extents) if begin is None else begin
+    end = max(e.last for e in extents) if end is None else end
+    count = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
+    edges = [begin + (end - begin) * k // count for k in range(count)] + [end]
     splits = []
     for start, stop in itertools.pairwise(edges):
         inside = tuple(e.range for e in extents if e.first < stop and e.last > start)

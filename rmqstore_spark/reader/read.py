@@ -21,7 +21,7 @@ from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.selection import Selection, TagFilter, portions
 from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit
 
-__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split"]
+__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split", "say_lost"]
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def _selections(
     start = wanted.start
     if not options.fail_on_data_loss and start < queue.min_offset:
         start = min(queue.min_offset, wanted.end)
-        _say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
+        say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
     for first in range(start, wanted.end, block):
         last = min(first + block, wanted.end)
         slots = np.arange(first, last)
@@ -109,7 +109,8 @@ def _selections(
         )
 
 
-def _say_lost(count: int, what: str) -> None:
+def say_lost(count: int, what: str) -> None:
+    """Log how many messages are left out because they have expired."""
     _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
 
 
@@ -154,7 +155,7 @@ class _Reader:
         if expired.any() and self._options.fail_on_data_loss:
             raise log.gone(int(portion.offsets[expired][0]))
         if expired.any():
-            _say_lost(int(expired.sum()), "the range")
+            say_lost(int(expired.sum()), "the range")
         if damaged.any():
             error = log.gone(int(portion.offsets[damaged][0]))
             if self._options.mode == "FAILFAST":

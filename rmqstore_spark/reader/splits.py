@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["LogSplit", "QueueRange", "QueueSplit", "ScanSplit", "Split"]
+__all__ = ["KeySplit", "LogSplit", "QueueRange", "QueueSplit", "ScanSplit", "Split"]
 
 
 @dataclass(frozen=True, order=True)
@@ -60,4 +60,23 @@ class ScanSplit:
         return self.end - self.start
 
 
-Split: TypeAlias = QueueSplit | LogSplit | ScanSplit
+@dataclass(frozen=True)
+class KeySplit:
+    """The messages of some queue ranges, from `start` to `end - 1` in the log, that have a key.
+
+    The keys are those of the options it is read with.
+
+    Attributes:
+        start: where a unit of the log begins (`CommitLog.unit_start`).
+    """
+
+    start: int
+    end: int
+    ranges: tuple[QueueRange, ...]
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+Split: TypeAlias = QueueSplit | LogSplit | ScanSplit | KeySplit

@@ -19,13 +19,23 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.reader import groups as progress
+from rmqstore_spark.reader import lookup
 from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.keysplit import read_key_split
 from rmqstore_spark.reader.logend import committed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.read import read_log_split, read_queue_split
 from rmqstore_spark.reader.scan import read_scan_split
-from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit, ScanSplit, Split
+from rmqstore_spark.reader.splits import (
+    KeySplit,
+    LogSplit,
+    QueueRange,
+    QueueSplit,
+    ScanSplit,
+    Split,
+)
 
 __all__ = ["Store", "Topic", "default_broker_name"]
 
@@ -338,7 +348,19 @@ class Store:
             return read_queue_split(self, split, options)
         if isinstance(split, LogSplit):
             return read_log_split(self, split, options)
+        if isinstance(split, KeySplit):
+            return read_key_split(self, split, options)
         return read_scan_split(self, split, options)
+
+    # ---- looking things up: functions of a store, documented where they are --------------------
+
+    query_by_key = lookup.query_by_key
+    query_by_msg_id = lookup.query_by_msg_id
+    query_by_uniq_key = lookup.query_by_uniq_key
+    query_by_time = lookup.query_by_time
+    groups = progress.groups
+    group_names = progress.group_names
+    delay_progress = progress.delay_progress
 
     def require_queues(self, purpose: str) -> None:
         """Refuse what cannot be done without queues.

@@ -1,0 +1,199 @@
+"""Consumer groups and delay levels: how far they have come, by the broker's own account.
+
+`config/consumerOffset.json`, `config/subscriptionGroup.json` and `config/delayOffset.json`
+(docs/format.md, "A store directory" and "Delayed messages"; upstream: ConsumerOffsetManager,
+SubscriptionGroupManager, ScheduleMessageService). What in them cannot be is skipped and logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqstore_spark.files.base import join
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["DelayProgress", "GroupOffset", "delay_progress", "group_names", "groups"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_OFFSET: Final = 2**63 - 1
+_MAX_QUEUE_ID: Final = 2**31 - 1
+_MAX_SHOWN: Final = 300  # characters of what is skipped
+_TOPIC_GROUP_SEPARATOR: Final = "@"
+_CONSUMER_OFFSETS: Final = "consumerOffset.json"
+_SUBSCRIPTION_GROUPS: Final = "subscriptionGroup.json"
+_DELAY_OFFSETS: Final = "delayOffset.json"
+
+
+@dataclass(frozen=True, order=True)
+class GroupOffset:
+    """How far a consumer group has come in one queue.
+
+    Attributes:
+        offset: the next queue offset that the group will consume.
+        max_offset: the queue's greatest offset, plus one; 0 where the store has no such queue.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has still to consume."""
+        return max(0, self.max_offset - self.offset)
+
+
+@dataclass(frozen=True, order=True)
+class DelayProgress:
+    """How far the messages of one delay level have been delivered.
+
+    Attributes:
+        level: 1 to 18, unless the broker was configured with more.
+        queue_id: of SCHEDULE_TOPIC_XXXX, where they wait.
+        offset: the next queue offset to be delivered.
+        max_offset: the queue's greatest offset, plus one.
+    """
+
+    level: int
+    queue_id: int
+    offset: int
+    max_offset: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that still wait."""
+        return max(0, self.max_offset - self.offset)
+
+
+def groups(store: Store) -> list[GroupOffset]:
+    """How far each consumer group has come in each queue.
+
+    Args:
+        store: whose `config/consumerOffset.json` is read.
+
+    Returns:
+        By group, topic and queue. A group without any offset is not there: see `group_names`.
+
+    Raises:
+        CorruptStoreError: neither the file nor its `.bak` is JSON.
+    """
+    skipped = _Skipped(store, _CONSUMER_OFFSETS)
+    latest = _latest(store)
+    found = []
+    for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped).items():
+        # As the broker has it: a name with more than one "@" is none.
+        topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
+        if not topic or not group or _TOPIC_GROUP_SEPARATOR in group:
+            skipped.add(f"{name!r} is not TOPIC@GROUP")
+        elif not isinstance(offsets, dict):
+            skipped.add(f"{name!r} has no offsets")
+        else:
+            found += [
+                GroupOffset(group, topic, queue_id, offset, latest(topic, queue_id))
+                for queue_id, offset in _numbers(offsets, 0, _MAX_QUEUE_ID, skipped).items()
+            ]
+    skipped.report()
+    return sorted(found)
+
+
+def group_names(store: Store) -> list[str]:
+    """All consumer groups that a store knows, those without any offset included.
+
+    Raises:
+        CorruptStoreError: a configuration file and its `.bak` are no JSON.
+    """
+    skipped = _Skipped(store, _SUBSCRIPTION_GROUPS)
+    table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable", skipped)
+    skipped.report()
+    return sorted({*table, *(found.group for found in groups(store))})
+
+
+def delay_progress(store: Store) -> list[DelayProgress]:
+    """How far the messages of each delay level have been delivered, by level.
+
+    Args:
+        store: whose `config/delayOffset.json` is read. Levels that have messages are given in any
+            case, those without an offset from 0 on.
+
+    Raises:
+        CorruptStoreError: neither the file nor its `.bak` is JSON.
+    """
+    skipped = _Skipped(store, _DELAY_OFFSETS)
+    latest = _latest(store)
+    table = _table(store, _DELAY_OFFSETS, "offsetTable", skipped)
+    offsets = _numbers(table, 1, _MAX_QUEUE_ID + 1, skipped)
+    for queue_id in store.directory.topology.queues.get(SCHEDULE_TOPIC, ()):
+        offsets.setdefault(queue_id + 1, 0)  # as a broker starts with it
+    skipped.report()
+    return [
+        DelayProgress(level, level - 1, offset, latest(SCHEDULE_TOPIC, level - 1))
+        for level, offset in sorted(offsets.items())
+    ]
+
+
+class _Skipped:
+    """Counts what is passed over in one file, so that it is logged in one line."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._path = join(store.path, "config", name)
+        self._count = 0
+        self._first = ""
+
+    def add(self, what: str) -> None:
+        self._first = self._first or what[:_MAX_SHOWN]
+        self._count += 1
+
+    def report(self) -> None:
+        if self._count:
+            _log.warning(
+                "Skipped %d entries of %s, the first: %s.", self._count, self._path, self._first
+            )
+
+
+def _table(store: Store, file: str, name: str, skipped: _Skipped) -> dict[str, Any]:
+    """A table of a configuration file; empty where there is none."""
+    config = store.directory.config(file)
+    if config is None:
+        return {}
+    table = config.get(name) if isinstance(config, dict) else None
+    if not isinstance(table, dict):
+        skipped.add(f"there is no {name}")
+        return {}
+    return table
+
+
+def _numbers(
+    table: Mapping[str, Any], least: int, greatest: int, skipped: _Skipped
+) -> dict[int, int]:
+    """Offsets by the number of a queue or level."""
+    found = {}
+    for key, offset in table.items():
+        is_number = key.isascii() and key.isdigit() and len(key) <= len(str(greatest))
+        if not is_number or not least <= int(key) <= greatest:
+            skipped.add(f"{key!r} is no number from {least} to {greatest}")
+        elif type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
+            skipped.add(f"{offset!r} is no offset")
+        else:
+            found[int(key)] = offset
+    return found
+
+
+def _latest(store: Store) -> Callable[[str, int], int]:
+    """Gives the greatest offset of a queue, plus one; 0 where there is no such queue."""
+    queues = store.directory.topology.queues
+
+    def latest(topic: str, queue_id: int) -> int:
+        if queue_id not in queues.get(topic, ()):
+            return 0
+        return store.queue(topic, queue_id).max_offset
+
+    return latest

@@ -1,0 +1,200 @@
+"""Messages looked up one by one: by key, by id, by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import OptionError, SegmentExpiredError
+from rmqstore_spark.layout.columns import COLUMNS, TIMESTAMP
+from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.record import Records
+from rmqstore_spark.reader.decoder import Decoder
+from rmqstore_spark.reader.keysearch import (
+    MAX_TIME,
+    KeySearch,
+    KeyWanted,
+    index_pieces,
+    known_topics,
+)
+from rmqstore_spark.reader.logend import record_head
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.splits import LogSplit, QueueRange
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["query_by_key", "query_by_msg_id", "query_by_time", "query_by_uniq_key"]
+
+_MAX_MILLIS: Final = (2**63 - 1) // 1000  # that microseconds can tell
+
+
+def query_by_key(
+    store: Store,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = MAX_TIME,
+    max_num: int | None = None,
+    options: ReadOptions = ReadOptions(),
+) -> pa.Table:
+    """Messages of a topic that have a key, in the order of the log.
+
+    All that the log still has, through the index or without it. Topic, queueId and queueOffset are
+    the record's own: messages that wait in SCHEDULE_TOPIC_XXXX, and the halves of transactions, are
+    found under those topics; rolled-back ones not at all.
+
+    Args:
+        store: where to look.
+        topic: the record's own topic.
+        key: its UNIQ_KEY, or one of its KEYS.
+        begin_ms: least storeTimestamp, milliseconds since the epoch.
+        end_ms: greatest storeTimestamp.
+        max_num: no more than so many of the newest.
+        options: columns, and so on. `tags` and `keys` narrow it down further.
+
+    Raises:
+        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+    """
+    wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
+    return _found(store, wanted, options, max_num)
+
+
+def query_by_uniq_key(
+    store: Store, topic: str | None, uniq_key: str, options: ReadOptions = ReadOptions()
+) -> pa.Table:
+    """Messages with a UNIQ_KEY, the id that their producer saw, in the order of the log.
+
+    Args:
+        store: where to look.
+        topic: the record's own topic. None for all that have queues or settings in the store;
+            in one without queues, where topics are not known, the log is read from end to end.
+        uniq_key: the id.
+        options: as in `query_by_key`.
+
+    Raises:
+        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+    """
+    topics: frozenset[str] | None = None
+    if topic is not None:
+        topics = frozenset({topic})
+    elif store.has_queues:
+        topics = known_topics(store)
+    wanted = KeyWanted(frozenset({uniq_key}), topics, uniq_only=True)
+    return _found(store, wanted, options, None)
+
+
+def _found(store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None) -> pa.Table:
+    if max_num is not None and max_num < 0:
+        raise OptionError(f"max_num is {max_num}: it is how many messages are wanted at most.")
+    while True:
+        begin = store.log.min_offset
+        try:
+            return _collected(store, wanted, options, max_num)
+        except SegmentExpiredError:
+            # What has expired since the store was listed is not looked for.
+            store.refresh(topology=False)
+            if store.log.min_offset == begin:
+                raise
+
+
+def _collected(
+    store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None
+) -> pa.Table:
+    decoder = Decoder(store.broker_name, options, store.log.place)
+    groups: list[list[pa.RecordBatch]] = []
+    rows = 0
+    for records in KeySearch(store, wanted, options).run(index_pieces(store)):
+        groups.append(list(decoder.decode(records, expected_offset=records.physical_offset)))
+        rows += sum(batch.num_rows for batch in groups[-1])
+        if max_num is not None and rows >= max_num:
+            break
+    table = _table([batch for group in reversed(groups) for batch in group], options)
+    return table if max_num is None else table.slice(max(0, rows - max_num))
+
+
+def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:
+    types = COLUMNS | ({"body": pa.string()} if options.body_as_text else {})
+    schema = pa.schema([(name, types[name]) for name in options.columns])
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def query_by_msg_id(store: Store, msg_id: str, options: ReadOptions = ReadOptions()) -> pa.Table:
+    """The message with an offset message id (the column msgId); none, if it is not in the store.
+
+    Args:
+        store: where to look.
+        msg_id: 32 or 56 hex characters. It tells the broker's address too: the same offset of
+            another broker is another message.
+        options: columns, and so on.
+
+    Raises:
+        OptionError: the text is no such id.
+        CorruptRecordError: its body is damaged, and the mode is FAILFAST.
+    """
+    wanted = decode_msg_id(msg_id)
+    offset = wanted.physical_offset
+    batches: list[pa.RecordBatch] = []
+    if store.log.min_offset <= offset < store.scan_end():
+        record = record_head(store.log, offset)
+        if record is not None and _store_host(record) == encode_host(wanted.host):
+            decoder = Decoder(store.broker_name, options, store.log.place)
+            batches += decoder.decode(record, expected_offset=np.array([offset]))
+    return _table(batches, options)
+
+
+def _store_host(record: Records) -> bytes:
+    at = int(record.store_host_at[0])
+    size = 20 if record.store_host_v6[0] else 8
+    return record.buffer[at : at + size].tobytes()
+
+
+def query_by_time(
+    store: Store,
+    topic: str,
+    queue_ids: Iterable[int] | None = None,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = MAX_TIME,
+    options: ReadOptions = ReadOptions(),
+) -> Iterator[pa.RecordBatch]:
+    """Messages of a topic that were stored in a span of time, in the order of the log.
+
+    Args:
+        store: where to look.
+        topic: the queues' topic.
+        queue_ids: their numbers; by default all.
+        begin_ms: least storeTimestamp, milliseconds since the epoch.
+        end_ms: greatest storeTimestamp.
+        options: columns, and so on.
+
+    Raises:
+        TopicNotFoundError: there is no such topic or queue.
+        SegmentExpiredError, CorruptStoreError: as `Store.read`.
+    """
+    # A topic that is not there is asked for its queue 0, which says so.
+    known = store.directory.topology.queues.get(topic, (0,))
+    numbers = known if queue_ids is None else queue_ids
+    ranges = []
+    for queue in [store.queue(topic, number) for number in numbers]:
+        start = queue.offset_at(begin_ms)
+        end = queue.offset_at(end_ms + 1) if end_ms < MAX_TIME else None
+        if start is not None:
+            last = queue.max_offset if end is None else end
+            ranges.append(QueueRange(topic, queue.queue_id, start, last))
+    columns = options.columns
+    if "storeTimestamp" not in columns:
+        options = replace(options, columns=(*columns, "storeTimestamp"))
+    begin, end = (pa.scalar(min(ms, _MAX_MILLIS) * 1000, TIMESTAMP) for ms in (begin_ms, end_ms))
+    for batch in store.read_split(LogSplit(0, store.log.file_end, tuple(ranges)), options):
+        # A broker's clock can go back: the search finds the span's ends, not all within is in it.
+        stored = batch["storeTimestamp"]
+        inside = pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
+        yield batch.filter(inside).select(list(columns))
