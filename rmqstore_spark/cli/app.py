@@ -1,0 +1,74 @@
+"""The command's entry: its commands by name, and how each of them ends."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rmqstore_spark import __version__
+from rmqstore_spark.cli.groups import groups
+from rmqstore_spark.cli.info import info
+from rmqstore_spark.cli.offsets import offsets
+from rmqstore_spark.cli.query import query
+from rmqstore_spark.cli.read import read
+from rmqstore_spark.cli.tail import tail
+from rmqstore_spark.cli.terminal import INTERRUPTED, ending
+from rmqstore_spark.cli.topics import topics
+from rmqstore_spark.cli.verify import verify
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """All commands; each ends as `ending` says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with ending():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="rmqstore",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Plain help needs no import of rich, and usage errors stay one line.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for command in (info, topics, groups, offsets, read, tail, query, verify):
+    app.command(command.__name__)(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rmqstore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _start(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version, and end."
+        ),
+    ] = False,
+) -> None:
+    """Look into a RocketMQ message store, read its messages, check it.
+
+    A store is a directory (storePathRootDir), live, copied or archived, or any URL of fsspec. It
+    is never changed, and no broker is needed.
+    """
+
+
+def main() -> None:
+    """Run the command with the process's arguments, and end the process."""
+    try:
+        app(prog_name="rmqstore")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

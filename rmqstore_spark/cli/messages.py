@@ -1,0 +1,55 @@
+"""From queue ranges to messages, in the order in which the broker stored them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.cli.printing import Printer
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.splits import QueueRange
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["MOST_ROWS", "read_options", "read_ranges"]
+
+MOST_ROWS: Final = 1_000
+"""Of one batch: a batch is printed when it is whole."""
+
+_WHOLE_LOG: Final = 1 << 62
+
+
+def read_options(
+    printer: Printer,
+    *,
+    tags: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    skip_damaged: bool = False,
+    skip_expired: bool = False,
+    most: int | None = None,
+) -> ReadOptions:
+    """How the reader is to read for a printer; `most` messages are needed."""
+    from rmqstore_spark.reader.options import ReadOptions
+
+    return ReadOptions(
+        columns=printer.columns,
+        mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
+        fail_on_data_loss=not skip_expired,
+        tags=frozenset(tags) if tags else None,
+        keys=frozenset(keys) if keys else None,
+        batch_rows=MOST_ROWS if most is None or tags or keys else min(most, MOST_ROWS),
+    )
+
+
+def read_ranges(
+    store: Store, ranges: Sequence[QueueRange], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The messages of some ranges; those of several queues in the order of the log."""
+    from rmqstore_spark.reader.splits import LogSplit, QueueSplit
+
+    if len(ranges) == 1:
+        yield from store.read_split(QueueSplit(ranges[0], 0), options)
+    elif ranges:
+        yield from store.read_split(LogSplit(0, _WHOLE_LOG, tuple(ranges)), options)

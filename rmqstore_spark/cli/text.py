@@ -1,0 +1,80 @@
+"""Text and bytes of strangers, made fit for a terminal and for JSON.
+
+Topics, properties, bodies, file names and the errors that quote them come from producers and from
+disk. Nothing of them may move the cursor, colour a terminal or turn its text around.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = ["body_text", "escaped", "json_text", "shortened", "show_time"]
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def escaped(text: str) -> str:
+    r"""The text with all that cannot be printed written as `\n`, `\x1b`, `\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(char if _is_safe(char) else _escape(char) for char in text)
+
+
+def _is_safe(char: str) -> bool:
+    # `isprintable` knows one space only.
+    return char.isprintable() or unicodedata.category(char) == "Zs"
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in _SHORT:
+        return _SHORT[char]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, cut to so many characters; what was cut shows as an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def body_text(body: bytes) -> str | None:
+    """A body as text; None where it is no UTF-8 or holds control characters.
+
+    Line ends and tabs are text.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text) else text
+
+
+def show_time(moment: datetime) -> str:
+    """A time as `2024-05-01T08:00:00.000Z`, which every option that takes a time understands."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON in which every character can be printed."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(
+        value, ensure_ascii=not _prints_unicode(), indent=indent, separators=separators
+    )
+    if text.isprintable():
+        return text
+    # Whatever may not be printed stands inside of a string, but for the line ends of `indent`.
+    return "".join(
+        char if char == "\n" or _is_safe(char) else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def _prints_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("_", "-") in ("utf-8", "utf8")
