@@ -28,15 +28,22 @@ __all__ = ["groups"]
 _COLUMNS = (
     Column("group", least=12),
     Column("topic", least=12),
-    Column("queueId", right=True),
+    Column("queue", right=True),
     Column("offset", right=True),
-    Column("maxOffset", right=True),
+    Column("max", right=True),
     Column("lag", right=True),
 )
 _TOTAL_COLUMNS = (
     Column("group", least=12),
     Column("topic", least=12),
     Column("queues", right=True),
+    Column("lag", right=True),
+)
+_DELAY_COLUMNS = (
+    Column("level", right=True),
+    Column("queue", right=True),
+    Column("offset", right=True),
+    Column("max", right=True),
     Column("lag", right=True),
 )
 _Group = typer.Option(
@@ -55,14 +62,17 @@ def groups(
     totals: Annotated[
         bool, typer.Option("--totals", help="A line for each topic of a group, not each queue.")
     ] = False,
+    delays: Annotated[
+        bool, typer.Option("--delays", help="The levels of delayed messages instead of groups.")
+    ] = False,
     as_json: AsJson = False,
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """List consumer groups: offset, end and lag of each queue.
+    """List consumer groups: how far they are, and their lag.
 
     They are as config/consumerOffset.json says, which a broker writes every few seconds. The JSON
-    has the progress of delayed messages too.
+    has the levels of delayed messages too.
     """
     with open_store(store_path, broker_name, commitlog_paths) as store:
         found = store.groups()
@@ -73,14 +83,17 @@ def groups(
             if (names is None or entry.group in names) and (not topics or entry.topic in topics)
         ]
         described = list(_by_group(chosen))
+        levels = [_delay(level) for level in store.delay_progress()]
         if as_json:
             document = {
                 "path": store.path,
                 "brokerName": store.broker_name,
                 "groups": described,
-                "delays": [_delay(level) for level in store.delay_progress()],
+                "delays": levels,
             }
             typer.echo(json_text(document, indent=2))
+        elif delays:
+            print_table(_DELAY_COLUMNS, [[str(n) for n in level.values()] for level in levels])
         elif not chosen:
             say(f"{store.path} knows no progress of consumer groups (config/consumerOffset.json).")
         elif totals:

@@ -46,7 +46,10 @@ def info(
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Show what a store is: kind, size, offsets, times, state, and what in it is passed over."""
+    """Show what a store is, and what state it is in.
+
+    Kind, size, offsets, times, topics, checkpoint, and what in it is passed over.
+    """
     with open_store(store_path, broker_name, commitlog_paths) as store:
         document = _describe(store)
     if as_json:

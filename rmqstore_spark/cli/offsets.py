@@ -68,10 +68,11 @@ def offsets(
     broker_names: Annotated[list[str] | None, _BrokerNames] = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Print offsets as the JSON that the options startingOffsets and endingOffsets take.
+    """Print offsets as the Spark source's options take them.
 
-    One store gives {"topic":{"0":23}}, several give {"topic":{"broker-a":{"0":23}}}. For a group
-    only the topics that it reads are printed.
+    That is the JSON of startingOffsets and endingOffsets. One store gives {"topic":{"0":23}},
+    several give {"topic":{"broker-a":{"0":23}}}. For a group only the topics that it reads are
+    printed.
     """
     if sum((earliest, latest, at is not None, group is not None)) > 1:
         raise OptionError("--earliest, --latest, --at and --group contradict each other: give one.")

@@ -24,6 +24,7 @@ _TABLE_BLOCK: Final = 1_000
 _MAIN_COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body",
 )  # fmt: skip
+_HEADINGS: Final = {"queueId": "queue", "queueOffset": "offset"}
 _LEAST: Final = {
     "topic": 8, "tags": 6, "keys": 8, "body": 12, "properties": 12, "msgId": 12, "uniqKey": 12,
     "brokerName": 8,
@@ -163,7 +164,8 @@ class _TablePrinter:
 def _heading(field: pa.Field) -> Column:
     import pyarrow as pa
 
-    return Column(field.name, pa.types.is_integer(field.type), _LEAST.get(field.name))
+    name = _HEADINGS.get(field.name, field.name)
+    return Column(name, pa.types.is_integer(field.type), _LEAST.get(field.name))
 
 
 def _cell(value: Any) -> str:

@@ -50,10 +50,12 @@ _UniqKey = typer.Option(
 _From = typer.Option(
     "--from",
     metavar="TIME",
-    help="Messages stored at or after: milliseconds or ISO-8601 (UTC).",
+    help="Messages stored at or after this time (milliseconds or ISO-8601).",
     show_default=False,
 )
-_To = typer.Option("--to", metavar="TIME", help="Messages stored before.", show_default=False)
+_To = typer.Option(
+    "--to", metavar="TIME", help="Messages stored before this time.", show_default=False
+)
 _Limit = typer.Option(
     "--limit",
     "-n",
@@ -81,7 +83,7 @@ def query(
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Find messages by --key, by --id, by --uniq-key, or by the time they were stored at.
+    """Find messages by key, by id, or by time.
 
     A key is looked up in the IndexFiles, and in the log where they have gaps. --from and --to can
     stand alone, or narrow --key.

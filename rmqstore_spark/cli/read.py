@@ -49,10 +49,16 @@ _EndOffset = typer.Option(
 _From = typer.Option(
     "--from",
     metavar="TIME",
-    help="Only what was stored at or after: milliseconds or ISO-8601 (UTC).",
+    help="Start each queue at its first message stored at or after this time (milliseconds or "
+    "ISO-8601).",
     show_default=False,
 )
-_To = typer.Option("--to", metavar="TIME", help="Only what was stored before.", show_default=False)
+_To = typer.Option(
+    "--to",
+    metavar="TIME",
+    help="End each queue before its first message stored at or after this time.",
+    show_default=False,
+)
 _Limit = typer.Option(
     "--limit",
     "-n",

@@ -54,7 +54,7 @@ def tail(
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Print the newest messages, and with -f those that are dispatched from then on."""
+    """Print the newest messages, and with -f those that come."""
     printer = make_printer(
         as_json=as_json,
         as_raw=as_raw,

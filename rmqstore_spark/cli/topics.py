@@ -61,9 +61,9 @@ _TOPIC_COLUMNS = (
 )
 _QUEUE_COLUMNS = (
     Column("topic", least=12),
-    Column("queueId", right=True),
-    Column("minOffset", right=True),
-    Column("maxOffset", right=True),
+    Column("queue", right=True),
+    Column("min", right=True),
+    Column("max", right=True),
     Column("messages", right=True),
 )
 
