@@ -1,0 +1,37 @@
+"""Makes `format("rmqstore")` known to Spark.
+
+When Spark meets a format that it does not know, it imports every top-level module whose name
+begins with `pyspark_` and registers its `DefaultSource`. One such module that fails breaks that for
+all formats, without saying why: so this one never raises. What is wrong with the installation is
+told when the format is used.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DefaultSource"]
+
+try:
+    from rmqstore_spark.datasource.source import RmqStoreDataSource as DefaultSource
+except Exception as _error:  # noqa: BLE001 - whatever is wrong must not reach Spark's discovery
+    _cause = f"{type(_error).__name__}: {_error}"
+    try:
+        from pyspark.sql.datasource import DataSource
+    except Exception:  # noqa: BLE001 - without pyspark nobody asks for a source
+        pass
+    else:
+
+        class DefaultSource(DataSource):  # type: ignore[no-redef]  # the stand-in for the source
+            """Takes the source's place, and says why it is not there."""
+
+            @classmethod
+            def name(cls) -> str:
+                """The name of the format."""
+                return "rmqstore"
+
+            def __init__(self, options: object) -> None:
+                """Say what is wrong."""
+                raise ImportError(
+                    f"rmqstore-spark is installed but cannot be imported ({_cause}). Install it "
+                    "with its dependencies for the Python that Spark runs (PYSPARK_PYTHON), on "
+                    "the driver and on every executor."
+                )

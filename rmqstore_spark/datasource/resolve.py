@@ -1,0 +1,213 @@
+"""From positions in the options to an offset of each queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from rmqstore_spark.datasource.offsets import QueueKey
+from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.positions import (
+    EARLIEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Earliest,
+    Latest,
+    OfGroup,
+    PerQueue,
+    Position,
+)
+from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.errors import DataLossError, OptionError
+
+__all__ = ["ending_offsets", "lose", "starting_offsets"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+_LISTED = 10
+
+
+def starting_offsets(queues: Sequence[ChosenQueue], options: Options) -> dict[QueueKey, int]:
+    """Find where to start each queue; never before its first message, nor past its end.
+
+    Raises:
+        OptionError: a position does not name all queues, or names others, or lies past an end.
+        DataLossError: messages from a position on have expired, and `failOnDataLoss` is set.
+    """
+    resolver = _Resolver(queues, options, options.starting, options.starting_option)
+    return {chosen.key: resolver.start(chosen) for chosen in queues}
+
+
+def ending_offsets(
+    queues: Sequence[ChosenQueue], options: Options, starts: Mapping[QueueKey, int]
+) -> dict[QueueKey, int]:
+    """Find where to end each queue; never past its end, nor before where it starts.
+
+    Raises:
+        OptionError: as `starting_offsets`, or a queue would start after its end.
+        DataLossError: a queue does not reach so far, and `failOnDataLoss` is set.
+    """
+    resolver = _Resolver(queues, options, options.ending, options.ending_option)
+    return {chosen.key: resolver.end(chosen, starts[chosen.key]) for chosen in queues}
+
+
+def lose(options: Options, text: str) -> None:
+    """Raise for a loss of messages, or log it where the user takes that.
+
+    Args:
+        text: what is lost, a sentence.
+
+    Raises:
+        DataLossError: `failOnDataLoss` is set.
+    """
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{text} Set failOnDataLoss=false to go on with what is there.")
+    _log.warning("failOnDataLoss=false: %s", text)
+
+
+class _Resolver:
+    """Finds the offsets of one position.
+
+    Args:
+        name: the option that says it.
+    """
+
+    def __init__(
+        self, queues: Sequence[ChosenQueue], options: Options, position: Position, name: str
+    ) -> None:
+        self._options = options
+        self._position = position
+        self._name = name
+        self._progress: dict[QueueKey, int] = {}
+        if isinstance(position, OfGroup):
+            self._progress = _group_progress(position.group, queues, name)
+        elif isinstance(position, AtOffsets):
+            _check_coverage(position.offsets, queues, name)
+        elif isinstance(position, AtTimes):
+            _check_coverage(position.timestamps, queues, name)
+
+    def start(self, chosen: ChosenQueue) -> int:
+        key, queue = chosen.key, chosen.queue
+        wanted = self._wanted(chosen)
+        if wanted is None:
+            if not isinstance(self._position, OfGroup) and not self._options.no_match_is_latest:
+                raise OptionError(
+                    f"{self._name}: {key} has no message stored at or after the given time. Give "
+                    "an earlier one, or startingOffsetsByTimestampStrategy=latest to start such "
+                    "queues at their end."
+                )
+            return queue.min_offset if isinstance(self._position, OfGroup) else queue.max_offset
+        if wanted > queue.max_offset:
+            text = f"{self._name} is {wanted} for {key}, which ends at {queue.max_offset}."
+            if not isinstance(self._position, OfGroup):
+                raise OptionError(f"{text} Give an offset of at most {queue.max_offset}.")
+            lose(self._options, f"{text} The queue was cut, or deleted and made anew.")
+            return queue.max_offset
+        if wanted < queue.min_offset:
+            lose(
+                self._options,
+                f"{queue.min_offset - wanted} messages of {key} have expired: {self._name} is "
+                f"{wanted}, and the queue begins at {queue.min_offset} now.",
+            )
+            return queue.min_offset
+        return wanted
+
+    def end(self, chosen: ChosenQueue, start: int) -> int:
+        key, queue = chosen.key, chosen.queue
+        wanted = self._wanted(chosen)
+        if wanted is None:
+            # No message that late, or nothing that the group has read.
+            wanted = start if isinstance(self._position, OfGroup) else queue.max_offset
+        if wanted > queue.max_offset:
+            lose(
+                self._options,
+                f"{self._name} is {wanted} for {key}, which ends at {queue.max_offset}.",
+            )
+            return queue.max_offset
+        if wanted < start:
+            if self._start_was_given(key):
+                raise OptionError(
+                    f"{key} would start after its end: {self._options.starting_option} gives "
+                    f"{start}, {self._name} gives {wanted}."
+                )
+            # It starts at its first message, and all before the end has expired.
+            return start
+        return wanted
+
+    def _wanted(self, chosen: ChosenQueue) -> int | None:
+        """Find the offset that the position means; None where it means none."""
+        key, queue, position = chosen.key, chosen.queue, self._position
+        if isinstance(position, Earliest):
+            return queue.min_offset
+        if isinstance(position, Latest):
+            return queue.max_offset
+        if isinstance(position, OfGroup):
+            return self._progress.get(key)
+        if isinstance(position, AtTime):
+            return queue.offset_at(position.timestamp)
+        if isinstance(position, AtTimes):
+            return queue.offset_at(_of(position.timestamps, key))
+        offset = _of(position.offsets, key)
+        if offset < 0:
+            return queue.min_offset if offset == EARLIEST else queue.max_offset
+        return offset
+
+    def _start_was_given(self, key: QueueKey) -> bool:
+        starting = self._options.starting
+        if isinstance(starting, AtOffsets):
+            return _of(starting.offsets, key) >= 0
+        return not isinstance(starting, Earliest)
+
+
+def _of(numbers: PerQueue, key: QueueKey) -> int:
+    found = numbers.get(key.broker, key.topic, key.queue_id)
+    if found is None:
+        raise OptionError(f"There is no position for {key}.")
+    return found
+
+
+def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str) -> None:
+    """Check that a JSON names the chosen queues and no others, as Kafka's source does."""
+    keys = [chosen.key for chosen in queues]
+    missing = [key for key in keys if numbers.get(*key) is None]
+    if missing:
+        raise OptionError(
+            f"{name} leaves out {_some(missing)}. Name every queue that is read, or choose the "
+            "queues by assign."
+        )
+    known = {(key.topic, broker, key.queue_id) for key in keys for broker in (key.broker, None)}
+    others = [
+        f"{topic}/{queue_id}" + (f" of {broker}" if broker is not None else "")
+        for topic, broker, queue_id in numbers.values
+        if (topic, broker, queue_id) not in known
+    ]
+    if others:
+        raise OptionError(
+            f"{name} names {_some(others)}, which this query does not read. It reads: "
+            f"{_some(keys)}."
+        )
+
+
+def _group_progress(
+    group: str, queues: Sequence[ChosenQueue], name: str
+) -> dict[QueueKey, int]:
+    stores = {chosen.key.broker: chosen.store for chosen in queues}
+    progress = {}
+    groups = set()
+    for broker, store in stores.items():
+        for entry in store.groups():
+            groups.add(entry.group)
+            if entry.group == group:
+                progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
+    if stores and group not in groups:
+        raise OptionError(
+            f"{name}: there is no consumer group {group!r}. There are: {_some(sorted(groups))}."
+        )
+    return progress
+
+
+def _some(names: Iterable[object]) -> str:
+    listed = [str(name) for name in names]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return (", ".join(listed[:_LISTED]) or "none") + more
