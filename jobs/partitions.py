@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -79,7 +80,7 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Re
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in itertools.pairwise(starts):
         # One `take` each: slices of a common one would keep it in memory as long as any lives.
         yield partition(int(ordered[start])), batch.take(pa.array(order[start:end]))
 

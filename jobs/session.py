@@ -32,7 +32,7 @@ def start_session(app_name: str) -> SparkSession:
     from pyspark import cloudpickle
     from pyspark.sql import SparkSession
 
-    cloudpickle.register_pickle_by_value(jobs)
+    cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]
     # Dates and times are UTC in all that the jobs write and print.
     builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
     return builder.getOrCreate()

@@ -1,0 +1,37 @@
+"""What a job says when it fails."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+from rmqstore_spark.errors import RmqStoreError
+
+__all__ = ["run_job"]
+
+# Spark hands on what a Python process of its own raised as text: a traceback and this line.
+_OURS = re.compile(r"^(?:\S+: )?rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+
+
+def run_job(body: Callable[[], int | None]) -> int:
+    """Run a job; an error that says what to do is printed without a traceback.
+
+    Returns:
+        The exit code: what the body gives (None is 0), or 1 for an error.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        return body() or 0
+    except RmqStoreError as error:
+        text = str(error)
+    except PySparkException as error:
+        found = _OURS.findall(str(error))
+        if not found:
+            raise
+        text = found[-1]
+    except KeyboardInterrupt:
+        text = "interrupted"
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return 1
