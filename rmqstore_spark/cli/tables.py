@@ -6,6 +6,7 @@ an ellipsis. Elsewhere columns are as wide as their values, and nothing is colou
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,7 +59,7 @@ class Table:
 
     def _widths(self) -> list[int]:
         widths = list(self._needed)
-        if not self._console.is_terminal:
+        if not sys.stdout.isatty():
             return widths
         excess = sum(widths) + _GAP * (len(widths) - 1) - self._console.width
         while excess > 0:
@@ -90,7 +91,7 @@ class Table:
                 cell.pad_right(width - cell.cell_len)
             line.append_text(cell).append(" " * _GAP)
         line.rstrip()
-        if self._console.is_terminal:
+        if sys.stdout.isatty():
             line.truncate(self._console.width, overflow="ellipsis")
         self._console.print(line, soft_wrap=True)
 
@@ -108,7 +109,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     lines = [(name, escaped(value)) for name, value in facts]
     margin = max(_cells(name) for name, _ in lines) + _GAP
-    room = max(console.width - margin, 20) if console.is_terminal else None
+    room = max(console.width - margin, 20) if sys.stdout.isatty() else None
     for name, value in lines:
         text = Text(value)
         parts = text.wrap(console, room) if room else [text]
