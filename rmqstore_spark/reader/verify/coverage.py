@@ -1,0 +1,63 @@
+"""Which entries of queues and index files were found to be right, as ranges of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Coverage"]
+
+_MOST_RANGES: Final = 4096
+
+I8 = npt.NDArray[np.int64]
+
+
+class Coverage:
+    """Ranges of numbers per file or queue.
+
+    What is not covered is looked at again, so a range may be forgotten: where a file has too many
+    of them, those that are farthest back stay and new ones are left out.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+
+    def add(self, owner: int, start: int, end: int) -> None:
+        """Cover `start` to `end - 1` of one owner."""
+        ranges = self._ranges.setdefault(owner, [])
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        elif len(ranges) < _MOST_RANGES:
+            ranges.append((start, end))
+
+    def add_numbers(self, owners: npt.NDArray[np.integer], numbers: I8) -> None:
+        """Cover single numbers, of which those of one owner come one behind the other."""
+        if not len(numbers):
+            return
+        breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(owners) != 0)) + 1
+        firsts = np.concatenate([[0], breaks])
+        lasts = np.concatenate([breaks, [len(numbers)]]) - 1
+        for owner, start, end in zip(
+            owners[firsts].tolist(), numbers[firsts].tolist(), numbers[lasts].tolist(), strict=True
+        ):
+            self.add(owner, start, end + 1)
+
+    def merge(self, other: Coverage) -> None:
+        """Cover what another one covers."""
+        for owner, ranges in other._ranges.items():
+            for start, end in ranges:
+                self.add(owner, start, end)
+
+    def missing(self, owner: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The ranges of `start` to `end - 1` that are not covered, ascending."""
+        for covered, until in sorted(self._ranges.get(owner, [])):
+            if covered > start:
+                yield start, min(covered, end)
+            start = max(start, until)
+            if start >= end:
+                return
+        if start < end:
+            yield start, end

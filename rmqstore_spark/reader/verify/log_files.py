@@ -1,0 +1,85 @@
+"""Names and sizes of the files of a log, and what else lies among them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.verify.findings import Findings
+from rmqstore_spark.reader.verify.report import TornTail
+from rmqstore_spark.reader.verify.snapshot import TailUnit
+from rmqstore_spark.reader.walk import next_record
+
+__all__ = ["check_segments", "check_tail"]
+
+_CHUNK = 4 << 20
+
+
+def check_segments(segments: Segments, findings: Findings, kind: str, *, unit: int = 1) -> None:
+    """Check the files of a log: all are of one size, they follow one another, nothing is between.
+
+    A broker refuses to start where that is not so.
+
+    Args:
+        kind: of the problems.
+        unit: bytes of an entry, of which a file holds a whole number.
+    """
+    for stray in segments.strays:
+        findings.error("stray-file", (stray.path, None), f"{stray.reason}: a broker refuses it")
+    size = segments.segment_size
+    if not size:
+        return
+    for segment in segments.odd_sizes:
+        findings.error(
+            kind, (segment.path, None),
+            f"the file is not as long as the first one ({size} bytes): a broker refuses it",
+        )  # fmt: skip
+    last = segments[-1]
+    if last.size != size:
+        say = findings.note if last.size < size else findings.error
+        say(
+            kind, (last.path, last.size),
+            f"the last file has {last.size} bytes, the first one {size}: a broker refuses it",
+        )  # fmt: skip
+    for start, end in segments.gaps:
+        place = ", ".join(segments.folders), None
+        findings.error(kind, place, f"no file holds the log from {start} to {end}")
+    for segment in segments:
+        if segment.start % size or segment.start % unit:
+            findings.error(
+                kind, (segment.path, None),
+                f"the name is no multiple of the files' size ({size} bytes)",
+            )  # fmt: skip
+
+
+def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
+    """Look at what the files hold behind the end of the log: nothing, or a crash's leftovers."""
+    segments = log.dledger if log.dledger is not None else log.plain
+    last, at = -1, unit.start
+    while at < unit.end:
+        buffer = np.empty(min(_CHUNK, unit.end - at), np.uint8)
+        try:
+            filled = segments.read_into(at, buffer)
+        except SegmentExpiredError:  # a file that should follow is missing
+            following = segments.starts[segments.starts > at]
+            if not len(following):
+                break
+            at = int(following[0])
+            continue
+        data = buffer[:filled]
+        if data.any():
+            last = at + int(np.flatnonzero(data)[-1])
+        at += filled
+    if last < 0:
+        return
+    segment = segments.locate(unit.start)
+    findings.torn_tail = TornTail(
+        unit.start,
+        segment.path,
+        unit.start - segment.start,
+        last + 1 - unit.start,
+        unit.cause,
+        next_record(log, unit.start) is not None,
+    )

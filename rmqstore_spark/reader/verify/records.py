@@ -1,0 +1,194 @@
+"""What can be said of CommitLog records by themselves (docs/format.md, "A CommitLog record")."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_SHIFT,
+    COMPRESSION_ZLIB,
+    TRANSACTION_PREPARED_TYPE,
+    TRANSACTION_ROLLBACK_TYPE,
+    is_safe_folder_name,
+    is_safe_topic_name,
+)
+from rmqstore_spark.layout.record import crc_property_mismatch
+from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
+from rmqstore_spark.reader.verify.batch import LogBatch
+from rmqstore_spark.reader.verify.findings import Findings
+
+__all__ = ["RecordChecker"]
+
+_KNOWN_FLAGS: Final = 0x7FF
+_MAX_PORT: Final = 0xFFFF
+
+
+class RecordChecker:
+    """Checks batch after batch of a log.
+
+    Args:
+        findings: takes what is found.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._newest = 0
+        self._topics: dict[str, str] = {}
+
+    def check(self, batch: LogBatch) -> None:
+        """Check records that hold together."""
+        records = batch.records
+        crc = records.body_crc_mismatch()
+        self._findings.each(
+            "error", "body-crc", crc, batch.place,
+            lambda row: f"the body does not match its bodyCRC {int(records.body_crc[row])}",
+        )  # fmt: skip
+        self._findings.each(
+            "error", "record-crc", crc_property_mismatch(records), batch.place,
+            "the record does not match its CRC property",
+        )  # fmt: skip
+        self._check_flags(batch)
+        self._check_numbers(batch)
+        self._check_hosts(batch)
+        self._check_topics(batch)
+        self._check_times(batch)
+        self._check_properties(batch)
+
+    def _check_flags(self, batch: LogBatch) -> None:
+        flags = batch.records.sys_flag
+        if not flags.any():
+            return
+        kind = (flags & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
+        unknown = (flags & ~_KNOWN_FLAGS) != 0
+        unknown |= ((flags & COMPRESSED_FLAG) != 0) & (kind > COMPRESSION_ZLIB)
+        self._findings.each(
+            "error", "sys-flag", unknown, batch.place,
+            lambda row: f"sysFlag {int(flags[row]):#x} has bits that no broker sets",
+        )  # fmt: skip
+
+    def _check_numbers(self, batch: LogBatch) -> None:
+        """Numbers that are never negative, and those that a pending transaction leaves zero."""
+        records = batch.records
+        self._never_negative(batch, "queueId", records.queue_id)
+        self._never_negative(batch, "queueOffset", records.queue_offset)
+        self._never_negative(batch, "reconsumeTimes", records.reconsume_times)
+        self._never_negative(batch, "storeTimestamp", records.store_timestamp)
+        pending = batch.transaction == TRANSACTION_PREPARED_TYPE
+        pending |= batch.transaction == TRANSACTION_ROLLBACK_TYPE
+        if pending.any():
+            self._findings.each(
+                "error", "field", pending & (records.queue_offset != 0), batch.place,
+                lambda row: "a prepared or rolled-back record has the queueOffset "
+                f"{int(records.queue_offset[row])}",
+            )  # fmt: skip
+
+    def _never_negative(self, batch: LogBatch, name: str, values: I4 | I8) -> None:
+        self._findings.each(
+            "error", "field", values < 0, batch.place, lambda row: f"{name} is {int(values[row])}"
+        )
+
+    def _check_hosts(self, batch: LogBatch) -> None:
+        records = batch.records
+        for name, at, wide in (
+            ("bornHost", records.born_host_at, records.born_host_v6),
+            ("storeHost", records.store_host_at, records.store_host_v6),
+        ):
+            ports = at + np.where(wide, 16, 4) if wide.any() else at + 4
+            high = records.buffer[ports] | records.buffer[ports + 1]
+            self._findings.each(
+                "error", "field", high != 0, batch.place, f"the port of {name} is over {_MAX_PORT}"
+            )
+
+    def _check_topics(self, batch: LogBatch) -> None:
+        odd: dict[int, str] = {}
+        for code, name in enumerate(batch.topics):
+            if name not in self._topics:
+                self._topics[name] = _severity_of(name)
+            if self._topics[name]:
+                odd[code] = self._topics[name]
+        for code, severity in odd.items():
+            name = batch.topics[code]
+            rows = batch.topic_codes == code
+            if severity == "error":
+                self._findings.each(
+                    "error", "topic-name", rows, batch.place,
+                    f"the topic {name!r} cannot be a folder's name",
+                )  # fmt: skip
+            else:  # said once
+                self._topics[name] = ""
+                place = batch.place(int(np.argmax(rows)))
+                self._findings.note("topic-name", place, f"a broker would refuse to take {name!r}")
+
+    def _check_times(self, batch: LogBatch) -> None:
+        times = batch.records.store_timestamp
+        newest = np.maximum.accumulate(np.concatenate([[self._newest], times]))
+        self._findings.each(
+            "note", "time-back", times < newest[:-1], batch.place,
+            lambda row: f"storeTimestamp is {int(newest[row] - times[row])} ms before that of an "
+            "earlier record",
+        )  # fmt: skip
+        self._newest = int(newest[-1])
+        self._findings.newest = max(self._findings.newest, self._newest)
+
+    def _check_properties(self, batch: LogBatch) -> None:
+        spans = batch.records.properties
+        joined = binary_array(spans)
+        _, offsets_buffer, data_buffer = joined.buffers()
+        data = np.frombuffer(data_buffer, np.uint8)
+        if not len(data):
+            return
+        offsets = np.frombuffer(offsets_buffer, np.int32, len(joined) + 1).astype(np.int64)
+        if data.max() >= 0x80:
+            self._findings.each(
+                "note", "properties", _not_utf8(joined, data, offsets), batch.place,
+                "the properties are not UTF-8",
+            )  # fmt: skip
+        if not data.min():
+            self._findings.each(
+                "note", "properties", _per_row(data == 0, offsets) > 0, batch.place,
+                "the properties hold zero bytes, as a write that was lost in part leaves them",
+            )  # fmt: skip
+        filled = offsets[1:] > offsets[:-1]
+        open_ended = filled & (data[np.maximum(offsets[1:] - 1, 0)] != 2)
+        pairs, separators = data == 1, data == 2
+        pieces = int(np.count_nonzero(separators)) + int(np.count_nonzero(open_ended))
+        if pieces == int(np.count_nonzero(pairs)):
+            return
+        dropped = _per_row(pairs, offsets) < _per_row(separators, offsets) + open_ended
+        self._findings.each(
+            "note", "properties", dropped, batch.place,
+            "some properties lack a name or a value, and are dropped by RocketMQ",
+        )  # fmt: skip
+
+
+def _severity_of(topic: str) -> str:
+    if not is_safe_folder_name(topic):
+        return "error"
+    return "" if is_safe_topic_name(topic) else "note"
+
+
+def _per_row(marks: npt.NDArray[np.bool_], offsets: I8) -> I8:
+    """How many marks lie between neighbouring offsets."""
+    running = np.concatenate([[0], np.cumsum(marks, dtype=np.int64)])
+    return running[offsets[1:]] - running[offsets[:-1]]
+
+
+def _not_utf8(joined: pa.Array[Any], data: U1, offsets: I8) -> npt.NDArray[np.bool_]:
+    """Which values are no UTF-8."""
+    bad = np.zeros(len(joined), np.bool_)
+    try:
+        joined.cast(pa.string())
+    except pa.ArrowInvalid:
+        wide = np.flatnonzero(_per_row(data >= 0x80, offsets))
+        for row in wide.tolist():
+            try:
+                str(joined[row].as_py(), "utf-8")
+            except UnicodeDecodeError:
+                bad[row] = True
+    return bad
