@@ -8,27 +8,27 @@ told when the format is used.
 
 from __future__ import annotations
 
+import contextlib
+
 __all__ = ["DefaultSource"]
 
 try:
     from rmqstore_spark.datasource.source import RmqStoreDataSource as DefaultSource
 except Exception as _error:  # noqa: BLE001 - whatever is wrong must not reach Spark's discovery
     _cause = f"{type(_error).__name__}: {_error}"
-    try:
+
+    with contextlib.suppress(Exception):  # without pyspark nobody asks for a source
         from pyspark.sql.datasource import DataSource
-    except Exception:  # noqa: BLE001 - without pyspark nobody asks for a source
-        pass
-    else:
 
         class DefaultSource(DataSource):  # type: ignore[no-redef]  # the stand-in for the source
             """Takes the source's place, and says why it is not there."""
 
             @classmethod
             def name(cls) -> str:
-                """The name of the format."""
+                """Name the format."""
                 return "rmqstore"
 
-            def __init__(self, options: object) -> None:
+            def __init__(self, options: object) -> None:  # noqa: ARG002 - Spark gives them
                 """Say what is wrong."""
                 raise ImportError(
                     f"rmqstore-spark is installed but cannot be imported ({_cause}). Install it "

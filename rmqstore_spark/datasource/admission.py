@@ -41,12 +41,13 @@ def share(backlogs: Sequence[int], limit: int) -> list[int]:
     return shares
 
 
-def rows_within(sizes: npt.NDArray[np.int32], budget: int) -> int:
-    """Count the entries from the first on that fit a number of bytes; one at least.
+def rows_within(sizes: npt.NDArray[np.int32], budget: int, least: int = 1) -> int:
+    """Count the entries from the first on that fit a number of bytes.
 
     Args:
         sizes: i4[n], n > 0, bytes of each entry's record.
         budget: bytes.
+        least: how many count in any case.
     """
     ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
-    return max(1, int(np.searchsorted(ends, budget, side="right")))
+    return max(least, int(np.searchsorted(ends, budget, side="right")))

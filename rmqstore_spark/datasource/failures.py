@@ -10,18 +10,20 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["host_name", "plain_errors", "plain_errors_of"]
+__all__ = ["host_name", "plain_errors", "plain_errors_of", "some"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 _log = logging.getLogger("rmqstore_spark")
+
+_LISTED = 30
 
 
 def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -53,3 +55,10 @@ def _plain(error: RmqStoreError) -> RmqStoreError:
 def host_name() -> str:
     """The name of this machine, for an error about what it cannot see."""
     return socket.gethostname()
+
+
+def some(names: Iterable[object]) -> str:
+    """List names in a sentence, the first ones where they are many."""
+    listed = [str(name) for name in names]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return (", ".join(listed[:_LISTED]) or "none") + more

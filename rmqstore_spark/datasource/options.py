@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rmqstore_spark.datasource.option_table import BATCH, BOTH, OPTIONS, STREAM, option_named
 from rmqstore_spark.datasource.positions import (
@@ -60,10 +60,10 @@ class Options:
     max_bytes_per_partition: int
     tags: frozenset[str] | None
     keys: frozenset[str] | None
-    plan_by: str
+    plan_by: Literal["auto", "queue", "commitlog"]
     decompress: bool
     check_crc: bool
-    mode: str
+    mode: Literal["FAILFAST", "DROPMALFORMED"]
 
 
 def check_options(given: Mapping[str, str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.datasource.positions import (
@@ -24,8 +25,6 @@ from rmqstore_spark.errors import DataLossError, OptionError
 __all__ = ["ending_offsets", "lose", "starting_offsets"]
 
 _log = logging.getLogger("rmqstore_spark")
-
-_LISTED = 10
 
 
 def starting_offsets(queues: Sequence[ChosenQueue], options: Options) -> dict[QueueKey, int]:
@@ -52,18 +51,20 @@ def ending_offsets(
     return {chosen.key: resolver.end(chosen, starts[chosen.key]) for chosen in queues}
 
 
-def lose(options: Options, text: str) -> None:
+def lose(options: Options, text: str, then: str = "") -> None:
     """Raise for a loss of messages, or log it where the user takes that.
 
     Args:
+        options: say which.
         text: what is lost, a sentence.
+        then: how it goes on, for the log.
 
     Raises:
         DataLossError: `failOnDataLoss` is set.
     """
     if options.fail_on_data_loss:
         raise DataLossError(f"{text} Set failOnDataLoss=false to go on with what is there.")
-    _log.warning("failOnDataLoss=false: %s", text)
+    _log.warning("failOnDataLoss=false: %s", f"{text} {then}".rstrip())
 
 
 class _Resolver:
@@ -173,7 +174,7 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
     missing = [key for key in keys if numbers.get(*key) is None]
     if missing:
         raise OptionError(
-            f"{name} leaves out {_some(missing)}. Name every queue that is read, or choose the "
+            f"{name} leaves out {some(missing)}. Name every queue that is read, or choose the "
             "queues by assign."
         )
     known = {(key.topic, broker, key.queue_id) for key in keys for broker in (key.broker, None)}
@@ -184,14 +185,11 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
     ]
     if others:
         raise OptionError(
-            f"{name} names {_some(others)}, which this query does not read. It reads: "
-            f"{_some(keys)}."
+            f"{name} names {some(others)}, which this query does not read. It reads: {some(keys)}."
         )
 
 
-def _group_progress(
-    group: str, queues: Sequence[ChosenQueue], name: str
-) -> dict[QueueKey, int]:
+def _group_progress(group: str, queues: Sequence[ChosenQueue], name: str) -> dict[QueueKey, int]:
     stores = {chosen.key.broker: chosen.store for chosen in queues}
     progress = {}
     groups = set()
@@ -202,12 +200,6 @@ def _group_progress(
                 progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
     if stores and group not in groups:
         raise OptionError(
-            f"{name}: there is no consumer group {group!r}. There are: {_some(sorted(groups))}."
+            f"{name}: there is no consumer group {group!r}. There are: {some(sorted(groups))}."
         )
     return progress
-
-
-def _some(names: Iterable[object]) -> str:
-    listed = [str(name) for name in names]
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    return (", ".join(listed[:_LISTED]) or "none") + more

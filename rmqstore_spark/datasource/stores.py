@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
@@ -15,9 +17,15 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
-__all__ = ["ChosenQueue", "check_topics", "chosen_queues", "open_stores"]
-
-_LISTED = 50
+__all__ = [
+    "ChosenQueue",
+    "OpenStore",
+    "StoreSpec",
+    "check_topics",
+    "chosen_queues",
+    "open_stores",
+    "wants_topic",
+]
 
 
 class ChosenQueue(NamedTuple):
@@ -28,61 +36,111 @@ class ChosenQueue(NamedTuple):
     queue: Queue
 
 
-def open_stores(options: Options) -> list[Store]:
+@dataclass(frozen=True)
+class StoreSpec:
+    """How to open a store again, elsewhere.
+
+    Args:
+        url: as `Store.open` takes it; absolute.
+        broker_name: the name that it goes by; None for its default.
+        commitlog_paths: where its log lies, if not in the store; absolute.
+    """
+
+    url: str
+    broker_name: str | None
+    commitlog_paths: tuple[str, ...] | None = None
+
+    def open(self) -> Store:
+        """Open the store."""
+        from rmqstore_spark.reader.store import Store
+
+        return Store.open(
+            self.url, broker_name=self.broker_name, commitlog_paths=self.commitlog_paths
+        )
+
+
+class OpenStore(NamedTuple):
+    """A store, and how to open it elsewhere."""
+
+    spec: StoreSpec
+    store: Store
+
+
+def open_stores(options: Options) -> list[OpenStore]:
     """Open the stores that `path` names, in its order.
 
     Raises:
         StoreNotFoundError: there is no store at a path, or nothing matches a glob.
         OptionError: `brokerNames` or `storePathCommitLog` do not fit the stores.
     """
-    from rmqstore_spark.reader.store import Store
+    from rmqstore_spark.reader.store import default_broker_name
 
     paths = [found for path in options.paths for found in _expand(path)]
-    names: Sequence[str | None] = options.broker_names or [None] * len(paths)
+    names: Sequence[str] = options.broker_names or [default_broker_name(path) for path in paths]
     if len(names) != len(paths):
         raise OptionError(
             f"Option brokerNames gives {len(names)} names for {len(paths)} stores: "
-            f"{_some(paths)}. Give one for each, in this order."
+            f"{some(paths)}. Give one for each, in this order."
         )
-    folders = options.commitlog_paths
-    if isinstance(folders, tuple) and len(paths) > 1:
-        raise OptionError(
-            f"Option storePathCommitLog names folders of one store, but there are {len(paths)}: "
-            'give it by broker, as {"broker-a":["/disk1/log","/disk2/log"]}.'
-        )
-    stores: dict[str, Store] = {}
+    by_name: dict[str, str] = {}
     for path, name in zip(paths, names, strict=True):
-        store = Store.open(path, broker_name=name)
-        own = folders.get(store.broker_name) if isinstance(folders, Mapping) else folders
-        if own is not None:
-            store = Store.open(path, broker_name=name, commitlog_paths=own)
-        other = stores.get(store.broker_name)
-        if other is not None:
+        if name in by_name:
             raise OptionError(
-                f"The stores {other.path} and {store.path} are both called {store.broker_name!r}: "
-                "name them by brokerNames."
+                f"The stores {by_name[name]} and {path} are both called {name!r}: name them by "
+                "brokerNames."
             )
-        stores[store.broker_name] = store
-    if isinstance(folders, Mapping):
-        for broker in folders:
-            if broker not in stores:
-                raise OptionError(
-                    f"Option storePathCommitLog names the broker {broker!r}; there are: "
-                    f"{_some(stores)}."
-                )
-    return list(stores.values())
+        by_name[name] = path
+    folders = _commitlog_folders(options, names)
+    specs = [
+        StoreSpec(path, name, folders.get(name)) for path, name in zip(paths, names, strict=True)
+    ]
+    return [OpenStore(spec, spec.open()) for spec in specs]
 
 
-def _expand(path: str) -> list[str]:
-    """Give the paths that a glob matches, sorted; any other path, made absolute, alone."""
+def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """By broker, the folders of those logs that do not lie in their stores."""
+    given = options.commitlog_paths
+    if given is None:
+        return {}
+    if isinstance(given, tuple):
+        if len(names) > 1:
+            raise OptionError(
+                "Option storePathCommitLog names folders of one store, but there are "
+                f"{len(names)}: give it by broker, as "
+                '{"broker-a":["/disk1/log","/disk2/log"]}.'
+            )
+        given = {names[0]: given}
+    for broker in given:
+        if broker not in names:
+            raise OptionError(
+                f"Option storePathCommitLog names the broker {broker!r}; there are: {some(names)}."
+            )
+    return {broker: tuple(map(_absolute, folders)) for broker, folders in given.items()}
+
+
+def _absolute(path: str) -> str:
+    """Make a local path absolute: tasks run in other folders than the driver does."""
     from rmqstore_spark.files.open import local_path
 
     local = local_path(path)
-    if local is None:
-        return _expand_remote(path) if glob.has_magic(path) and "::" not in path else [path]
-    # Tasks run in other folders than the driver does.
-    absolute = os.path.abspath(local)
-    if not glob.has_magic(local) or os.path.exists(absolute):
+    return path if local is None else os.path.abspath(local)
+
+
+def _expand(path: str) -> list[str]:
+    """Give the paths that a glob matches, sorted; any other path alone."""
+    from rmqstore_spark.files.open import local_path
+
+    absolute = _absolute(path)
+    if path.split("::")[-1].startswith("memory:"):
+        raise OptionError(
+            f"{path} is in the memory of one process, and Spark reads in others. Copy the store to "
+            "where all of them can see it."
+        )
+    if not glob.has_magic(path):
+        return [absolute]
+    if local_path(path) is None:
+        return [path] if "::" in path else _expand_remote(path)
+    if os.path.exists(absolute):
         return [absolute]
     return _matches(path, [found for found in sorted(glob.glob(absolute)) if os.path.isdir(found)])
 
@@ -113,16 +171,24 @@ def chosen_queues(options: Options, stores: Iterable[Store]) -> Iterator[ChosenQ
 
 
 def _chosen_ids(options: Options, topic: Topic) -> Sequence[int]:
+    if not wants_topic(options, topic.name):
+        return ()
+    if options.assign is None:
+        return topic.queue_ids
+    return [number for number in options.assign[topic.name] if number in topic.queue_ids]
+
+
+def wants_topic(options: Options, name: str) -> bool:
+    """Whether a query reads a topic (of `assign`, some of its queues)."""
+    from rmqstore_spark.layout.constants import is_system_topic
+
     if options.assign is not None:
-        assigned = options.assign.get(topic.name, ())
-        return [queue_id for queue_id in assigned if queue_id in topic.queue_ids]
+        return name in options.assign
     if options.topics is not None:
-        return topic.queue_ids if topic.name in options.topics else ()
-    if topic.is_system and not options.include_system:
-        return ()
-    if options.pattern is not None and not options.pattern.fullmatch(topic.name):
-        return ()
-    return topic.queue_ids
+        return name in options.topics
+    if is_system_topic(name) and not options.include_system:
+        return False
+    return options.pattern is None or options.pattern.fullmatch(name) is not None
 
 
 def check_topics(options: Options, stores: Sequence[Store]) -> None:
@@ -135,22 +201,16 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     for store in stores:
         for topic in store.topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
-    where = _some([str(store.path) for store in stores])
+    where = some([str(store.path) for store in stores])
     for name in [*(options.topics or ()), *(options.assign or ())]:
         if name not in existing:
             raise TopicNotFoundError(
-                f"There is no topic {name!r} in {where}. There are: {_some(sorted(existing))}."
+                f"There is no topic {name!r} in {where}. There are: {some(sorted(existing))}."
             )
     for name, queue_ids in (options.assign or {}).items():
         missing = sorted(set(queue_ids) - existing[name])
         if missing:
             raise TopicNotFoundError(
-                f"Topic {name!r} has no queue {_some(map(str, missing))} in {where}. It has: "
-                f"{_some(map(str, sorted(existing[name])))}."
+                f"Topic {name!r} has no queue {some(map(str, missing))} in {where}. It has: "
+                f"{some(map(str, sorted(existing[name])))}."
             )
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    return (", ".join(listed[:_LISTED]) or "none") + more

@@ -1,0 +1,133 @@
+"""A batch query: what it reads is fixed when it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.partitions import StorePartition, partitions_of, read_partition
+from rmqstore_spark.datasource.positions import Earliest, Latest
+from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
+from rmqstore_spark.datasource.schema import Projection
+from rmqstore_spark.datasource.stores import (
+    ChosenQueue,
+    OpenStore,
+    check_topics,
+    chosen_queues,
+    open_stores,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.reader.plan import PlanLimits
+    from rmqstore_spark.reader.splits import QueueRange, Split
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["RmqStoreReader"]
+
+
+class RmqStoreReader(DataSourceReader):
+    """Plans a batch query on the driver, and reads its partitions in the tasks.
+
+    Args:
+        options: of the query.
+        projection: the columns that are wanted.
+    """
+
+    def __init__(self, options: Options, projection: Projection) -> None:
+        self._options = options
+        self._projection = projection
+
+    @plain_errors
+    def partitions(self) -> list[StorePartition]:
+        """Plan the query: see `docs/options.md`, `planBy`."""
+        opened = open_stores(self._options)
+        try:
+            return partitions_of(
+                (of.spec, [[split] for split in splits])
+                for of, splits in zip(opened, plan_stores(self._options, opened), strict=True)
+            )
+        finally:
+            for of in opened:
+                of.store.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition."""
+        return read_partition(partition, self._options, self._projection)
+
+
+def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[Split]]:
+    """Plan each store of a batch query."""
+    check_topics(options, [of.store for of in opened])
+    with_queues = [of.store for of in opened if of.store.has_queues]
+    chosen = list(chosen_queues(options, with_queues))
+    ranges = _ranges(options, chosen)
+    total = sum(part.count for parts in ranges.values() for part in parts)
+    plans: list[Sequence[Split]] = []
+    for of in opened:
+        if not of.store.has_queues:
+            plans.append(_plan_scan(options, of.store))
+            continue
+        own = ranges.get(of.store.broker_name, [])
+        share = sum(part.count for part in own) / total if total else 0.0
+        plans.append(_plan_queues(options, of.store, own, _limits(options, share)))
+    return plans
+
+
+def _ranges(options: Options, chosen: Sequence[ChosenQueue]) -> dict[str, list[QueueRange]]:
+    from rmqstore_spark.reader.splits import QueueRange
+
+    starts = starting_offsets(chosen, options)
+    ends = ending_offsets(chosen, options, starts)
+    ranges: dict[str, list[QueueRange]] = {}
+    for key, start in starts.items():
+        ranges.setdefault(key.broker, []).append(
+            QueueRange(key.topic, key.queue_id, start, ends[key])
+        )
+    return ranges
+
+
+def _limits(options: Options, share: float) -> PlanLimits:
+    """Limits of one store's plan.
+
+    Args:
+        options: of the query.
+        share: how much of all that is read the store has, 0 to 1.
+    """
+    from rmqstore_spark.reader.plan import PlanLimits
+
+    least = options.min_partitions
+    return PlanLimits(
+        min_partitions=None if least is None else max(1, round(least * share)),
+        max_records=options.max_records_per_partition,
+        max_bytes=options.max_bytes_per_partition,
+    )
+
+
+def _plan_queues(
+    options: Options, store: Store, ranges: Sequence[QueueRange], limits: PlanLimits
+) -> Sequence[Split]:
+    from rmqstore_spark.reader.plan import plan, plan_by_keys
+
+    if options.keys is not None:
+        return plan_by_keys(store, ranges, limits)
+    return plan(store, ranges, limits, by=options.plan_by)
+
+
+def _plan_scan(options: Options, store: Store) -> Sequence[Split]:
+    """Plan the reading of a store that has nothing but its log."""
+    from rmqstore_spark.reader.plan import plan_scan
+
+    if options.plan_by == "queue":
+        store.require_queues("planBy=queue")
+    if not isinstance(options.starting, Earliest):
+        store.require_queues(options.starting_option)
+    if not isinstance(options.ending, Latest):
+        store.require_queues(options.ending_option)
+    topics = options.topics if options.assign is None else tuple(options.assign)
+    return plan_scan(store, None if topics is None else frozenset(topics))

@@ -1,0 +1,60 @@
+"""Rows of a store without queues: the log has them all, and a query wants some.
+
+The rows are those that queues would hold: a prepared or rolled-back record stands in none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.stores import wants_topic
+from rmqstore_spark.layout.constants import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT_TYPE,
+)
+
+__all__ = ["chosen_rows", "with_needed"]
+
+_NEEDED: Final = ("topic", "queueId", "sysFlag")
+
+
+def with_needed(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Add the columns that the choice of rows goes by."""
+    return columns + tuple(name for name in _NEEDED if name not in columns)
+
+
+def chosen_rows(
+    batch: pa.RecordBatch, options: Options, columns: tuple[str, ...]
+) -> pa.RecordBatch:
+    """Take the rows that a query wants.
+
+    Args:
+        batch: n rows with the columns of `with_needed`.
+        options: say which.
+        columns: those to give back, the first ones of the batch.
+    """
+    kinds = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
+    wanted = np.isin(kinds, (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE))
+    wanted &= _in_chosen_queue(batch, options)
+    return batch.filter(pa.array(wanted)).select(range(len(columns)))
+
+
+def _in_chosen_queue(batch: pa.RecordBatch, options: Options) -> npt.NDArray[np.bool_]:
+    topics = batch.column("topic").dictionary_encode()
+    codes = topics.indices.to_numpy()
+    names = topics.dictionary.to_pylist()
+    if options.assign is None:
+        chosen = np.array([wants_topic(options, name) for name in names], np.bool_)
+        return chosen[codes]
+    queue_ids = batch.column("queueId").to_numpy()
+    found = np.zeros(len(codes), np.bool_)
+    for code, name in enumerate(names):
+        if name in options.assign:
+            found |= (codes == code) & np.isin(queue_ids, options.assign[name])
+    return found

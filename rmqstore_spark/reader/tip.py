@@ -1,0 +1,119 @@
+"""A cheap look at whether a store's log has grown.
+
+Nobody tells a reader when a broker writes: the files are of full length from the start, and their
+times stand still while they are written through memory. But the bytes behind the last record
+change. So two places are remembered, with what stands there: behind the newest record that is known
+to be dispatched to a queue, and the end of what can be walked from there (it lies further on where
+records of other queues follow, and where stale bytes of an earlier life of the log look like
+records).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.plain import STOP_BLANK
+from rmqstore_spark.layout.record import walk_records
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["LogTip"]
+
+_HEAD: Final = 64  # up to and with storeTimestamp: another record differs somewhere in it
+_CHUNK: Final = 1 << 20
+_MAX_CHUNKS: Final = 16  # of one look: a long way is walked in several
+
+
+class LogTip:
+    """Remembers where a log ends, and tells when something was written there.
+
+    Args:
+        store: its log is looked at as it was listed last: a new file is seen after a `refresh`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._buffer = np.empty(_CHUNK, np.uint8)
+        dledger = store.directory.dledger_log()
+        self._checkpoint = dledger.checkpoint if dledger else None
+        self._committed = b""
+        self._dispatched = self._walked = store.log.min_offset
+        self._dispatched_head = self._walked_head = b""
+
+    def dispatched(self, offset: int) -> None:
+        """Take up where the newest record ends that is known to be in a queue."""
+        if offset != self._dispatched:
+            self._dispatched = offset
+            self._dispatched_head = self._head(offset)
+        if offset > self._walked:
+            self._walked, self._walked_head = offset, b""
+
+    def moved(self) -> bool:
+        """Whether something was written since the last call; the first one can say so too."""
+        if self._checkpoint is not None:
+            return self._committed_moved(self._checkpoint)
+        head = self._head(self._dispatched)
+        moved = head != self._dispatched_head
+        self._dispatched_head = head
+        head = self._head(self._walked)
+        if head != self._walked_head:
+            self._walked_head = head
+            moved = self._walk() or moved
+        return moved
+
+    def _head(self, offset: int) -> bytes:
+        """What stands at a place; nothing where no file holds it."""
+        try:
+            return self._store.log.read(offset, _HEAD)
+        except (SegmentExpiredError, CorruptStoreError):
+            return b""
+
+    def _walk(self) -> bool:
+        """Go on over whole records; tells whether there were any."""
+        begin = self._walked
+        for _ in range(_MAX_CHUNKS):
+            if not self._step():
+                break
+        if self._walked != begin:
+            # One that is met in the middle of the way is looked at again at the next call.
+            self._walked_head = b""
+        return self._walked != begin
+
+    def _step(self) -> bool:
+        log = self._store.log
+        self._walked = max(self._walked, log.min_offset)
+        segment = log.segment_at(self._walked)
+        if segment is None:
+            return False
+        room = min(segment.end - self._walked, _CHUNK)
+        try:
+            filled = log.read_into(self._walked, self._buffer[:room])
+        except (SegmentExpiredError, CorruptStoreError):
+            return False
+        walk = walk_records(self._buffer, 0, filled, self._walked)
+        at = segment.end if walk.stop == STOP_BLANK else self._walked + walk.at
+        if at == self._walked and len(walk.positions) == 0 and filled == _CHUNK:
+            at += self._large(filled)
+        moved = at != self._walked
+        self._walked = at
+        return moved
+
+    def _large(self, filled: int) -> int:
+        """The size of a record that is longer than the buffer; 0 where none begins there."""
+        size = int.from_bytes(self._buffer[:4].tobytes(), "big", signed=True)
+        own = int.from_bytes(self._buffer[28:36].tobytes(), "big", signed=True)
+        return size if size > filled and own == self._walked else 0
+
+    def _committed_moved(self, checkpoint: str) -> bool:
+        """A DLedger log counts up to what its checkpoint says is committed."""
+        try:
+            text = self._store.directory.files.read(checkpoint, 0, 4096)
+        except FileNotFoundError:
+            text = b""
+        moved = text != self._committed
+        self._committed = text
+        return moved
