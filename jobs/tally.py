@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["QueueName", "Tally"]
+__all__ = ["QueueName", "Tally", "describe_difference"]
 
 QueueName: TypeAlias = tuple[str, str, int]
 """Broker, topic, queue id."""
 
+_LISTED: Final = 10
+
 
 class Tally(Counter[QueueName]):
     """Rows by queue."""
+
+    @classmethod
+    def of(cls, tallies: Iterable[Tally]) -> Tally:
+        """Add several up."""
+        whole = cls()
+        for tally in tallies:
+            whole.update(tally)
+        return whole
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch.
@@ -47,3 +57,19 @@ class Tally(Counter[QueueName]):
         for broker, topic, queue_id, count in stored:
             tally[str(broker), str(topic), int(str(queue_id))] = int(str(count))
         return tally
+
+
+def describe_difference(planned: Tally, written: Tally, *, less_is_fine: bool) -> str:
+    """Say which queues have other than the planned rows; empty where none has.
+
+    Args:
+        less_is_fine: whether fewer rows than planned are no difference.
+    """
+    wrong = []
+    for name in sorted(planned.keys() | written.keys()):
+        wanted, count = planned[name], written[name]
+        if count > wanted or (count < wanted and not less_is_fine):
+            broker, topic, queue_id = name
+            wrong.append(f"{topic}/{queue_id} of {broker}: {count:,} of {wanted:,} rows")
+    more = f", and {len(wrong) - _LISTED:,} more queues" if len(wrong) > _LISTED else ""
+    return ", ".join(wrong[:_LISTED]) + more

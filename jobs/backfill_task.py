@@ -1,0 +1,84 @@
+"""What a task of the backfill does with one piece of work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from jobs import pieces
+from jobs.output import Attempt, Output
+from jobs.parquet_files import FileFormat, PartitionedWriter
+from jobs.tally import Tally
+from rmqstore_spark.datasource.options import parse_options
+from rmqstore_spark.datasource.partitions import read_partition
+from rmqstore_spark.datasource.schema import project
+from rmqstore_spark.errors import RmqStoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["BackfillTask"]
+
+
+@dataclass(frozen=True)
+class BackfillTask:
+    """Reads a piece and writes its files.
+
+    Args:
+        output: where to.
+        options: of the source.
+        schema: what to read.
+        columns: what to write of it.
+        file_format: how.
+        run: a name for this run.
+    """
+
+    output: Output
+    options: Mapping[str, str]
+    schema: StructType
+    columns: tuple[str, ...]
+    file_format: FileFormat
+    run: str
+
+    def __call__(self, item: tuple[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Make an attempt at a piece.
+
+        Args:
+            item: the piece's number and the piece, as JSON.
+
+        Returns:
+            The attempt, as JSON.
+
+        Raises:
+            RmqStoreError: the store cannot be read, or a file holds other than was written.
+        """
+        number, stored = item
+        piece = pieces.from_json(stored, self.run)
+        options = parse_options(self.options, streaming=False)
+        folder = self.output.new_attempt(number)
+        path = self.output.attempt_path(folder)
+        tally = Tally()
+        with PartitionedWriter(
+            self.output.fs,
+            path,
+            f"part-{number:05d}-{folder[-8:]}",
+            self.columns,
+            self.file_format,
+        ) as writer:
+            for batch in read_partition(piece, options, project(self.schema)):
+                tally.add(batch)
+                writer.write(batch)
+        for file in writer.finished:
+            self._check(f"{path}/{file.path}", file.rows)
+        attempt = Attempt(number, folder, tuple(writer.finished), tally)
+        self.output.finish_attempt(attempt)
+        return attempt.to_json()
+
+    def _check(self, path: str, rows: int) -> None:
+        with self.output.fs.open(path, "rb") as file:
+            found = pq.read_metadata(file).num_rows
+        if found != rows:
+            raise RmqStoreError(f"{path} should hold {rows:,} rows, but it holds {found:,}.")

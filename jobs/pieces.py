@@ -1,0 +1,84 @@
+"""Pieces of work as JSON, and what a plan says about the rows of each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from jobs.tally import Tally
+from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.reader.splits import (
+    KeySplit,
+    LogSplit,
+    QueueRange,
+    QueueSplit,
+    ScanSplit,
+    Split,
+)
+
+__all__ = ["from_json", "planned_rows", "to_json"]
+
+_KINDS: Final[dict[str, type[Split]]] = {
+    kind.__name__: kind for kind in (KeySplit, LogSplit, QueueSplit, ScanSplit)
+}
+
+
+def to_json(piece: StorePartition) -> dict[str, Any]:
+    """Bring a piece into a form for JSON."""
+    return {
+        "store": asdict(piece.store),
+        "splits": [[type(split).__name__, _fields(split)] for split in piece.splits],
+    }
+
+
+def _fields(split: Split) -> dict[str, Any]:
+    fields = asdict(split)
+    if isinstance(split, ScanSplit) and split.topics is not None:
+        fields["topics"] = sorted(split.topics)
+    return fields
+
+
+def from_json(stored: Mapping[str, Any], plan: str) -> StorePartition:
+    """Read a piece back.
+
+    Args:
+        plan: a name that all pieces of one run have in common, and no other run's.
+    """
+    spec = dict(stored["store"])
+    if spec["commitlog_paths"] is not None:
+        spec["commitlog_paths"] = tuple(spec["commitlog_paths"])
+    splits = [_split(kind, fields) for kind, fields in stored["splits"]]
+    return StorePartition(plan, StoreSpec(**spec), splits)
+
+
+def _split(kind: str, fields: Mapping[str, Any]) -> Split:
+    given = dict(fields)
+    if "range" in given:
+        given["range"] = QueueRange(**given["range"])
+    if "ranges" in given:
+        given["ranges"] = tuple(QueueRange(**each) for each in given["ranges"])
+    if given.get("topics") is not None:
+        given["topics"] = frozenset(given["topics"])
+    return _KINDS[kind](**given)
+
+
+def planned_rows(pieces: Iterable[StorePartition]) -> Tally | None:
+    """Count the rows of each queue that a plan covers, filters aside.
+
+    Returns:
+        None where nobody can know before they are read: in a store without queues.
+    """
+    ranges: set[tuple[str, QueueRange]] = set()
+    for piece in pieces:
+        for split in piece.splits:
+            if isinstance(split, ScanSplit):
+                return None
+            # Many stretches of a log share a range; the pieces of a queue are ranges of their own.
+            found = (split.range,) if isinstance(split, QueueSplit) else split.ranges
+            ranges.update((str(piece.store.broker_name), each) for each in found)
+    tally = Tally()
+    for broker, each in ranges:
+        tally[broker, each.topic, each.queue_id] += each.count
+    return tally
