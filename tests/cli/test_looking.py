@@ -68,9 +68,7 @@ def test_info_of_a_store_without_queues(
     assert document["queues"] == 0
 
 
-def test_info_names_what_it_passed_over(
-    rmqstore: Rmqstore, golden: Golden, tmp_path: Path
-) -> None:
+def test_info_names_what_it_passed_over(rmqstore: Rmqstore, golden: Golden, tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(golden("tiny") / "store", store)
     strays = [
@@ -224,9 +222,7 @@ def test_a_group_beyond_what_the_store_holds(
     assert f"{topic}/0" in ended.stderr
 
 
-def test_offsets_of_several_stores(
-    rmqstore: Rmqstore, store_of: StoreOf, golden: Golden
-) -> None:
+def test_offsets_of_several_stores(rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
     both = [*store_of("basic"), *store_of("live")]
     document = rmqstore("offsets", *both).document
     assert set(document["TopicTest"]) == {"basic"}
@@ -270,9 +266,7 @@ def test_offsets_are_what_the_options_take(rmqstore: Rmqstore, store_of: StoreOf
     assert two.offsets.get("basic", "LiveTopic", 0) is None
 
 
-def test_a_url_of_fsspec(
-    rmqstore: Rmqstore, golden: Golden, tmp_path: Path
-) -> None:
+def test_a_url_of_fsspec(rmqstore: Rmqstore, golden: Golden, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "tiny"), "zip", golden("tiny"))
     here = rmqstore("offsets", golden("tiny") / "store").document
     assert rmqstore("offsets", f"zip://store::{archive}").document == here
