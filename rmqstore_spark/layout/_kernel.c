@@ -203,7 +203,8 @@ static PyObject *walk(PyObject *self, PyObject *args)
 }
 
 enum { LONGS = 5, INTS = 14 };
-enum { OK = 0, SHORT = 1, MAGIC = 2, LENGTHS = 3 };
+enum { OK = 0, SHORT = 1, MAGIC = 2, LENGTHS = 3, BODY_CRC = 4, RECORD_CRC = 5 };
+enum { CHECK_BODY = 1, CHECK_RECORD = 2 };
 
 static int32_t parse_one(const uint8_t *p, int64_t room, int64_t *longs, int32_t *ints, Py_ssize_t n)
 {
@@ -286,6 +287,93 @@ static PyObject *parse(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     release(&views);
     Py_RETURN_NONE;
+}
+
+#define TRAILER 20 /* "__CRC32#", 0x01, ten digits with the least first, 0x02 */
+
+static int trailer_differs(const uint8_t *record, int32_t total, int32_t properties)
+{
+    const uint8_t *trailer = record + total - TRAILER;
+    if (properties < TRAILER || memcmp(trailer, "__CRC32#\x01", 9) != 0)
+        return 0;
+    uint32_t found = crc32_of(record, (size_t)(total - TRAILER)) & 0x7FFFFFFFu;
+    for (int i = 9; i < 19; i++, found /= 10)
+        if (trailer[i] != '0' + found % 10)
+            return 1;
+    return 0;
+}
+
+static PyObject *absorb(PyObject *self, PyObject *args)
+{
+    PyObject *o[9];
+    Py_ssize_t first, last, tail, rest_tail;
+    int checks;
+    if (!PyArg_ParseTuple(args, "OOOnniOnOnOOOO", &o[0], &o[1], &o[2], &first, &last, &checks,
+                          &o[3], &tail, &o[4], &rest_tail, &o[5], &o[6], &o[7], &o[8]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(buffer, const uint8_t, o[0], 0)
+    TAKE(positions, const int64_t, o[1], 0)
+    TAKE(rooms, const int32_t, o[2], 0)
+    TAKE(bodies, uint8_t, o[3], 1)
+    TAKE(rest, uint8_t, o[4], 1)
+    TAKE(body_at, int64_t, o[5], 1)
+    TAKE(rest_at, int64_t, o[6], 1)
+    TAKE(longs, int64_t, o[7], 1)
+    TAKE(ints, int32_t, o[8], 1)
+    Py_ssize_t n = positions_n;
+    REQUIRE(rooms_n == n && body_at_n == n && rest_at_n == n, SMALL)
+    REQUIRE(longs_n == LONGS * n && ints_n == INTS * n, SMALL)
+    REQUIRE(0 <= first && first <= last && last <= n && tail >= 0 && rest_tail >= 0, OUTSIDE)
+    int wanted = bodies_n > 0, full = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = first; i < last; i++) {
+        int32_t status = SHORT;
+        const uint8_t *p = buffer;
+        int64_t *l = longs + i;
+        int32_t *v = ints + i;
+        if (inside(positions[i], rooms[i], buffer_n)) {
+            p += positions[i];
+            status = parse_one(p, rooms[i], l, v, n);
+        }
+        if (status == OK && (checks & CHECK_RECORD) && trailer_differs(p, v[0], v[12 * n]))
+            status = RECORD_CRC;
+        if (status == OK && (checks & CHECK_BODY) &&
+            (crc32_of(p + v[7 * n], (size_t)v[8 * n]) & 0x7FFFFFFFu) != (uint32_t)v[2 * n])
+            status = BODY_CRC;
+        body_at[i] = tail;
+        rest_at[i] = rest_tail;
+        if (status != OK) {
+            for (int f = 0; f < LONGS; f++)
+                l[f * n] = 0;
+            for (int f = 0; f < INTS; f++)
+                v[f * n] = 0;
+            v[13 * n] = status;
+            continue;
+        }
+        v[13 * n] = OK;
+        int32_t head = v[7 * n], body = v[8 * n], behind = v[0] - head - body;
+        if (rest_tail > rest_n - head - behind || (wanted && tail > bodies_n - body)) {
+            full = 1;
+            break;
+        }
+        memcpy(rest + rest_tail, p, (size_t)head);
+        memcpy(rest + rest_tail + head, p + head + body, (size_t)behind);
+        rest_tail += head + behind;
+        v[9 * n] -= body;
+        v[11 * n] -= body;
+        if (wanted) {
+            memmove(bodies + tail, p + head, (size_t)body);
+            tail += body;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    release(&views);
+    if (full) {
+        PyErr_SetString(PyExc_ValueError, SMALL);
+        return NULL;
+    }
+    return Py_BuildValue("nn", tail, rest_tail);
 }
 
 /* ---- spans ------------------------------------------------------------------------------ */
@@ -819,6 +907,7 @@ static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
     {"walk", walk, METH_VARARGS, "See plain.walk."},
     {"parse", parse, METH_VARARGS, "See plain.parse."},
+    {"absorb", absorb, METH_VARARGS, "See plain.absorb."},
     {"gather", gather, METH_VARARGS, "See plain.gather."},
     {"crc32_spans", crc32_spans, METH_VARARGS, "See plain.crc32_spans."},
     {"spans_equal", spans_equal, METH_VARARGS, "See plain.spans_equal."},

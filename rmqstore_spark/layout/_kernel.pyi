@@ -1,3 +1,4 @@
+from rmqstore_spark.layout.plain import absorb as absorb
 from rmqstore_spark.layout.plain import crc32_spans as crc32_spans
 from rmqstore_spark.layout.plain import find_properties as find_properties
 from rmqstore_spark.layout.plain import format_hosts as format_hosts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 __all__ = [
+    "absorb",
     "crc32_spans",
     "find_properties",
     "format_hosts",
@@ -25,6 +27,7 @@ __all__ = [
     "parse",
     "pread_spans",
     "properties",
+    "record_crc_differs",
     "repair_utf8",
     "spans_equal",
     "split_spaces",
@@ -40,7 +43,11 @@ BLANK = 0xCBD43194
 MIN_RECORD = 91
 
 STOP_FULL, STOP_MORE, STOP_BLANK, STOP_BAD = range(4)
-OK, SHORT, BAD_MAGIC, BAD_LENGTHS = range(4)
+OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
+CHECK_BODY, CHECK_RECORD = 1, 2
+
+_TRAILER = 20  # "__CRC32#", 0x01, ten digits with the least first, 0x02
+_TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
 def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
@@ -175,6 +182,118 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     spans = (body_at, body, topic_at, topic, properties_at, length)
     for field, values in enumerate(spans, start=7):
         ints[field, rows] = values[good]
+
+
+def record_crc_differs(
+    buffer: U1,
+    positions: I8,
+    sizes: I4,
+    lengths: I4,
+    crc32: Callable[[U1, I8, I4, npt.NDArray[np.uint32]], object] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Which records fail the CRC of the whole record that 5.x can put behind them.
+
+    Args:
+        positions, sizes: n records.
+        lengths: bytes of the properties of each.
+        crc32: what computes checksums, `crc32_spans` by default.
+    """
+    bad = np.zeros(len(positions), np.bool_)
+    rows = np.flatnonzero(lengths >= _TRAILER)
+    at = positions[rows] + sizes[rows] - _TRAILER
+    # A glance at one byte first: hardly any store has the property at all.
+    hit = buffer[at] == _TRAILER_HEAD[0]
+    rows, at = rows[hit], at[hit]
+    if not len(rows):
+        return bad
+    trailers = np.lib.stride_tricks.sliding_window_view(buffer, _TRAILER)[at]
+    hit = (trailers[:, : len(_TRAILER_HEAD)] == _TRAILER_HEAD).all(axis=1)
+    rows, trailers = rows[hit], trailers[hit]
+    digits = trailers[:, len(_TRAILER_HEAD) : -1].astype(np.int64) - ord("0")
+    found = np.empty(len(rows), np.uint32)
+    (crc32 or crc32_spans)(buffer, positions[rows], sizes[rows] - _TRAILER, found)
+    stated = (digits * 10 ** np.arange(10)).sum(axis=1)
+    odd = ((digits < 0) | (digits > 9)).any(axis=1)
+    bad[rows] = odd | (stated != (found & np.uint32(0x7FFFFFFF)))
+    return bad
+
+
+def absorb(
+    buffer: U1,
+    positions: I8,
+    rooms: I4,
+    first: int,
+    last: int,
+    checks: int,
+    bodies: U1,
+    tail: int,
+    rest: U1,
+    rest_tail: int,
+    body_at: I8,
+    rest_at: I8,
+    longs: I8,
+    ints: I4,
+) -> tuple[int, int]:
+    """Read records `first` to `last - 1` as `parse` does, and part their bodies from the rest.
+
+    Args:
+        positions, rooms: n, as in `parse`.
+        checks: CHECK_BODY and CHECK_RECORD: what CRC to check; one that fails shows in the status.
+        bodies: where bodies are put, one behind the other from `tail` on; empty if unwanted. May be
+            `buffer` itself, if `tail` is not past the first record, and records do not overlap.
+        rest: where the records without their bodies are put, from `rest_tail` on.
+        body_at, rest_at: n out: where body and rest of each were put.
+        longs, ints: (5, n) and (14, n) out, as in `parse`, but with the places of topic and
+            properties as they are in `rest`.
+
+    Returns:
+        The new `tail` and `rest_tail`.
+    """
+    some = slice(first, last)
+    part_longs = np.empty((5, last - first), np.int64)
+    part_ints = np.empty((14, last - first), np.int32)
+    at = positions[some]
+    parse(buffer, at, rooms[some], part_longs, part_ints)
+    status = part_ints[13]
+    if checks & CHECK_BODY:
+        crc = np.empty(last - first, np.uint32)
+        crc32_spans(buffer, at + part_ints[7], part_ints[8], crc)
+        wrong = (crc & np.uint32(0x7FFFFFFF)).view(np.int32) != part_ints[2]
+        status[(status == OK) & wrong] = BAD_BODY_CRC
+    if checks & CHECK_RECORD:
+        wrong = record_crc_differs(buffer, at, part_ints[0], part_ints[12])
+        status[wrong] = BAD_RECORD_CRC
+    bad = status != OK
+    part_longs[:, bad] = 0
+    part_ints[:13, bad] = 0
+    total, head, body = part_ints[0], part_ints[7], part_ints[8]
+    begins = np.stack([at, at + head + body], axis=1).reshape(-1)
+    sizes = np.stack([head, total - head - body], axis=1).reshape(-1)
+    rest_ends = _append(buffer, begins, sizes, rest, rest_tail)
+    rest_at[some] = rest_ends[1::2] - (total - body)
+    if len(bodies):
+        ends = _append(buffer, at + head, body, bodies, tail)
+        body_at[some] = ends - body
+        tail = int(ends[-1]) if len(ends) else tail
+    else:
+        body_at[some] = tail
+    part_ints[9] -= body
+    part_ints[11] -= body
+    longs[:, some] = part_longs
+    ints[:, some] = part_ints
+    return tail, int(rest_ends[-1]) if len(rest_ends) else rest_tail
+
+
+def _append(buffer: U1, starts: I8, lengths: I4, out: U1, tail: int) -> I8:
+    """Copy spans one behind the other from a place in `out` on; gives where each ends."""
+    ends = tail + np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) - tail if len(ends) else 0
+    if tail + total > len(out):
+        raise ValueError("an output array is too small")
+    copy = np.empty(total, np.uint8)
+    gather(buffer, starts, lengths, np.empty(len(lengths) + 1, np.int32), copy)
+    out[tail : tail + total] = copy
+    return ends
 
 
 def _require_inside(buffer: U1, starts: I8, lengths: I4) -> None:

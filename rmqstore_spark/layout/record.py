@@ -11,7 +11,7 @@ CommitLog.DefaultAppendMessageCallback writes, MessageDecoder.decode reads).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from rmqstore_spark.layout.constants import (
     BLANK_SIZE,
     BORNHOST_V6_FLAG,
     MAGIC_BLANK,
-    PROPERTY_CRC32,
     STOREHOST_V6_FLAG,
 )
 from rmqstore_spark.layout.spans import I4, I8, U1, Spans
@@ -32,6 +31,7 @@ __all__ = [
     "MIN_RECORD_SIZE",
     "Records",
     "Walk",
+    "check_crcs",
     "crc_property_mismatch",
     "decode_records",
     "encode_blank",
@@ -42,12 +42,12 @@ MIN_RECORD_SIZE: Final = 91
 MAX_RECORD_SIZE: Final = 1 << 24
 """No broker writes a larger one (bodies are limited to 4 MiB unless configured otherwise)."""
 
-_TRAILER_SIZE: Final = 20  # "__CRC32#", 0x01, ten digits, 0x02
-
 STATUS_TEXT: Final = {
     plain.SHORT: "a record's size is below the least possible or past what is left",
     plain.BAD_MAGIC: "there is no record here (unknown magic code)",
     plain.BAD_LENGTHS: "the lengths inside a record do not add up to its size",
+    plain.BAD_BODY_CRC: "a body does not match its bodyCRC",
+    plain.BAD_RECORD_CRC: "a record does not match its CRC property",
 }
 
 
@@ -60,12 +60,16 @@ class Records:
         positions: n, where each record starts in the buffer.
         longs: (5, n) int64, see `plain.parse`.
         ints: (14, n) int32, see `plain.parse`.
+        bodies: n spans, where the bodies are if they were parted from the rest of the records.
+        crc_checked: what CRCs are to be checked has been, and the status tells.
     """
 
     buffer: U1
     positions: I8
     longs: I8
     ints: I4
+    bodies: Spans | None = None
+    crc_checked: bool = False
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -73,7 +77,8 @@ class Records:
     def take(self, rows: npt.NDArray[np.int64]) -> Records:
         """The records of some rows, in that order."""
         longs, ints = np.take(self.longs, rows, axis=1), np.take(self.ints, rows, axis=1)
-        return Records(self.buffer, self.positions[rows], longs, ints)
+        bodies = self.bodies.take(rows) if self.bodies is not None else None
+        return Records(self.buffer, self.positions[rows], longs, ints, bodies, self.crc_checked)
 
     @property
     def queue_offset(self) -> I8:
@@ -131,7 +136,7 @@ class Records:
     @property
     def body(self) -> Spans:
         """The stored bytes of the bodies."""
-        return self._spans(7)
+        return self._spans(7) if self.bodies is None else self.bodies
 
     @property
     def topic(self) -> Spans:
@@ -183,31 +188,32 @@ def decode_records(buffer: U1, positions: I8, rooms: I4) -> Records:
     return Records(buffer, positions, longs, ints)
 
 
+def check_crcs(records: Records, *, bodies: bool) -> Records:
+    """Check CRCs of sound records; the status of the result tells which fail.
+
+    Args:
+        bodies: check the bodies' too, not only those of whole records that have one.
+    """
+    ints = records.ints.copy()
+    status = ints[13]
+    if bodies:
+        status[(status == plain.OK) & records.body_crc_mismatch()] = plain.BAD_BODY_CRC
+    status[(records.status == plain.OK) & crc_property_mismatch(records)] = plain.BAD_RECORD_CRC
+    return replace(records, ints=ints, crc_checked=True)
+
+
 def crc_property_mismatch(records: Records) -> npt.NDArray[np.bool_]:
     """Which records fail the CRC of the whole record that 5.x can put behind them.
 
     Records without that property never do. See docs/format.md, "What 5.x does differently".
     """
-    bad = np.zeros(len(records), np.bool_)
-    ends = records.positions + records.store_size
-    rows = np.flatnonzero(records.properties.lengths >= _TRAILER_SIZE)
-    if not len(rows):
-        return bad
-    head = np.frombuffer(f"{PROPERTY_CRC32}\x01".encode(), np.uint8)
-    trailers = np.lib.stride_tricks.sliding_window_view(records.buffer, _TRAILER_SIZE)
-    # A glance at one byte first: hardly any store has the property at all.
-    rows = rows[records.buffer[ends[rows] - _TRAILER_SIZE] == head[0]]
-    rows = rows[(trailers[ends[rows] - _TRAILER_SIZE, : len(head)] == head).all(axis=1)]
-    if not len(rows):
-        return bad
-    digits = trailers[ends[rows] - _TRAILER_SIZE, len(head) : len(head) + 10].astype(np.int64) - 48
-    stated = (digits * 10 ** np.arange(10)).sum(axis=1)
-    covered = Spans(
-        records.buffer, records.positions[rows], records.store_size[rows] - _TRAILER_SIZE
+    return plain.record_crc_differs(
+        records.buffer,
+        records.positions,
+        records.store_size,
+        records.properties.lengths,
+        kernel.active.crc32_spans,
     )
-    found = covered.crc32() & np.uint32(0x7FFFFFFF)
-    bad[rows] = ((digits < 0) | (digits > 9)).any(axis=1) | (found != stated)
-    return bad
 
 
 @dataclass(frozen=True)

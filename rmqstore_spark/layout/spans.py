@@ -29,18 +29,20 @@ class Spans:
         buffer: uint8.
         starts: n byte offsets.
         lengths: n byte counts; -1 for no value.
+        settled: the buffer will not be written to again: an array may share it.
     """
 
     buffer: U1
     starts: I8
     lengths: I4
+    settled: bool = False
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Spans:
         """The spans of some rows, in that order."""
-        return Spans(self.buffer, self.starts[rows], self.lengths[rows])
+        return Spans(self.buffer, self.starts[rows], self.lengths[rows], self.settled)
 
     def equal(self, other: Spans) -> npt.NDArray[np.bool_]:
         """Which spans hold the same bytes as their partners."""
@@ -95,7 +97,19 @@ def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.B
 
 
 def binary_array(spans: Spans) -> pa.BinaryArray:
-    """The spans' bytes as an Arrow binary array."""
+    """The spans' bytes as an Arrow binary array.
+
+    Of a settled buffer in which they lie one behind the other, nothing is copied.
+    """
+    if spans.settled and len(spans) and spans.lengths.min() >= 0:
+        ends = spans.starts + spans.lengths
+        if (ends[:-1] == spans.starts[1:]).all():
+            first = int(spans.starts[0])
+            offsets = np.append(spans.starts, ends[-1:]) - first
+            data = pa.py_buffer(spans.buffer).slice(first, int(ends[-1]) - first)
+            return pa.Array.from_buffers(
+                pa.binary(), len(spans), [None, pa.py_buffer(offsets.astype(np.int32)), data]
+            )
     validity, offsets, data = _gather(spans)
     return pa.Array.from_buffers(pa.binary(), len(spans), [validity, pa.py_buffer(offsets), data])
 

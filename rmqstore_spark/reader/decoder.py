@@ -30,7 +30,7 @@ from rmqstore_spark.layout.properties import find_properties, split_keys
 from rmqstore_spark.layout.record import (
     STATUS_TEXT,
     Records,
-    crc_property_mismatch,
+    check_crcs,
 )
 from rmqstore_spark.layout.spans import I4, I8, Spans, string_array, text_pool
 from rmqstore_spark.reader.options import ReadOptions
@@ -79,6 +79,8 @@ class Decoder:
         Raises:
             CorruptRecordError: one is damaged and the mode is FAILFAST.
         """
+        if self._options.check_crc and not records.crc_checked:
+            records = check_crcs(records, bodies="body" in self._options.columns)
         good = np.ones(len(records), np.bool_)
         for bad, cause in self._problems(records, expected_offset, expected_size, identity):
             new = bad & good
@@ -142,12 +144,6 @@ class Decoder:
                     "a record is not the message of its queue entry (topic, queueId, queueOffset)",
                 )
             )
-        if self._options.check_crc:
-            if "body" in self._options.columns:
-                found.append((records.body_crc_mismatch(), "a body does not match its bodyCRC"))
-            found.append((
-                crc_property_mismatch(records), "a record does not match its CRC property"
-            ))  # fmt: skip
         return found
 
     def _reject(self, offsets: I8, cause: str) -> None:

@@ -38,7 +38,7 @@ class ReadOptions:
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     batch_rows: int = 10_000
-    batch_bytes: int = 4 << 20
+    batch_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in COLUMNS]

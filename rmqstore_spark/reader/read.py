@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from rmqstore_spark.errors import SegmentExpiredError
 from rmqstore_spark.layout.consumequeue import live_mask
-from rmqstore_spark.layout.record import decode_records
-from rmqstore_spark.layout.spans import U1, text_pool
+from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.decoder import Decoder
+from rmqstore_spark.reader.intake import Intake
 from rmqstore_spark.reader.merge import merged
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
@@ -130,7 +130,9 @@ class _Reader:
     def __init__(self, store: QueueSource, options: ReadOptions) -> None:
         self._store = store
         self._options = options
-        self._buffer: U1 | None = None
+        self._intake = Intake(
+            store.log, bodies="body" in options.columns, check_crc=options.check_crc
+        )
         self._decoder = Decoder(store.broker_name, options, store.log.place)
 
     def batches(self, portion: Selection) -> Iterator[pa.RecordBatch]:
@@ -166,11 +168,8 @@ class _Reader:
     def _decode(self, portion: Selection) -> Iterator[pa.RecordBatch]:
         if not len(portion):
             return
-        log = self._store.log
-        self._buffer, positions = log.read_entries(portion.offsets, portion.sizes, self._buffer)
-        records = decode_records(self._buffer, positions, portion.sizes)
         yield from self._decoder.decode(
-            records,
+            self._intake.take(portion),
             expected_offset=portion.offsets,
             expected_size=portion.sizes,
             identity=portion.identity,

@@ -50,7 +50,7 @@ def _unpack_group(
     total = 0
     for row in (np.flatnonzero(packed[first:]) + first).tolist():
         start = int(body.starts[row])
-        stored = records.buffer[start : start + int(body.lengths[row])]
+        stored = body.buffer[start : start + int(body.lengths[row])]
         try:
             unpacked[row] = decompress(stored, int(records.sys_flag[row]), _MAX_BODY)
         except CorruptRecordError as error:
@@ -67,7 +67,7 @@ def _mixed(records: Records, rows: npt.NDArray[np.int64], unpacked: dict[int, by
     body = records.body.take(rows)
     targets = np.searchsorted(rows, list(unpacked))
     sizes = np.array([len(plain) for plain in unpacked.values()], np.int32)
-    body.starts[targets] = len(records.buffer) + np.cumsum(sizes, dtype=np.int64) - sizes
+    body.starts[targets] = len(body.buffer) + np.cumsum(sizes, dtype=np.int64) - sizes
     body.lengths[targets] = sizes
     extra = np.frombuffer(b"".join(unpacked.values()), np.uint8)
-    return Spans(np.concatenate([records.buffer, extra]), body.starts, body.lengths)
+    return Spans(np.concatenate([body.buffer, extra]), body.starts, body.lengths)

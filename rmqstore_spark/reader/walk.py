@@ -19,6 +19,7 @@ from rmqstore_spark.layout.record import (
     MIN_RECORD_SIZE,
     STATUS_TEXT,
     Records,
+    check_crcs,
     decode_records,
     walk_records,
 )
@@ -144,14 +145,14 @@ class _Step:
         positions = walk.positions[walk.positions + self.at - lead < self.end]
         rooms = np.full(len(positions), self.filled, np.int64) - positions
         records = decode_records(self.buffer, positions, rooms.astype(np.int32))
-        bad = records.status != 0
         if check_crc:
-            bad |= records.body_crc_mismatch()
+            records = check_crcs(records, bodies=True)
+        bad = records.status != 0
         flaw: Flaw | None = None
         resume = self.at + walk.at
         if bad.any():
             first = int(np.argmax(bad))
-            cause = STATUS_TEXT.get(int(records.status[first]), "a body does not match its bodyCRC")
+            cause = STATUS_TEXT[int(records.status[first])]
             flaw = Flaw(self.at + int(positions[first]) - lead, cause, None)
             records = records.take(np.arange(first))
             resume = flaw.offset
