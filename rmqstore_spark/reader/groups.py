@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.files.base import join
-from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
@@ -92,7 +92,7 @@ def groups(store: Store) -> list[GroupOffset]:
     for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped).items():
         # As the broker has it: a name with more than one "@" is none.
         topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
-        if not topic or not group or _TOPIC_GROUP_SEPARATOR in group:
+        if _TOPIC_GROUP_SEPARATOR in group or not all(map(is_safe_folder_name, (topic, group))):
             skipped.add(f"{name!r} is not TOPIC@GROUP")
         elif not isinstance(offsets, dict):
             skipped.add(f"{name!r} has no offsets")

@@ -31,7 +31,7 @@ from rmqstore_spark.layout.index import (
     follow_chain,
     slot_position,
 )
-from rmqstore_spark.layout.index_geometry import infer_slots
+from rmqstore_spark.layout.index_geometry import infer_slots, slots_match
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.logend import record_head
@@ -221,6 +221,7 @@ class _Judge:
         self._files = store.directory.files
         self._log: CommitLog = store.log
         self._written = store.is_being_written
+        self._slots: int | None = None  # of the file before: a broker makes all alike
         self._vouched: int | None = None
         if not store.is_closed_cleanly and not self._written:
             checkpoint = store.checkpoint
@@ -242,11 +243,14 @@ class _Judge:
                 "the log is read instead", path,
             )  # fmt: skip
             return None
-        slots = infer_slots(size, read)
+        slots = self._slots
+        if slots is None or not slots_match(size, header, slots, read):
+            slots = infer_slots(size, read)
         if slots is None:
             raise CorruptStoreError(
                 "the header of an index file does not agree with its entries", file=path
             )
+        self._slots = slots
         for _ in range(_ATTEMPTS):
             stretch = self._matched(path, header, slots)
             seen, header = header, IndexHeader.decode(read(0, HEADER_SIZE), file=path)

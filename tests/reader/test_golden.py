@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pytest
 
@@ -17,7 +16,6 @@ from rmqstore_spark.reader.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, expected_scan, queue_key
 from tests.support.golden import GOLDEN_NAMES, load_queues
-from tests.support.records import commitlog_folders, store_kwargs
 
 Golden = Callable[[str], Path]
 
@@ -25,31 +23,6 @@ Golden = Callable[[str], Path]
 CUT = {"unclean-crc": 1292, "unclean-tail": 1293}
 # Queue entries that the crash wiped out: recovery makes them anew, a reader cannot.
 LOST_ENTRIES = {"unclean-torn": ("TopicTest", 3, 155)}
-
-
-@pytest.fixture(params=["local", "memory"])
-def open_store(request: pytest.FixtureRequest, golden: Golden) -> Iterator[Callable[[str], Store]]:
-    """Give `open_store(name)`, over a plain path and over fsspec's memory file system."""
-    opened: list[Store] = []
-
-    def open_one(name: str) -> Store:
-        folder = golden(name)
-        if request.param == "local":
-            store = Store.open(folder / "store", broker_name="b", **store_kwargs(folder))
-        else:
-            root = f"memory://golden/{name}/store"
-            fs, path = fsspec.core.url_to_fs(root)
-            if not fs.exists(path):
-                fs.put(str(folder / "store"), path, recursive=True)
-            folders = [f"{root}/{f.name}" for f in commitlog_folders(folder)]
-            more = {"commitlog_paths": folders} if len(folders) > 1 else {}
-            store = Store.open(root, broker_name="b", **more)
-        opened.append(store)
-        return store
-
-    yield open_one
-    for store in opened:
-        store.close()
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:

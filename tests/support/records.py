@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -47,7 +48,7 @@ def commitlog_folders(golden: Path) -> list[Path]:
     return [golden / "store" / "commitlog"]
 
 
-def store_kwargs(golden: Path) -> dict[str, list[str]]:
+def store_kwargs(golden: Path) -> dict[str, Any]:
     """What `Store.open` needs besides the path."""
     folders = commitlog_folders(golden)
     return {"commitlog_paths": [str(f) for f in folders]} if len(folders) > 1 else {}

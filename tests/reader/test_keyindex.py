@@ -1,0 +1,343 @@
+"""Look-ups by key are complete, whatever the index does or does not hold."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.errors import (
+    CorruptRecordError,
+)
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.index import HEADER_SIZE, IndexHeader, entry_position
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.store import Store
+from tests.support.golden import load_records
+from tests.support.keys import (
+    PLACE,
+    asked,
+    assert_complete,
+    every_key,
+    indexed,
+    keyed,
+    places,
+    reopened,
+    with_key,
+)
+from tests.support.records import log_files
+from tests.support.storebuilder import StoreBuilder, Traffic, build_store
+
+Golden = Callable[[str], Path]
+OpenStore = Callable[[str], Store]
+Copy = Callable[[str], Path]
+
+
+# --- stretches without an index -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny", "dledger", "unclean", "trimmed", "v5basic"])
+def test_lost_index_files_are_made_up_for(name: str, copy: Copy) -> None:
+    folder = copy(name)
+    records, keys = load_records(folder), asked(folder)
+    files = sorted((folder / "store" / "index").iterdir())
+    held = {path: path.read_bytes() for path in files}
+    count = len(files)
+    for lost in {1, 2, 2 ** (count - 1), 5, 2**count - 2, 2**count - 1}:
+        for number, path in enumerate(files):
+            path.unlink(missing_ok=True)
+            if not lost >> number & 1:
+                path.write_bytes(held[path])
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+    shutil.rmtree(folder / "store" / "index")
+    with reopened(folder) as store:
+        assert_complete(store, records, keys)
+
+
+@pytest.mark.parametrize("name", ["transactions", "lmq", "multipath", "flags", "batch"])
+def test_without_an_index_the_log_is_read(name: str, copy: Copy) -> None:
+    folder = copy(name)
+    shutil.rmtree(folder / "store" / "index")
+    records = load_records(folder)
+    assert name != "transactions" or any(not indexed(r) for r in records)
+    with reopened(folder) as store:
+        assert_complete(store, records, every_key(records)[:: 1 + len(records) // 30])
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1, 2, 3, 4])
+def test_a_record_whose_keys_fill_several_index_files(tmp_path: Path, lost: int | None) -> None:
+    keys = ["a b", " ".join(f"k{n}" for n in range(20)), "k3 b", "c"]
+    with StoreBuilder(tmp_path / "store", segment_size=1 << 16, index=(5, 8)) as builder:
+        stored = builder.append(keyed(keys))
+    files = sorted((tmp_path / "store" / "index").iterdir())
+    assert len(files) == 4
+    if lost is not None:
+        for path in files[lost : lost + 1] or files[:-1]:
+            path.unlink()
+    rows = list(zip(stored["physicalOffset"].to_pylist(), keys, strict=True))
+    with Store.open(tmp_path / "store") as store:
+        for key in {*" ".join(keys).split(" "), "none"}:
+            found = places(store.query_by_key("T", key, options=PLACE))
+            assert found == [place for place, text in rows if key in text.split(" ")]
+
+
+def test_messages_behind_the_newest_index_file(tmp_path: Path) -> None:
+    # A broker with messageIndexEnable=false goes on with a store that has an index.
+    path = tmp_path / "store"
+    with StoreBuilder(path, segment_size=1 << 16, index=(50, 100)) as builder:
+        builder.append(keyed(["before"] * 30))
+        builder.flush()
+        held = {p: p.read_bytes() for p in (path / "index").iterdir()}
+        builder.append(keyed(["after", "before"] * 30))
+    for file in (path / "index").iterdir():
+        file.unlink()
+    for file, data in held.items():
+        file.write_bytes(data)
+    with Store.open(path) as store:
+        assert store.query_by_key("T", "before").num_rows == 60
+        assert store.query_by_key("T", "after").num_rows == 30
+
+
+def test_unvouched_index_files_do_not_count_in_a_killed_store(copy: Copy) -> None:
+    folder = copy("unclean")
+    records, keys = load_records(folder), asked(folder)
+    # All that a crash need not have left whole: here it left nothing but the headers.
+    vouched = Checkpoint.decode((folder / "store" / "checkpoint").read_bytes()).index_msg_timestamp
+    emptied = 0
+    for path in (folder / "store" / "index").iterdir():
+        data = path.read_bytes()
+        if IndexHeader.decode(data).end_timestamp > vouched:
+            path.write_bytes(data[:HEADER_SIZE].ljust(len(data), b"\0"))
+            emptied += 1
+    assert emptied == 1
+    with reopened(folder) as store:
+        assert_complete(store, records, keys)
+
+
+def test_the_zeros_behind_a_log_are_not_read(tmp_path: Path) -> None:
+    build_store(tmp_path / "store", Traffic(100), segment_size=64 << 20, index=(50, 1000))
+    with Store.open(tmp_path / "store") as store:
+        files = Counting(store)
+        assert store.query_by_key("orders", "order-0000000050").num_rows == 1
+        assert sum(files.read_bytes.values()) < 1 << 20
+
+
+# --- damaged index files --------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+def test_cut_index_files_are_made_up_for(copy: Copy) -> None:
+    folder = copy("tiny")
+    records, keys = load_records(folder), asked(folder)[:1]
+    path = sorted((folder / "store" / "index").iterdir())[1]
+    data = path.read_bytes()
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("field", ["begin_phy_offset", "end_phy_offset", "begin_timestamp",
+                                   "end_timestamp", "index_count"])  # fmt: skip
+def test_headers_that_lie_are_found_out(
+    copy: Copy, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy("tiny")
+    records, keys = load_records(folder), asked(folder)
+    files = sorted((folder / "store" / "index").iterdir())
+    headers = [IndexHeader.decode(path.read_bytes()) for path in files]
+    for path, header in zip(files, headers, strict=True):
+        data = path.read_bytes()
+        value = getattr(header, field)
+        others = {getattr(other, field) for other in headers}
+        for lie in {value + 1, value - 1, -value, 0, 2**31 - 1, -(2**31), *others} - {value}:
+            changed = IndexHeader(**{**vars(header), field: lie}).encode()
+            path.write_bytes(changed + data[HEADER_SIZE:])
+            caplog.clear()
+            with reopened(folder) as store:
+                assert_complete(store, records, keys)
+            silent = lie <= 1 if field == "index_count" else lie < 0 and field == "end_phy_offset"
+            assert silent or str(path) in caplog.text
+        path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def tiny_copy(tmp_path_factory: pytest.TempPathFactory, golden: Golden) -> Path:
+    folder = tmp_path_factory.mktemp("changed") / "tiny"
+    shutil.copytree(golden("tiny"), folder)
+    return folder
+
+
+@pytest.mark.fault
+@given(st.data())
+def test_hostile_index_files_give_no_wrong_row(tiny_copy: Path, data: st.DataObject) -> None:
+    folder = tiny_copy
+    records = load_records(folder)
+    path = data.draw(st.sampled_from(sorted((folder / "store" / "index").iterdir())))
+    held = path.read_bytes()
+    changed = bytearray(held)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(held) - 4))
+        value = data.draw(st.binary(min_size=1, max_size=4) | st.just(bytes(4)))
+        changed[at : at + len(value)] = value
+    path.write_bytes(changed)
+    try:
+        with reopened(folder) as store:
+            for topic, key in asked(folder):
+                found = places(store.query_by_key(topic, key, options=PLACE))
+                # A key that an index has lost cannot be missed; no other way may one be lost.
+                assert set(found) <= set(with_key(records, topic, key))
+                assert found == sorted(set(found))
+    finally:
+        path.write_bytes(held)
+
+
+@pytest.mark.fault
+def test_chains_that_lead_astray_are_found_out(
+    copy: Copy, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy("tiny")
+    records, keys = load_records(folder), asked(folder)
+    path = sorted((folder / "store" / "index").iterdir())[1]
+    held = path.read_bytes()
+    header = IndexHeader.decode(held)
+    begin, end = header.begin_phy_offset, header.end_phy_offset
+    lies = (begin - 1, begin + 1, end + 1, -5, 2**62)
+    changes = [(entry, 4, struct.pack(">q", lie)) for entry in (2, 7, 14) for lie in lies]
+    changes += [(entry, 16, struct.pack(">i", lie)) for entry in (8, 14) for lie in (99, 15)]
+    for entry, field, value in changes:
+        changed = bytearray(held)
+        at = entry_position(7, entry) + field
+        changed[at : at + len(value)] = value
+        path.write_bytes(changed)
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+    assert str(path) in caplog.text
+    for lie in (-1, 99):
+        changed = bytearray(held)
+        changed[HEADER_SIZE : HEADER_SIZE + 28] = struct.pack(">i", lie) * 7
+        path.write_bytes(changed)
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+
+
+def test_what_else_lies_in_the_index_folder_is_skipped(
+    copy: Copy, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy("tiny")
+    index = folder / "store" / "index"
+    first = min(index.iterdir())
+    (index / "README").write_text("no index")
+    (index / "20200101000000000").mkdir()
+    (index / "20200101000000001").write_bytes(b"")
+    (index / "20200101000000002").write_bytes(bytes(388))
+    shutil.copy(first, index / "20990101000000000")  # the same twice
+    (index / "20990101000000001").symlink_to(index / "20990101000000001")
+    with reopened(folder) as store:
+        assert_complete(store, load_records(folder), asked(folder))
+    assert "README: the name is not a time" in caplog.text
+    assert "20200101000000001" in caplog.text
+
+
+@pytest.mark.fault
+def test_damage_in_a_stretch_without_an_index(copy: Copy) -> None:
+    folder = copy("tiny")
+    records, keys = load_records(folder), asked(folder)
+    for path in sorted((folder / "store" / "index").iterdir())[:2]:
+        path.unlink()
+    broken = records[5]
+    start, log, _ = max(f for f in log_files(folder) if f[0] <= broken.physical_offset)
+    with log.open("r+b") as file:
+        file.seek(broken.physical_offset - start + 4)
+        file.write(b"\0\0\0\0")
+    others = [r for r in records if r is not broken]
+    drop = ReadOptions(columns=PLACE.columns, mode="DROPMALFORMED")
+    with reopened(folder) as store:
+        with pytest.raises(CorruptRecordError, match="no whole record"):
+            store.query_by_key(*keys[0])
+        for topic, key in keys:
+            found = places(store.query_by_key(topic, key, options=drop))
+            assert found == with_key(others, topic, key)
+
+
+# --- what a look-up costs -------------------------------------------------------------------------
+
+
+class Counting(LocalFiles):
+    """Counts what is read of each file of a store."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.read_bytes: dict[str, int] = {}
+        self.calls = 0
+        store.directory.files = self
+        store.log.plain._files = self
+
+    def _count(self, path: str, size: int) -> None:
+        self.read_bytes[path] = self.read_bytes.get(path, 0) + size
+        self.calls += 1
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        data = super().read(path, offset, length)
+        self._count(path, len(data))
+        return data
+
+    def read_into(self, path: str, offset: int, out: Any) -> int:
+        done = super().read_into(path, offset, out)
+        self._count(path, done)
+        return done
+
+    def read_spans(self, path: str, offsets: Any, lengths: Any, out: Any) -> int:
+        self._count(path, int(lengths.sum()))
+        return super().read_spans(path, offsets, lengths, out)
+
+
+def test_a_look_up_reads_little_of_an_index(tmp_path: Path) -> None:
+    build_store(tmp_path / "store", Traffic(60_000), index=(10_000, 50_000))
+    with Store.open(tmp_path / "store") as store:
+        files = Counting(store)
+        assert store.query_by_key("orders", "order-0000012345").num_rows == 1
+    indexes = [size for path, size in files.read_bytes.items() if "/index/" in path]
+    assert len(indexes) == 3
+    assert max(indexes) < 4096
+    assert sum(files.read_bytes.values()) < 64 << 10
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[StoreBuilder]:
+    """A store that another process seems to be writing."""
+    builder = StoreBuilder(tmp_path / "store", segment_size=1 << 14, index=(50, 100), abort=True)
+    with (tmp_path / "store" / "lock").open("r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, 0)
+        yield builder
+
+
+def test_a_store_that_is_being_written(growing: StoreBuilder) -> None:
+    keys = [f"k{n % 7}" for n in range(60)]
+    growing.append(keyed(keys))
+    growing.flush()
+    with Store.open(growing.path) as store:
+        assert store.is_being_written
+        assert store.query_by_key("T", "k3").num_rows == keys.count("k3")
+        for _ in range(12):
+            growing.append(keyed(keys))
+            growing.flush()
+            # What came since it was opened is not seen, and does no harm.
+            assert store.query_by_key("T", "k3").num_rows == keys.count("k3")
+        files = Counting(store)
+        assert store.query_by_key("T", "k3").num_rows == keys.count("k3")
+        assert sum(files.read_bytes.values()) < 64 << 10
+        store.refresh()
+        for queue in store.queues():
+            queue.refresh()
+        assert store.query_by_key("T", "k3").num_rows == 13 * keys.count("k3")
