@@ -91,5 +91,26 @@ class VerifyReport:
         return sum(self.totals.values()) - self.errors
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it."""
-        return {"ok": self.ok, **asdict(self), "problems": [asdict(p) for p in self.problems]}
+        """The report as JSON can hold it; its names are written as RocketMQ writes names."""
+        tail = self.torn_tail
+        return {
+            "ok": self.ok,
+            "errors": self.errors,
+            "notes": self.notes,
+            "logBegin": self.log_begin,
+            "logEnd": self.log_end,
+            "beingWritten": self.being_written,
+            "tornTail": None
+            if tail is None
+            else {
+                "physicalOffset": tail.physical_offset,
+                "file": tail.file,
+                "offset": tail.offset,
+                "size": tail.size,
+                "cause": tail.cause,
+                "holdsRecords": tail.holds_records,
+            },
+            "counts": self.counts,
+            "totals": self.totals,
+            "problems": [asdict(problem) for problem in self.problems],
+        }
