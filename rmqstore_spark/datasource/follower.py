@@ -18,6 +18,7 @@ from rmqstore_spark.datasource.offsets import (
     QueueKey,
     decode_offsets,
     encode_offsets,
+    packed_by_topic,
 )
 from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.datasource.partitions import StorePartition, partitions_of
@@ -89,20 +90,22 @@ class Follower:
         """Whether waiting brings nothing: the end is fixed."""
         return self._targets is not None
 
-    def latest(self, start: Mapping[str, Any], *, limited: bool) -> dict[str, Any] | None:
+    def start_from(self, start: Mapping[str, Any]) -> None:
+        """Take up the offsets that the next micro-batch starts at."""
+        if start != self._start:
+            self._start = start
+            self._known = self._marks = decode_offsets(start)
+            self._look_anyway = True
+
+    def latest(self, *, limited: bool) -> dict[str, Any] | None:
         """Give the offsets up to which the next micro-batch can read; None for no news.
 
         Args:
-            start: the offsets that it starts at.
             limited: keep the options' limits.
 
         Raises:
             DataLossError: messages are lost, and `failOnDataLoss` is set.
         """
-        if start != self._start:
-            self._start = start
-            self._known = self._marks = decode_offsets(start)
-            self._look_anyway = True
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
@@ -148,13 +151,10 @@ class Follower:
         return False
 
     def newest(self) -> dict[str, Any] | None:
-        """Give how far the queues reach, as `{broker: {topic: {queue: offset}}}`."""
+        """Give how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
         if self._newest is None:
-            newest: dict[str, dict[str, dict[str, int]]] = {}
-            for key in sorted(self._watch.queues):
-                topics = newest.setdefault(key.broker, {})
-                topics.setdefault(key.topic, {})[str(key.queue_id)] = self._end_of(key)
-            self._newest = newest
+            ends = {key: self._end_of(key) for key in self._watch.queues}
+            self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
         return self._newest or None
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[StorePartition]:

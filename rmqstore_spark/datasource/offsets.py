@@ -1,30 +1,44 @@
 """A stream's offsets, as they stand in its checkpoint.
 
-    {"version": 1, "queues": {"broker-a": {"TopicTest": {"0": [23, 4567], "1": [7, 990, 0]}}}}
+    {"version": 1, "queues": {"broker-a": {"TopicTest": "0:23@4567 1:0..7@990"}}}
 
-For each queue: the offset to read next, the physical offset of the entry before it (-1 where none
-is known), and, as long as nothing of the queue was read but in the micro-batch that ends here, the
-offset at which that micro-batch began it. Brokers and topics are sorted by name, queues by number:
-Spark compares offsets as text.
+For each queue: its number, the offset to read next, and the physical offset of the entry before
+that (-1 where none is known). As long as nothing of the queue was read but in the micro-batch that
+ends here, the offset at which that micro-batch began it stands before, as in `0..7`. Brokers and
+topics are sorted by name, queues by number: Spark compares offsets as text. A topic's queues are
+one text because an idle query sends its offsets to and fro ten times a second, and with a thousand
+queues parsing that many numbers would be the greater part of what it costs.
 
-The third number is what makes a restart exact. Spark checkpoints the end of a micro-batch before it
-runs it, but for the first one no start; and a queue that is found while the stream runs has no
-start either. Such a batch must be planned again from where it began, whatever the store, the
-options or `initialOffset` say by then. The physical offset tells a queue that was cut, or deleted
-and made anew, from the one that was read.
+The begin is what makes a restart exact. Spark checkpoints the end of a micro-batch before it runs
+it, but for the first one no start; and a queue that is found while the stream runs has no start
+either. Such a batch must be planned again from where it began, whatever the store, the options or
+`initialOffset` say by then. The physical offset tells a queue that was cut, or deleted and made
+anew, from the one that was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["Mark", "Offsets", "QueueKey", "advance", "decode_offsets", "encode_offsets"]
+__all__ = [
+    "Mark",
+    "Offsets",
+    "QueueKey",
+    "advance",
+    "decode_offsets",
+    "encode_offsets",
+    "packed_by_topic",
+]
 
 _VERSION = 1
 _UNKNOWN = -1
+_MARK = re.compile(r"([0-9]{1,10}):(?:([0-9]{1,19})\.\.)?([0-9]{1,19})@(-1|[0-9]{1,19})", re.ASCII)
+
+T = TypeVar("T")
 
 
 class QueueKey(NamedTuple):
@@ -57,14 +71,21 @@ Offsets = dict[QueueKey, Mark]
 
 def encode_offsets(offsets: Mapping[QueueKey, Mark]) -> dict[str, Any]:
     """Bring offsets into the checkpoint's form, in its fixed order."""
-    queues: dict[str, dict[str, dict[str, list[int]]]] = {}
-    for key in sorted(offsets):
-        mark = offsets[key]
-        numbers = [mark.next, mark.last_physical]
-        if mark.begin is not None:
-            numbers.append(mark.begin)
-        queues.setdefault(key.broker, {}).setdefault(key.topic, {})[str(key.queue_id)] = numbers
-    return {"version": _VERSION, "queues": queues}
+    return {"version": _VERSION, "queues": packed_by_topic(offsets, _mark_text)}
+
+
+def packed_by_topic(
+    values: Mapping[QueueKey, T], text: Callable[[T], str]
+) -> dict[str, dict[str, str]]:
+    """Bring something of each queue into the form `{broker: {topic: "0:... 1:..."}}`, sorted."""
+    parts: dict[str, dict[str, list[str]]] = {}
+    for key in sorted(values):
+        queues = parts.setdefault(key.broker, {}).setdefault(key.topic, [])
+        queues.append(f"{key.queue_id}:{text(values[key])}")
+    return {
+        broker: {topic: " ".join(queues) for topic, queues in topics.items()}
+        for broker, topics in parts.items()
+    }
 
 
 def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
@@ -83,8 +104,9 @@ def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
     try:
         for broker, topics in stored["queues"].items():
             for topic, queues in topics.items():
-                for queue_id, numbers in queues.items():
-                    offsets[QueueKey(broker, topic, int(queue_id))] = _mark(numbers)
+                for text in queues.split(" "):
+                    queue_id, mark = _read_mark(text)
+                    offsets[QueueKey(broker, topic, queue_id)] = mark
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RmqStoreError(
             f"The checkpoint's offsets are damaged ({error}): {str(stored)[:200]}. Start the "
@@ -106,7 +128,14 @@ def advance(mark: Mark, to: int, last_physical: int) -> Mark:
     return Mark(to, last_physical, mark.begin if mark.begin == mark.next else None)
 
 
-def _mark(numbers: Any) -> Mark:
-    if not 2 <= len(numbers) <= 3 or any(type(number) is not int for number in numbers):
-        raise ValueError(f"{numbers!r} is no offset")
-    return Mark(*numbers)
+def _mark_text(mark: Mark) -> str:
+    begin = "" if mark.begin is None else f"{mark.begin}.."
+    return f"{begin}{mark.next}@{mark.last_physical}"
+
+
+def _read_mark(text: str) -> tuple[int, Mark]:
+    match = _MARK.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no offset of a queue")
+    queue_id, begin, after, physical = match.groups()
+    return int(queue_id), Mark(int(after), int(physical), None if begin is None else int(begin))

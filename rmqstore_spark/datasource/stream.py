@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["RmqStoreStreamReader"]
 
 _WAIT: Final = 0.1
-_STEP: Final = 0.02
+_STEP: Final = 0.025
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -106,11 +106,13 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         limited = not isinstance(limit, ReadAllAvailable)
         give_up = self._clock() + _WAIT
+        follower = self._follower
+        follower.start_from(start)
         while True:
-            end = self._follower.latest(start, limited=limited)
+            end = follower.latest(limited=limited)
             if end is not None:
                 return end
-            if self._follower.is_at_end or self._clock() >= give_up:
+            if follower.is_at_end or self._clock() >= give_up:
                 return start
             self._sleep(_STEP)
 

@@ -3,7 +3,8 @@
 An idle query asks many times a second. What is looked at each time is one or two places of the log
 (`LogTip`); the queues are asked when those have changed, then again at growing intervals, since a
 record is dispatched to its queue a while after it was written, and every 30 seconds in any case.
-Topics and queues are listed when the log has grown, once a second at most.
+Topics and queues are listed when the log has grown, once a second at most. The queues' own folders
+are listed every now and then, for queues that were deleted and made anew.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _REMOTE_LISTING: Final = 5.0
 _REMOTE_LOOK: Final = 1.0
 _LONGEST: Final = 30.0
 # What a round over the queues took, times this, is waited before the next: at most a fifth of a
-# core while messages arrive, a hundredth while none do.
+# core while messages arrive, very little while none do.
 _BUSY: Final = 4
 _IDLE: Final = 100
+_RELIST: Final = 500
 
 
 class Watch:
@@ -83,7 +85,8 @@ class StoreWatch:
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self._reach: dict[QueueKey, int] = {}
         now = clock()
-        self._looked = self._listed = self._topology = self._relisted = self._moved = now
+        self._looked = self._listed = self._topology = self._moved = self._checked = now
+        self._relist_at = self._cost = 0.0
         self._grown = False
         self.check()
 
@@ -104,7 +107,7 @@ class StoreWatch:
         else:
             quiet = max(0.1, (now - self._moved) / 2)
             due = since >= max(_IDLE * self._cost, min(_LONGEST, quiet))
-        return due and self.check(relist=now - self._relisted >= _LONGEST)
+        return due and self.check(relist=now >= self._relist_at)
 
     def check(self, *, relist: bool = False) -> bool:
         """Ask all queues; tells whether there are others now, or one of them changed.
@@ -118,8 +121,6 @@ class StoreWatch:
         if not self.queues or relist or (grown and begin - self._topology >= _LISTING):
             self._topology = begin
             changed = self._find_queues()
-        if relist:
-            self._relisted = begin
         for key, chosen in self.queues.items():
             if chosen.queue.refresh(relist=relist) or key not in self._reach:
                 self._reach[key] = _end_of_last(chosen.queue)
@@ -127,7 +128,11 @@ class StoreWatch:
         if self._reach:
             self._tip.dispatched(max(self._reach.values()))
         self._checked = self._clock()
-        self._cost = self._checked - begin
+        took = self._checked - begin
+        if relist or not self._relist_at:
+            self._relist_at = self._checked + max(_LONGEST, _RELIST * took)
+        else:
+            self._cost = took
         return changed
 
     def _find_queues(self) -> bool:

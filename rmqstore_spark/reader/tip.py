@@ -59,7 +59,8 @@ class LogTip:
         head = self._head(self._dispatched)
         moved = head != self._dispatched_head
         self._dispatched_head = head
-        head = self._head(self._walked)
+        if self._walked != self._dispatched:
+            head = self._head(self._walked)
         if head != self._walked_head:
             self._walked_head = head
             moved = self._walk() or moved
