@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["Bounds", "Choice", "ranges_of"]
+__all__ = ["Bounds", "Choice", "holds_topic", "ranges_of"]
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,33 @@ class Choice:
         Raises:
             TopicNotFoundError: a topic or queue that was named is not there.
         """
-        known = {topic.name: topic for topic in store.topics()}
+        if not missing_ok:
+            self._require_named(store)
+        known = store.directory.topology.queues
         if self.topics is None:
-            chosen = [t.name for t in known.values() if self.everything or not t.is_system]
+            chosen = [name for name in known if self.everything or not is_system_topic(name)]
         else:
             chosen = [name for name in dict.fromkeys(self.topics) if name in known]
-        if not missing_ok:
-            self._require_named(store, known)
         return [
             store.queue(name, queue_id)
             for name in chosen
-            for queue_id in known[name].queue_ids
+            for queue_id in known[name]
             if self.queue_ids is None or queue_id in self.queue_ids
         ]
 
-    def _require_named(self, store: Store, known: Container[str]) -> None:
+    def _require_named(self, store: Store) -> None:
         for name in self.topics or ():
-            # What is not there raises, and says what is. A topic may have no queues yet.
-            for queue_id in self.queue_ids or (() if name in known else (0,)):
+            # What is not there raises, and says what is.
+            for queue_id in self.queue_ids or (() if holds_topic(store, name) else (0,)):
                 store.queue(name, queue_id)
+
+
+def holds_topic(store: Store, name: str) -> bool:
+    """Whether a store has queues of a topic, or topics.json names it: then it may get some."""
+    # topics.json is read only where it matters: it may be damaged.
+    return name in store.directory.topology.queues or any(
+        topic.name == name for topic in store.topics()
+    )
 
 
 @dataclass(frozen=True)

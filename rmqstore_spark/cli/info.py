@@ -18,6 +18,7 @@ from rmqstore_spark.cli.parameters import (
 from rmqstore_spark.cli.tables import print_facts
 from rmqstore_spark.cli.text import json_text, show_time
 from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
@@ -60,7 +61,7 @@ def info(
 
 def _describe(store: Store) -> dict[str, Any]:
     queues = store.queues()
-    topics = store.topics()
+    topics = store.directory.topology.queues
     index_files, index_skipped = store.directory.index_files()
     skipped = [*_strays(store), *store.directory.topology.skipped, *index_skipped]
     checkpoint = _checkpoint(store, skipped)
@@ -77,7 +78,7 @@ def _describe(store: Store) -> dict[str, Any]:
         "firstStoreTimestamp": first,
         "lastStoreTimestamp": last,
         "topics": len(topics),
-        "systemTopics": sum(topic.is_system for topic in topics),
+        "systemTopics": sum(map(is_system_topic, topics)),
         "queues": len(queues),
         "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
         "indexFiles": len(index_files),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from rmqstore_spark.cli.choosing import Choice
+from rmqstore_spark.cli.choosing import Choice, holds_topic
 from rmqstore_spark.cli.parameters import (
     AllTopics,
     AsJson,
@@ -106,14 +106,13 @@ def _find(
     rule: _Rule,
 ) -> dict[str, Any]:
     """Offsets by topic, then by broker where there are several stores, then by queue."""
-    if topics:
-        known = sorted({topic.name for store in stores.values() for topic in store.topics()})
-        for name in topics:
-            if name not in known:
-                raise TopicNotFoundError(
-                    f"There is no topic {name!r} in {' or '.join(s.path for s in stores.values())}."
-                    f" There are: {', '.join(known) or 'none'}."
-                )
+    for name in topics or ():
+        if not any(holds_topic(store, name) for store in stores.values()):
+            there = sorted({n for s in stores.values() for n in s.directory.topology.queues})
+            raise TopicNotFoundError(
+                f"There is no topic {name!r} in {' or '.join(s.path for s in stores.values())}. "
+                f"There are: {', '.join(there) or 'none'}."
+            )
     found: dict[str, Any] = {}
     for broker, store in stores.items():
         for queue in Choice(topics, None, everything).queues(store, missing_ok=True):
