@@ -19,9 +19,10 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.properties import find_properties
 from rmqstore_spark.layout.record import Records
-from rmqstore_spark.layout.spans import I8, Spans, string_array
+from rmqstore_spark.layout.spans import I4, I8, Spans
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.findings import Place
+from rmqstore_spark.reader.verify.topics import TopicTable
 
 __all__ = ["LogBatch"]
 
@@ -42,10 +43,12 @@ class LogBatch:
         log: where they lie.
         records: as `decode_records` gives them.
         offsets: n physical offsets that they were read from.
+        table: numbers their topics.
     """
 
-    def __init__(self, log: CommitLog, records: Records, offsets: I8) -> None:
+    def __init__(self, log: CommitLog, records: Records, offsets: I8, table: TopicTable) -> None:
         self._log = log
+        self._table = table
         self.records = records
         self.offsets = offsets
 
@@ -56,20 +59,15 @@ class LogBatch:
         """File and offset of a record."""
         return self._log.place(int(self.offsets[row]))
 
-    @cached_property
-    def _topics(self) -> tuple[list[str], npt.NDArray[np.int32]]:
-        encoded = string_array(self.records.topic).dictionary_encode()
-        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-
     @property
     def topics(self) -> list[str]:
-        """The topics that occur."""
-        return self._topics[0]
+        """All topics that were met so far."""
+        return self._table.names
 
-    @property
-    def topic_codes(self) -> npt.NDArray[np.int32]:
+    @cached_property
+    def topic_codes(self) -> I4:
         """Which of `topics` is that of each record."""
-        return self._topics[1]
+        return self._table.codes(self.records.topic)
 
     @cached_property
     def transaction(self) -> npt.NDArray[np.int32]:

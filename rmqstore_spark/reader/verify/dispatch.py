@@ -27,9 +27,9 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_NOT_TYPE,
 )
-from rmqstore_spark.layout.hashing import java_hash_code
 from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.reader.verify.batch import LogBatch
+from rmqstore_spark.reader.verify.span_hash import hash_spans
 
 __all__ = ["Dispatcher", "Expected", "tags_codes"]
 
@@ -67,6 +67,7 @@ class Dispatcher:
     """
 
     def __init__(self, numbers: dict[tuple[str, int], int]) -> None:
+        self._of_log = np.zeros(0, np.int64)
         self._topics = {topic: n for n, topic in enumerate({topic for topic, _ in numbers})}
         known = sorted(
             (self._topics[topic] << 32 | queue_id, n) for (topic, queue_id), n in numbers.items()
@@ -79,7 +80,7 @@ class Dispatcher:
         live = batch.transaction == TRANSACTION_NOT_TYPE
         live |= batch.transaction == TRANSACTION_COMMIT_TYPE
         rows = np.flatnonzero(live)
-        queue = self._find(batch.topics, batch.topic_codes, batch.records.queue_id)
+        queue = self._find(self._known(batch), batch.topic_codes, batch.records.queue_id)
         slots = batch.records.queue_offset
         light = self._light(batch, live)
         if light is None:
@@ -91,9 +92,18 @@ class Dispatcher:
             len(rows),
         )
 
-    def _find(self, topics: Sequence[str | None], codes: I4, queue_ids: I4) -> I4:
+    def _known(self, batch: LogBatch) -> I8:
+        """The number that each topic of the log has among those with queues, -1 for none."""
+        codes = batch.topic_codes  # knowing these, the batch knows all its topics
+        if len(codes) and len(self._of_log) < len(batch.topics):
+            self._of_log = self._numbered(batch.topics)
+        return self._of_log
+
+    def _numbered(self, topics: Sequence[str | None]) -> I8:
+        return np.array([self._topics.get(topic or "", -1) for topic in topics], np.int64)
+
+    def _find(self, known: I8, codes: I4, queue_ids: I4) -> I4:
         """The numbers of queues by topic and id; -1 where there is no such queue."""
-        known = np.array([self._topics.get(topic or "", -1) for topic in topics], np.int64)
         keys = np.where(queue_ids >= 0, known[codes] << 32 | queue_ids, -2)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[at] == keys, self._numbers[at], np.int32(-1))
@@ -118,7 +128,7 @@ class Dispatcher:
         light = pc.starts_with(queues.flatten(), LMQ_PREFIX).to_numpy(zero_copy_only=False)
         named = queues.flatten().dictionary_encode()
         queue = self._find(
-            named.dictionary.to_pylist(),
+            self._numbered(named.dictionary.to_pylist()),
             named.indices.to_numpy(),
             np.where(light, 0, queue_ids).astype(np.int32),
         )
@@ -136,12 +146,13 @@ def tags_codes(batch: LogBatch, delays: tuple[int, ...]) -> tuple[I8, Any]:
         n codes: the hash of the TAGS, and for a delayed message the time at which it is due.
         Which of the n have a DELAY that is no number: a broker's start ends its log there.
     """
-    codes = java_hash_code(string_array(batch.named(PROPERTY_TAGS))).astype(np.int64)
+    codes = hash_spans(batch.named(PROPERTY_TAGS))[0].view(np.int32).astype(np.int64)
     bad = np.zeros(len(batch), np.bool_)
-    if SCHEDULE_TOPIC not in batch.topics:
+    rows = np.flatnonzero(batch.named(PROPERTY_DELAY).lengths >= 0)
+    if not len(rows):
         return codes, bad
-    delayed = batch.topic_codes == batch.topics.index(SCHEDULE_TOPIC)
-    rows = np.flatnonzero(delayed & (batch.named(PROPERTY_DELAY).lengths >= 0))
+    schedule = [n for n, topic in enumerate(batch.topics) if topic == SCHEDULE_TOPIC]
+    rows = rows[np.isin(batch.topic_codes[rows], schedule)]
     if not len(rows):
         return codes, bad
     texts = string_array(batch.named(PROPERTY_DELAY).take(rows)).dictionary_encode()

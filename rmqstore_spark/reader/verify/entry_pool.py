@@ -39,10 +39,11 @@ class EntryPool:
         self._portion = min(_MOST, max(_FEWEST, _HELD // max(1, queues)))
         # Memory is taken only where entries are put.
         self._held = np.empty((queues, self._portion), ENTRY_DTYPE)
+        self._flat = self._held.reshape(-1)
         self._first = np.zeros(queues, np.int64)
         self._count = np.zeros(queues, np.int64)
 
-    def look_up(self, queue: I4, slots: I8) -> tuple[Entries, I8]:
+    def look_up(self, queue: I4, slots: I8) -> Entries:
         """The entries at some slots, as they stand in the files.
 
         Args:
@@ -50,26 +51,29 @@ class EntryPool:
             slots: m queue offsets.
 
         Returns:
-            entries: m; all zeros, as an unwritten one, where the files do not reach.
-            absent: ascending, those of the m where they do not.
+            m entries; all zeros, as an unwritten one, where the files do not reach.
         """
+        found = self._held_ones(queue, slots)
+        if found is not None:
+            return found
         found = np.zeros(len(queue), ENTRY_DTYPE)
         todo = np.arange(len(queue))
-        absent = []
         while len(todo):
             owners, wanted = queue[todo], slots[todo]
             at = wanted - self._first[owners]
             held = (at >= 0) & (at < self._count[owners])
-            rows = todo[held]
-            found[rows] = self._held.reshape(-1)[
-                owners[held].astype(np.int64) * self._portion + at[held]
-            ]
+            found[todo[held]] = self._flat[owners[held].astype(np.int64) * self._portion + at[held]]
             todo = todo[~held]
             if len(todo):
-                dead = self._refill(queue, slots, todo)
-                absent.append(todo[dead])
-                todo = todo[~dead]
-        return found, np.sort(np.concatenate(absent)) if absent else np.empty(0, np.int64)
+                todo = todo[~self._refill(queue, slots, todo)]
+        return found
+
+    def _held_ones(self, queue: I4, slots: I8) -> Entries | None:
+        """The entries, if all of them are held."""
+        at = slots - self._first[queue]
+        if len(at) and (at.min() < 0 or (at >= self._count[queue]).any()):
+            return None
+        return self._flat[queue.astype(np.int64) * self._portion + at]
 
     def _refill(self, queue: I4, slots: I8, todo: I8) -> npt.NDArray[np.bool_]:
         """Read on in each queue from the first slot that is wanted; tells what is not there."""

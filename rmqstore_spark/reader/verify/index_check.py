@@ -17,6 +17,7 @@ from rmqstore_spark.reader.verify.flaws import Flaws
 from rmqstore_spark.reader.verify.index_keys import KeyHasher
 from rmqstore_spark.reader.verify.portions import portions
 from rmqstore_spark.reader.verify.snapshot import IndexEntriesUnit, Snapshot
+from rmqstore_spark.reader.verify.topics import TopicTable
 
 __all__ = ["check_index_entries"]
 
@@ -44,6 +45,7 @@ class _Checker:
         self._findings = findings
         self._flaws = Flaws(snapshot.flaws)
         self._hasher = KeyHasher()
+        self._topics = TopicTable()
 
     def check(self, start: int, end: int) -> None:
         """Look at the entries numbered from `start` to `end - 1`."""
@@ -98,7 +100,7 @@ class _Checker:
             found = np.flatnonzero(sound)
             if not len(found):
                 continue
-            batch = LogBatch(self._log, records.take(found), offsets[part[found]])
+            batch = LogBatch(self._log, records.take(found), offsets[part[found]], self._topics)
             keys = self._hasher.keys(batch)
             known = keys.rows << _HASH_BITS | keys.hashes
             hashes = entries["keyHash"][part[found]].astype(np.int64)

@@ -43,13 +43,17 @@ class IndexLine:
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    def file_of(self, numbers: I8) -> I8:
-        """Which file holds each entry of the line."""
-        return np.searchsorted(self.ends, numbers, side="right")
+    def locate(self, numbers: I8) -> tuple[I8, I8]:
+        """Which file holds each of n entries, and which number it has there: the first one has 1.
 
-    def number_in_file(self, numbers: I8) -> I8:
-        """The number that each entry has in its own file: the first one has 1."""
-        return numbers - self.begins[self.file_of(numbers)] + 1
+        Args:
+            numbers: n of the line, ascending.
+        """
+        first, last = np.searchsorted(self.ends, numbers[[0, -1]], side="right").tolist()
+        if first == last:
+            return np.full(len(numbers), first), numbers - self.begins[first] + 1
+        files = np.searchsorted(self.ends, numbers, side="right")
+        return files, numbers - self.begins[files] + 1
 
     def ends_of(self, file: int) -> tuple[int, int]:
         """Where the records of a file's first and last entry lie."""

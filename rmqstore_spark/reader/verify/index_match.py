@@ -121,8 +121,7 @@ class IndexMatcher:
 
     def _matched(self, numbers: I8, entries: IndexEntries, times: I8) -> None:
         """Entries of which each names a record that has its key, stored at its time."""
-        owner = self._line.file_of(numbers)
-        own = self._line.number_in_file(numbers)
+        owner, own = self._line.locate(numbers)
         self._findings.index.add_numbers(owner, own)
         self._findings.counts["indexEntries"] += len(numbers)
         begin = self._begin_times[owner]

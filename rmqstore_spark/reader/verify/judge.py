@@ -23,6 +23,7 @@ from rmqstore_spark.reader.verify.entries import wrong_units
 from rmqstore_spark.reader.verify.flaws import Flaws
 from rmqstore_spark.reader.verify.portions import portions
 from rmqstore_spark.reader.verify.snapshot import Snapshot
+from rmqstore_spark.reader.verify.topics import TopicTable
 
 __all__ = ["EntryJudge", "Verdict"]
 
@@ -55,6 +56,7 @@ class EntryJudge:
         self._log = log
         self._snapshot = snapshot
         self._flaws = Flaws(snapshot.flaws)
+        self._topics = TopicTable()
 
     def judge(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
         """A `Verdict` for each of n entries of a queue.
@@ -99,7 +101,7 @@ class EntryJudge:
         rows = np.flatnonzero(sound)
         if not len(rows):
             return verdict
-        batch = LogBatch(self._log, records.take(rows), offsets[rows])
+        batch = LogBatch(self._log, records.take(rows), offsets[rows], self._topics)
         verdict[rows] = self._compare(queue, slots[rows], entries[rows], batch)
         return verdict
 

@@ -14,6 +14,7 @@ from rmqstore_spark.reader.verify.index_match import IndexMatcher
 from rmqstore_spark.reader.verify.queue_match import QueueMatcher
 from rmqstore_spark.reader.verify.records import RecordChecker
 from rmqstore_spark.reader.verify.snapshot import LogUnit, Snapshot
+from rmqstore_spark.reader.verify.topics import TopicTable
 from rmqstore_spark.reader.walk import Flaw, Stretch, walk_log
 
 __all__ = ["check_log"]
@@ -54,6 +55,7 @@ class _LogPass:
         self._dledger: DLedgerChecker | None = None
         if found is not None and found.lead == DLEDGER_LEAD:
             self._dledger = DLedgerChecker(store, findings)
+        self._topics = TopicTable()
         self._flaws = 0
 
     def run(self, progress: Callable[[int], None]) -> None:
@@ -77,7 +79,7 @@ class _LogPass:
         self._queues.finish(self._log.place)
 
     def _check(self, stretch: Stretch) -> None:
-        batch = LogBatch(self._log, stretch.records, stretch.offsets)
+        batch = LogBatch(self._log, stretch.records, stretch.offsets, self._topics)
         self._findings.counts["records"] += len(batch)
         self._findings.counts["recordBytes"] += int(stretch.records.store_size.sum(dtype="i8"))
         if self._dledger is not None:

@@ -69,7 +69,7 @@ class QueueMatcher:
 
     def _match(self, batch: LogBatch, expected: Expected, codes: I8) -> None:
         rows, queue, slots = expected.rows, expected.queue, expected.slots
-        entries, _ = self._pool.look_up(queue, slots)
+        entries = self._pool.look_up(queue, slots)
         offsets = batch.offsets[rows]
         same = (entries["physicalOffset"] == offsets) & (entries["size"] > 0)
         sizes = batch.records.store_size[rows]

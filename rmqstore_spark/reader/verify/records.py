@@ -27,6 +27,7 @@ __all__ = ["RecordChecker"]
 
 _KNOWN_FLAGS: Final = 0x7FF
 _MAX_PORT: Final = 0xFFFF
+_ZEROS: Final = 8
 
 
 class RecordChecker:
@@ -39,7 +40,7 @@ class RecordChecker:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._newest = 0
-        self._topics: dict[str, str] = {}
+        self._known_topics = 0
 
     def check(self, batch: LogBatch) -> None:
         """Check records that hold together."""
@@ -106,24 +107,15 @@ class RecordChecker:
             )
 
     def _check_topics(self, batch: LogBatch) -> None:
-        odd: dict[int, str] = {}
-        for code, name in enumerate(batch.topics):
-            if name not in self._topics:
-                self._topics[name] = _severity_of(name)
-            if self._topics[name]:
-                odd[code] = self._topics[name]
-        for code, severity in odd.items():
-            name = batch.topics[code]
-            rows = batch.topic_codes == code
-            if severity == "error":
-                self._findings.each(
-                    "error", "topic-name", rows, batch.place,
-                    f"the topic {name!r} cannot be a folder's name",
-                )  # fmt: skip
-            else:  # said once
-                self._topics[name] = ""
-                place = batch.place(int(np.argmax(rows)))
+        codes = batch.topic_codes
+        for code, name in enumerate(batch.topics[self._known_topics :], start=self._known_topics):
+            place = batch.place(int(np.argmax(codes == code)))
+            if not is_safe_folder_name(name):
+                text = f"the topic {name!r} cannot be a folder's name"
+                self._findings.error("topic-name", place, text)
+            elif not is_safe_topic_name(name):
                 self._findings.note("topic-name", place, f"a broker would refuse to take {name!r}")
+        self._known_topics = len(batch.topics)
 
     def _check_times(self, batch: LogBatch) -> None:
         times = batch.records.store_timestamp
@@ -150,9 +142,11 @@ class RecordChecker:
                 "the properties are not UTF-8",
             )  # fmt: skip
         if not data.min():
+            zeros = _runs(data == 0, _ZEROS)
             self._findings.each(
-                "note", "properties", _per_row(data == 0, offsets) > 0, batch.place,
-                "the properties hold zero bytes, as a write that was lost in part leaves them",
+                "note", "properties", _per_row(zeros, offsets) > 0, batch.place,
+                f"the properties hold {_ZEROS} zero bytes in a row, as a write that was lost in "
+                "part leaves them",
             )  # fmt: skip
         filled = offsets[1:] > offsets[:-1]
         open_ended = filled & (data[np.maximum(offsets[1:] - 1, 0)] != 2)
@@ -167,10 +161,11 @@ class RecordChecker:
         )  # fmt: skip
 
 
-def _severity_of(topic: str) -> str:
-    if not is_safe_folder_name(topic):
-        return "error"
-    return "" if is_safe_topic_name(topic) else "note"
+def _runs(marks: npt.NDArray[np.bool_], length: int) -> npt.NDArray[np.bool_]:
+    """Where so many marks in a row end."""
+    running = np.concatenate([np.zeros(length, np.int64), np.cumsum(marks)])
+    ends: npt.NDArray[np.bool_] = running[length:] - running[:-length] == length
+    return ends
 
 
 def _per_row(marks: npt.NDArray[np.bool_], offsets: I8) -> I8:
