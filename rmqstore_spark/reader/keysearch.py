@@ -200,8 +200,8 @@ class KeySearch:
                     raise
                 except (RmqStoreError, FileNotFoundError) as error:
                     _log.warning(
-                        "The index is left aside, the log is read from %d to %d instead: %s",
-                        piece.start, bound, error,
+                        "%s is left aside, the log is read from %d to %d instead: %s",
+                        piece.index.path, piece.start, bound, error,
                     )  # fmt: skip
             for records in self._read(self._walked(piece.start, bound)):
                 yield self._matching(records)
