@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import shutil
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT / "examples" / "data" / "live-store.tar.gz"
+STORE = "broker-a/store"
 WIDTH = 96
 
 console = Console(highlight=False, width=WIDTH)
@@ -54,20 +57,18 @@ def main() -> None:
     """Show all that there is to see."""
     with tempfile.TemporaryDirectory(prefix="rmqstore-demo-") as folder:
         shutil.unpack_archive(ARCHIVE, Path(folder) / "broker-a")
-        # Relative paths are short to read.
-        os.chdir(folder)
-        store = "broker-a/store"
-        show_command("Topics of the store, without Spark", "topics", store)
-        spark = start_spark(folder)
+        os.chdir(folder)  # so that paths are short to read
         try:
-            show_batch(spark, store)
-            show_stream(spark, store)
+            show_command("Topics of the store, without Spark", "topics", STORE)
+            spark = start_spark(folder)
+            try:
+                show_batch(spark)
+                show_stream(spark)
+            finally:
+                spark.stop()
+            show_command("How far consumer groups have come", "groups", STORE)
         finally:
-            spark.stop()
             os.chdir(ROOT)
-        os.chdir(folder)
-        show_command("How far consumer groups have come", "groups", store)
-        os.chdir(ROOT)
     show_next()
 
 
@@ -79,7 +80,7 @@ def start_spark(folder: str) -> SparkSession:
 
     from pyspark.sql import SparkSession
 
-    with console.status("Starting Spark ..."):
+    with console.status("Starting Spark ..."), without_noise_of_start():
         return (
             SparkSession.builder.master("local[2]")
             .appName("rmqstore-demo")
@@ -88,6 +89,27 @@ def start_spark(folder: str) -> SparkSession:
             .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
             .getOrCreate()
         )
+
+
+@contextlib.contextmanager
+def without_noise_of_start() -> Iterator[None]:
+    """Leave out what every JVM of Spark says when it starts; all else on stderr goes on."""
+    own = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)  # the JVM inherits it
+    os.close(writing)
+
+    def hand_on() -> None:
+        with open(reading, "rb") as lines:
+            for line in lines:
+                if b"Using incubator modules" not in line:
+                    os.write(own, line)
+
+    threading.Thread(target=hand_on, daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
 
 
 def show_command(title: str, name: str, store: str) -> None:
@@ -99,32 +121,27 @@ def show_command(title: str, name: str, store: str) -> None:
     subprocess.run(command, check=True, env={**os.environ, "COLUMNS": str(WIDTH)})
 
 
-def show_batch(spark: SparkSession, store: str) -> None:
+def show_batch(spark: SparkSession) -> None:
     """Run the batch query."""
     heading("A batch query")
-    show_code(messages_by_topic)
-    rows = messages_by_topic(spark, store)
+    show_code(messages_by_topic, "counts")
+    rows = messages_by_topic(spark, STORE)
     with console.status("Running it ..."):
         found = rows.collect()
     show_rows(rows.columns, [list(row) for row in found])
 
 
-def show_stream(spark: SparkSession, store: str) -> None:
+def show_stream(spark: SparkSession) -> None:
     """Run the streaming query."""
     heading("A streaming query, over what is there (Trigger.AvailableNow)")
-    show_code(copy_as_stream)
+    show_code(copy_as_stream, "query")
     with console.status("Running it ..."):
-        query = copy_as_stream(spark, store, "copy", "checkpoint")
+        query = copy_as_stream(spark, STORE, "copy", "checkpoint")
         query.awaitTermination()
     show_rows(
-        ["micro-batch", "messages", "seconds", "still to read"],
+        ["micro-batch", "messages", "milliseconds"],
         [
-            [
-                progress.batchId,
-                progress.numInputRows,
-                f"{progress.batchDuration / 1000:.1f}",
-                "",
-            ]
+            [progress.batchId, progress.numInputRows, progress.batchDuration]
             for progress in query.recentProgress
             if progress.numInputRows
         ],
@@ -155,10 +172,15 @@ def heading(title: str) -> None:
     console.print()
 
 
-def show_code(function: Callable[..., object]) -> None:
-    """Show the body of a function that is about to run."""
+def show_code(function: Callable[..., object], result: str) -> None:
+    """Show the body of a function that is about to run.
+
+    Args:
+        result: what to call what it returns.
+    """
     lines = inspect.getsource(function).partition('."""\n')[2]
-    console.print(textwrap.dedent(lines), style="cyan", markup=False)
+    code = textwrap.dedent(lines).replace("return ", f"{result} = ")
+    console.print(code, style="cyan", markup=False)
 
 
 def show_rows(columns: list[str], rows: list[list[object]]) -> None:

@@ -180,7 +180,7 @@ def backfill(spark: SparkSession, arguments: argparse.Namespace) -> None:
     elif output.is_published:
         print("This backfill was finished before.")
     output.publish(attempts)
-    _report(attempts, plan, time.monotonic() - began)
+    _report(attempts, time.monotonic() - began)
 
 
 def _run(
@@ -228,7 +228,7 @@ def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> None:
         )
 
 
-def _report(attempts: list[Attempt], plan: Mapping[str, Any], seconds: float) -> None:
+def _report(attempts: list[Attempt], seconds: float) -> None:
     files = [file for attempt in attempts for file in attempt.files]
     rows = sum(file.rows for file in files)
     size = sum(file.size for file in files)
