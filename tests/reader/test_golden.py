@@ -14,15 +14,10 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.splits import QueueRange
 from rmqstore_spark.reader.store import Store
-from tests.support.expected import expected_rows, expected_scan, queue_key
+from tests.support.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES, load_queues
 
 Golden = Callable[[str], Path]
-
-# The log of these ends before what RocketMQ's walk lists last: a damaged record, or stale bytes.
-CUT = {"unclean-crc": 1292, "unclean-tail": 1293}
-# Queue entries that the crash wiped out: recovery makes them anew, a reader cannot.
-LOST_ENTRIES = {"unclean-torn": ("TopicTest", 3, 155)}
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -37,19 +32,6 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return rows
 
 
-def backed(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The expected rows that a reader can see without a recovery."""
-    if name == "unclean-nocq":
-        return []
-    if name in LOST_ENTRIES:
-        topic, queue_id, end = LOST_ENTRIES[name]
-        return [
-            r for r in rows
-            if (r["topic"], r["queueId"]) != (topic, queue_id) or r["queueOffset"] < end
-        ]  # fmt: skip
-    return rows
-
-
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_queues_offsets_and_messages(
     name: str, open_store: Callable[[str], Store], golden: Golden
@@ -57,7 +39,7 @@ def test_queues_offsets_and_messages(
     store = open_store(name)
     file = "queues.settled.json" if name == "trimmed-raw" else "queues.json"
     reports = load_queues(golden(name), file).queues
-    expected = backed(name, expected_rows(golden(name)))
+    expected = backed_rows(golden(name))
     for (topic, queue_id), report in reports.items():
         if report.max_offset == 0 or not store.has_queues:
             continue
@@ -82,7 +64,7 @@ def test_every_plan_gives_the_same_rows(
     store = open_store(name)
     ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in store.queues()]
     splits = plan(store, ranges, PlanLimits(max_bytes=100_000), by)
-    expected = backed(name, expected_rows(golden(name)))
+    expected = backed_rows(golden(name))
     assert len(splits) >= (2 if len(expected) > 500 else 0)
     got = []
     for split in splits:
@@ -100,8 +82,7 @@ def test_every_plan_gives_the_same_rows(
 def test_a_scan_gives_the_whole_log(
     name: str, open_store: Callable[[str], Store], golden: Golden
 ) -> None:
-    expected = expected_scan(golden(name))
-    assert rows_of(open_store(name).scan()) == expected[: CUT.get(name, len(expected))]
+    assert rows_of(open_store(name).scan()) == log_rows(golden(name))
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -110,7 +91,7 @@ def test_the_first_offset_at_a_time(
 ) -> None:
     store = open_store(name)
     times: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for row in backed(name, expected_rows(golden(name))):
+    for row in backed_rows(golden(name)):
         stored = round(row["storeTimestamp"].timestamp() * 1000)
         times.setdefault((row["topic"], row["queueId"]), []).append((row["queueOffset"], stored))
     for (topic, queue_id), offsets in times.items():
