@@ -93,6 +93,47 @@ static int all_inside(const int64_t *starts, const int32_t *lengths, Py_ssize_t 
     return 1;
 }
 
+/* As memcpy; most spans are short, and a call for each would cost more than their copying. */
+static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
+{
+    uint64_t a[2], b[2];
+    if (n > 32) {
+        memcpy(to, from, n);
+    } else if (n >= 16) {
+        memcpy(a, from, 16);
+        memcpy(b, from + n - 16, 16);
+        memcpy(to, a, 16);
+        memcpy(to + n - 16, b, 16);
+    } else if (n >= 8) {
+        memcpy(a, from, 8);
+        memcpy(b, from + n - 8, 8);
+        memcpy(to, a, 8);
+        memcpy(to + n - 8, b, 8);
+    } else {
+        while (n--)
+            *to++ = *from++;
+    }
+}
+
+/* Whether two spans hold the same bytes; likewise. */
+static inline int equal(const uint8_t *p, const uint8_t *q, size_t n)
+{
+    uint64_t a[2], b[2];
+    if (n > 16)
+        return memcmp(p, q, n) == 0;
+    if (n >= 8) {
+        memcpy(&a[0], p, 8);
+        memcpy(&a[1], p + n - 8, 8);
+        memcpy(&b[0], q, 8);
+        memcpy(&b[1], q + n - 8, 8);
+        return a[0] == b[0] && a[1] == b[1];
+    }
+    for (; n > 0; n--)
+        if (*p++ != *q++)
+            return 0;
+    return 1;
+}
+
 #define OUTSIDE "a span lies outside its buffer"
 #define SMALL "an output array is too small"
 
@@ -401,7 +442,7 @@ static PyObject *gather(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < n; i++) {
         offsets[i] = at;
         if (lengths[i] > 0) {
-            memcpy(data + at, buffer + starts[i], (size_t)lengths[i]);
+            copy(data + at, buffer + starts[i], (size_t)lengths[i]);
             at += lengths[i];
         }
     }
@@ -451,8 +492,8 @@ static PyObject *spans_equal(PyObject *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++)
         out[i] = lengths[i] == other_lengths[i] &&
-                 (lengths[i] <= 0 || memcmp(buffer + starts[i], other + other_starts[i],
-                                            (size_t)lengths[i]) == 0);
+                 (lengths[i] <= 0 ||
+                  equal(buffer + starts[i], other + other_starts[i], (size_t)lengths[i]));
     Py_END_ALLOW_THREADS
     release(&views);
     Py_RETURN_NONE;
@@ -473,14 +514,18 @@ static inline uint8_t *put_decimal(uint8_t *out, uint32_t v)
     return out;
 }
 
-static inline uint8_t *put_hex(uint8_t *out, const uint8_t *p, int n)
+/* Four bytes as eight hex digits: the nibbles are spread over eight bytes, and what makes a digit
+ * or a letter of them is added to all at once. */
+static inline uint8_t *put_hex(uint8_t *out, uint32_t word)
 {
-    static const char HEX[] = "0123456789ABCDEF";
-    for (int i = 0; i < n; i++) {
-        *out++ = (uint8_t)HEX[p[i] >> 4];
-        *out++ = (uint8_t)HEX[p[i] & 15];
-    }
-    return out;
+    uint64_t v = word;
+    v = (v | v << 16) & 0x0000FFFF0000FFFFu;
+    v = (v | v << 8) & 0x00FF00FF00FF00FFu;
+    v = (v | v << 4) & 0x0F0F0F0F0F0F0F0Fu;
+    uint64_t letters = ((v + 0x0606060606060606u) >> 4) & 0x0101010101010101u;
+    v = __builtin_bswap64(v + 0x3030303030303030u + letters * ('A' - '0' - 10));
+    memcpy(out, &v, 8);
+    return out + 8;
 }
 
 static inline uint8_t *put_group(uint8_t *out, unsigned v)
@@ -544,9 +589,9 @@ static PyObject *format_hosts(PyObject *self, PyObject *args)
         /* Neighbours mostly share their host: copying the text is cheaper than printing it. */
         int width = v6[i] ? 20 : 8;
         if (i && v6[i] == v6[i - 1] &&
-            memcmp(buffer + starts[i], buffer + starts[i - 1], (size_t)width) == 0) {
+            equal(buffer + starts[i], buffer + starts[i - 1], (size_t)width)) {
             int length = offsets[i] - offsets[i - 1];
-            memcpy(out, data + offsets[i - 1], (size_t)length);
+            copy(out, data + offsets[i - 1], (size_t)length);
             out += length;
         } else {
             out = put_host(out, buffer + starts[i], v6[i]);
@@ -579,9 +624,10 @@ static PyObject *format_msg_ids(PyObject *self, PyObject *args)
     uint8_t *out = data;
     for (Py_ssize_t i = 0; i < n; i++) {
         offsets[i] = (int32_t)(out - data);
-        uint64_t swapped = __builtin_bswap64((uint64_t)physical[i]);
-        out = put_hex(out, buffer + starts[i], v6[i] ? 20 : 8);
-        out = put_hex(out, (const uint8_t *)&swapped, 8);
+        for (int word = 0; word < (v6[i] ? 5 : 2); word++)
+            out = put_hex(out, be32(buffer + starts[i] + 4 * word));
+        out = put_hex(out, (uint32_t)((uint64_t)physical[i] >> 32));
+        out = put_hex(out, (uint32_t)physical[i]);
     }
     offsets[n] = (int32_t)(out - data);
     Py_END_ALLOW_THREADS
@@ -591,22 +637,30 @@ static PyObject *format_msg_ids(PyObject *self, PyObject *args)
 
 /* ---- properties -------------------------------------------------------------------------- */
 
+#define MOST_NAMES 8 /* that are looked for at once */
+
 typedef struct {
     const uint8_t *name, *value;
     int32_t name_length, value_length;
 } Piece;
 
+static inline int same_name(const uint8_t *name, int32_t length, const Piece *piece)
+{
+    return length == piece->name_length && equal(name, piece->name, (size_t)length);
+}
+
 /* The next piece that is a property, or 0 at the end. */
 static int next_property(const uint8_t **at, const uint8_t *end, Piece *piece)
 {
     while (*at < end) {
-        const uint8_t *from = *at;
-        const uint8_t *stop = memchr(from, 2, (size_t)(end - from));
+        const uint8_t *from = *at, *mark = from;
+        while (mark < end && *mark != 1 && *mark != 2) /* names are short: not worth a call */
+            mark++;
+        const uint8_t *stop = mark < end ? memchr(mark, 2, (size_t)(end - mark)) : NULL;
         if (stop == NULL)
             stop = end;
         *at = stop + 1;
-        const uint8_t *mark = memchr(from, 1, (size_t)(stop - from));
-        if (mark == NULL || mark == from || mark + 1 == stop)
+        if (mark == stop || mark == from || mark + 1 == stop)
             continue;
         piece->name = from;
         piece->name_length = (int32_t)(mark - from);
@@ -639,16 +693,15 @@ static uint32_t name_hash(const uint8_t *p, int32_t n)
     return (h ^ (h >> 15)) & (SLOTS - 1);
 }
 
-static int same_name(const Names *names, Py_ssize_t k, const Piece *piece)
+static int is_known(const Names *names, Py_ssize_t k, const Piece *piece)
 {
-    return names->name_length[k] == piece->name_length &&
-           memcmp(names->buffer + names->name_at[k], piece->name, (size_t)piece->name_length) == 0;
+    return same_name(names->buffer + names->name_at[k], names->name_length[k], piece);
 }
 
 static uint32_t slot_of(const Names *names, const Piece *piece)
 {
     uint32_t slot = name_hash(piece->name, piece->name_length);
-    while (names->slots[slot] >= 0 && !same_name(names, names->slots[slot] + names->first, piece))
+    while (names->slots[slot] >= 0 && !is_known(names, names->slots[slot] + names->first, piece))
         slot = (slot + 1) & (SLOTS - 1);
     return slot;
 }
@@ -658,7 +711,7 @@ static Py_ssize_t place_of(Names *names, const Piece *piece)
 {
     if (names->count - names->first < FEW) {
         Py_ssize_t k = names->first;
-        while (k < names->count && !same_name(names, k, piece))
+        while (k < names->count && !is_known(names, k, piece))
             k++;
         return k;
     }
@@ -735,6 +788,63 @@ static PyObject *properties(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(names.count);
 }
 
+static int wanted_names(PyObject *tuple, Piece *wanted)
+{
+    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(tuple); j++) {
+        char *name;
+        Py_ssize_t length;
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(tuple, j), &name, &length) < 0)
+            return 0;
+        wanted[j] = (Piece){.name = (const uint8_t *)name, .name_length = (int32_t)length};
+    }
+    return 1;
+}
+
+static PyObject *pick_properties(PyObject *self, PyObject *args)
+{
+    PyObject *o[8], *names;
+    if (!PyArg_ParseTuple(args, "OOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &PyTuple_Type, &names, &o[6], &o[7]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(buffer, const uint8_t, o[0], 0)
+    TAKE(rows, const int32_t, o[1], 0)
+    TAKE(name_at, const int64_t, o[2], 0)
+    TAKE(name_length, const int32_t, o[3], 0)
+    TAKE(value_at, const int64_t, o[4], 0)
+    TAKE(value_length, const int32_t, o[5], 0)
+    TAKE(found_at, int64_t, o[6], 1)
+    TAKE(found_length, int32_t, o[7], 1)
+    Py_ssize_t n = rows_n - 1, m = name_at_n, k = PyTuple_GET_SIZE(names);
+    REQUIRE(n >= 0 && k <= MOST_NAMES && found_at_n == n * k && found_length_n == n * k, SMALL)
+    REQUIRE(name_length_n == m && value_at_n == m && value_length_n == m, SMALL)
+    REQUIRE(all_inside(name_at, name_length, m, buffer_n), OUTSIDE)
+    for (Py_ssize_t i = 0; i < n; i++)
+        REQUIRE(rows[i] >= 0 && rows[i] <= rows[i + 1] && rows[i + 1] <= m, OUTSIDE)
+    Piece wanted[MOST_NAMES];
+    if (!wanted_names(names, wanted)) {
+        release(&views);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < n; i++) {
+        for (Py_ssize_t j = 0; j < k; j++) {
+            found_at[j * n + i] = 0;
+            found_length[j * n + i] = -1;
+        }
+        for (int32_t p = rows[i]; p < rows[i + 1]; p++)
+            for (Py_ssize_t j = 0; j < k; j++)
+                if (same_name(buffer + name_at[p], name_length[p], &wanted[j])) {
+                    found_at[j * n + i] = value_at[p];
+                    found_length[j * n + i] = value_length[p];
+                    break;
+                }
+    }
+    Py_END_ALLOW_THREADS
+    release(&views);
+    Py_RETURN_NONE;
+}
+
 static PyObject *find_properties(PyObject *self, PyObject *args)
 {
     PyObject *o[5], *names;
@@ -747,15 +857,14 @@ static PyObject *find_properties(PyObject *self, PyObject *args)
     TAKE(value_at, int64_t, o[3], 1)
     TAKE(value_length, int32_t, o[4], 1)
     Py_ssize_t n = starts_n, k = PyTuple_GET_SIZE(names);
-    REQUIRE(lengths_n == n && k <= 8 && value_at_n == n * k && value_length_n == n * k, SMALL)
+    REQUIRE(lengths_n == n && k <= MOST_NAMES, SMALL)
+    REQUIRE(value_at_n == n * k && value_length_n == n * k, SMALL)
     REQUIRE(all_inside(starts, lengths, n, buffer_n), OUTSIDE)
-    char *wanted[8];
-    Py_ssize_t wanted_length[8];
-    for (Py_ssize_t j = 0; j < k; j++)
-        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(names, j), &wanted[j], &wanted_length[j]) < 0) {
-            release(&views);
-            return NULL;
-        }
+    Piece wanted[MOST_NAMES];
+    if (!wanted_names(names, wanted)) {
+        release(&views);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
         for (Py_ssize_t j = 0; j < k; j++) {
@@ -768,8 +877,7 @@ static PyObject *find_properties(PyObject *self, PyObject *args)
         Piece piece;
         while (next_property(&at, end, &piece))
             for (Py_ssize_t j = 0; j < k; j++)
-                if (piece.name_length == wanted_length[j] &&
-                    memcmp(piece.name, wanted[j], (size_t)wanted_length[j]) == 0) {
+                if (same_name(piece.name, piece.name_length, &wanted[j])) {
                     value_at[j * n + i] = piece.value - buffer;
                     value_length[j * n + i] = piece.value_length;
                     break;
@@ -862,6 +970,22 @@ static int utf8_step(const uint8_t *p, const uint8_t *end)
     return more + 1;
 }
 
+static PyObject *is_ascii(PyObject *self, PyObject *args)
+{
+    PyObject *o;
+    if (!PyArg_ParseTuple(args, "O", &o))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(data, const uint8_t, o, 0)
+    uint8_t bits = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < data_n; i++)
+        bits |= data[i];
+    Py_END_ALLOW_THREADS
+    release(&views);
+    return PyBool_FromLong(bits < 0x80);
+}
+
 static PyObject *repair_utf8(PyObject *self, PyObject *args)
 {
     PyObject *o[4];
@@ -914,8 +1038,10 @@ static PyMethodDef METHODS[] = {
     {"format_hosts", format_hosts, METH_VARARGS, "See plain.format_hosts."},
     {"format_msg_ids", format_msg_ids, METH_VARARGS, "See plain.format_msg_ids."},
     {"properties", properties, METH_VARARGS, "See plain.properties."},
+    {"pick_properties", pick_properties, METH_VARARGS, "See plain.pick_properties."},
     {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
     {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
+    {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
     {NULL, NULL, 0, NULL},
 };

@@ -18,9 +18,10 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmqstore_spark.layout.properties import (
     MAP_TYPE,
-    decode_properties,
+    Properties,
     find_properties,
     split_keys,
+    split_properties,
 )
 from rmqstore_spark.layout.record import Records
 from rmqstore_spark.layout.spans import (
@@ -108,16 +109,23 @@ class _Sources:
         body: Spans,
         identity: Identity,
         broker: Spans,
-        named: frozenset[str],
+        columns: Sequence[str],
     ) -> None:
         self.records = records
         self.body = body
         self.identity = identity
         self.broker = broker
-        self._named = tuple(sorted(named))
+        self._named = tuple(_NAMED[name] for name in columns if name in _NAMED)
+        self._wants_all_properties = "properties" in columns
+
+    @cached_property
+    def properties(self) -> Properties:
+        return split_properties(self.records.properties)
 
     @cached_property
     def _found(self) -> dict[str, Spans]:
+        if self._wants_all_properties:
+            return self.properties.find(self._named)
         return find_properties(self.records.properties, self._named)
 
     def named(self, name: str) -> Spans:
@@ -127,15 +135,22 @@ class _Sources:
         zeros = np.zeros(len(self.records), np.int64)
         return string_array(self.broker.take(zeros))
 
-    def msg_id(self) -> pa.StringArray:
-        r = self.records
-        fill = kernel.active.format_msg_ids
-        return self._printed(
-            56,
-            lambda o, d: fill(r.buffer, r.store_host_at, r.store_host_v6, r.physical_offset, o, d),
-        )
+    @cached_property
+    def _store_host(self) -> tuple[I8, U1]:
+        return self.records.store_host_at, self.records.store_host_v6
 
-    def host(self, at: I8, v6: U1) -> pa.StringArray:
+    def msg_id(self) -> pa.StringArray:
+        r, (at, v6) = self.records, self._store_host
+        fill = kernel.active.format_msg_ids
+        return self._printed(56, lambda o, d: fill(r.buffer, at, v6, r.physical_offset, o, d))
+
+    def born_host(self) -> pa.StringArray:
+        return self._host(self.records.born_host_at, self.records.born_host_v6)
+
+    def store_host(self) -> pa.StringArray:
+        return self._host(*self._store_host)
+
+    def _host(self, at: I8, v6: U1) -> pa.StringArray:
         fill = kernel.active.format_hosts
         return self._printed(64, lambda o, d: fill(self.records.buffer, at, v6, o, d))
 
@@ -166,11 +181,11 @@ _BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
     "tags": lambda s: string_array(s.named(PROPERTY_TAGS)),
     "keys": lambda s: split_keys(s.named(PROPERTY_KEYS)),
     "body": lambda s: binary_array(s.body),
-    "properties": lambda s: decode_properties(s.records.properties),
+    "properties": lambda s: s.properties.to_maps(),
     "bornTimestamp": lambda s: timestamp_array(s.records.born_timestamp),
-    "bornHost": lambda s: s.host(s.records.born_host_at, s.records.born_host_v6),
+    "bornHost": _Sources.born_host,
     "storeTimestamp": lambda s: timestamp_array(s.records.store_timestamp),
-    "storeHost": lambda s: s.host(s.records.store_host_at, s.records.store_host_v6),
+    "storeHost": _Sources.store_host,
     "flag": lambda s: _ints(s.records.flag),
     "sysFlag": lambda s: _ints(s.records.sys_flag),
     "bodyCRC": lambda s: _ints(s.records.body_crc),
@@ -204,7 +219,7 @@ def build_batch(
         records.body if body is None else body,
         Identity.of(records) if identity is None else identity,
         broker,
-        frozenset(_NAMED[name] for name in columns if name in _NAMED),
+        columns,
     )
     arrays, fields = [], []
     for name in columns:

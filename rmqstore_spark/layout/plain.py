@@ -24,7 +24,9 @@ __all__ = [
     "format_hosts",
     "format_msg_ids",
     "gather",
+    "is_ascii",
     "parse",
+    "pick_properties",
     "pread_spans",
     "properties",
     "record_crc_differs",
@@ -511,6 +513,41 @@ def properties(
     return count
 
 
+def pick_properties(
+    buffer: U1,
+    rows: I4,
+    name_at: I8,
+    name_length: I4,
+    value_at: I8,
+    value_length: I4,
+    names: tuple[bytes, ...],
+    found_at: I8,
+    found_length: I4,
+) -> None:
+    """Find the values of a few properties among those that `properties` found.
+
+    Args:
+        rows, name_at, name_length, value_at, value_length: as `properties` leaves them.
+        found_at: (k, n) out: where the value of each of the k names begins.
+        found_length: (k, n) out: its length, -1 where a row has none.
+    """
+    _require_inside(buffer, name_at, name_length)
+    found_at[:] = 0
+    found_length[:] = -1
+    owner = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
+    for k, name in enumerate(names):
+        hits = _spans_of(buffer, name_at, name_length, name)
+        found_at[k, owner[hits]] = value_at[hits]
+        found_length[k, owner[hits]] = value_length[hits]
+
+
+def _spans_of(buffer: U1, starts: I8, lengths: npt.NDArray[Any], text: bytes) -> I8:
+    """Which spans hold just this text."""
+    candidates = np.flatnonzero(lengths == len(text))
+    windows = buffer[starts[candidates, None] + np.arange(len(text))]
+    return candidates[(windows == np.frombuffer(text, np.uint8)).all(axis=1)]
+
+
 def find_properties(
     buffer: U1,
     starts: I8,
@@ -529,12 +566,7 @@ def find_properties(
     value_length[:] = -1
     row, begin, mark, end = _split_pairs(buffer, starts, lengths)
     for k, name in enumerate(names):
-        if not len(row):
-            break
-        candidates = np.flatnonzero(mark - begin == len(name))
-        wanted = np.frombuffer(name, np.uint8)
-        windows = buffer[begin[candidates, None] + np.arange(len(name))]
-        hits = candidates[(windows == wanted).all(axis=1)]
+        hits = _spans_of(buffer, begin, mark - begin, name)
         # Assignment keeps the last of several hits in a row, which is the one that counts.
         value_at[k, row[hits]] = mark[hits] + 1
         value_length[k, row[hits]] = end[hits] - mark[hits] - 1
@@ -556,6 +588,11 @@ def split_spaces(
     piece_length[: len(row)] = end - begin
     rows[:] = np.searchsorted(row, np.arange(len(starts) + 1))
     return len(row)
+
+
+def is_ascii(data: U1) -> bool:
+    """Whether no byte has its highest bit set."""
+    return not len(data) or int(data.max()) < 0x80
 
 
 def repair_utf8(offsets: I4, data: U1, new_offsets: I4, out: U1) -> int:

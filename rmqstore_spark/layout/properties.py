@@ -5,53 +5,102 @@ See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProper
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqstore_spark.layout.spans import Spans, string_array
+from rmqstore_spark.layout.spans import I4, U1, Spans, string_array
 
-__all__ = ["MAP_TYPE", "decode_properties", "encode_properties", "find_properties", "split_keys"]
+__all__ = [
+    "MAP_TYPE",
+    "Properties",
+    "decode_properties",
+    "encode_properties",
+    "find_properties",
+    "split_keys",
+    "split_properties",
+]
 
 MAP_TYPE = pa.map_(pa.string(), pa.string())
 
 
-def decode_properties(spans: Spans) -> pa.MapArray:
+@dataclass(frozen=True)
+class Properties:
+    """The properties of n records, taken apart.
+
+    Attributes:
+        rows: (n + 1) int32, where each record's properties begin in the other two.
+        names: one span per property.
+        values: one span per property.
+    """
+
+    rows: I4
+    names: Spans
+    values: Spans
+
+    def to_maps(self) -> pa.MapArray:
+        """The properties as Arrow maps; a record without any has an empty one."""
+        names, values = string_array(self.names), string_array(self.values)
+        return pa.MapArray.from_arrays(pa.array(self.rows), names, values)
+
+    def find(self, names: tuple[str, ...]) -> dict[str, Spans]:
+        """The values of a few properties, as `find_properties` gives them."""
+        return _find(
+            names, len(self.rows) - 1, self.values.buffer, kernel.active.pick_properties,
+            self.names.buffer, self.rows, self.names.starts, self.names.lengths,
+            self.values.starts, self.values.lengths,
+        )  # fmt: skip
+
+
+def split_properties(spans: Spans) -> Properties:
     """Take the properties of n records apart.
 
     A piece without a name or without a value is dropped; of a name given twice the last value
-    counts. A row without properties gives an empty map.
+    counts.
     """
-    # The shortest property takes three bytes and a separator.
-    room = int(((np.maximum(spans.lengths, 0).astype(np.int64) + 1) // 4).sum())
+    # The shortest property takes three bytes and a separator; a length of -1 adds nothing here.
+    room = (int(spans.lengths.sum(dtype=np.int64)) + len(spans)) // 4
     rows = np.empty(len(spans) + 1, np.int32)
     name_at, value_at = np.empty(room, np.int64), np.empty(room, np.int64)
     name_length, value_length = np.empty(room, np.int32), np.empty(room, np.int32)
-    count = kernel.active.properties(
+    n = kernel.active.properties(
         spans.buffer, spans.starts, spans.lengths, rows, name_at, name_length, value_at,
         value_length,
     )  # fmt: skip
-    names = string_array(Spans(spans.buffer, name_at[:count], name_length[:count]))
-    values = string_array(Spans(spans.buffer, value_at[:count], value_length[:count]))
-    return pa.MapArray.from_arrays(pa.array(rows), names, values)
+    names = Spans(spans.buffer, name_at[:n], name_length[:n])
+    return Properties(rows, names, Spans(spans.buffer, value_at[:n], value_length[:n]))
+
+
+def decode_properties(spans: Spans) -> pa.MapArray:
+    """The properties of n records as Arrow maps, see `split_properties`."""
+    return split_properties(spans).to_maps()
 
 
 def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:
     """The values of a few properties (at most 8), by name; length -1 where a row has none."""
-    value_at = np.empty((len(names), len(spans)), np.int64)
-    value_length = np.empty((len(names), len(spans)), np.int32)
-    encoded = tuple(name.encode() for name in names)
-    kernel.active.find_properties(
-        spans.buffer, spans.starts, spans.lengths, encoded, value_at, value_length
-    )
-    return {name: Spans(spans.buffer, value_at[k], value_length[k]) for k, name in enumerate(names)}
+    return _find(
+        names, len(spans), spans.buffer, kernel.active.find_properties,
+        spans.buffer, spans.starts, spans.lengths,
+    )  # fmt: skip
+
+
+def _find(
+    names: tuple[str, ...], n: int, buffer: U1, find: Callable[..., None], *where: object
+) -> dict[str, Spans]:
+    shape = len(names), n
+    at, length = np.empty(shape, np.int64), np.empty(shape, np.int32)
+    find(*where, tuple(name.encode() for name in names), at, length)
+    return {name: Spans(buffer, at[k], length[k]) for k, name in enumerate(names)}
 
 
 def split_keys(keys: Spans) -> pa.ListArray:
     """Cut KEYS values at runs of spaces into lists of strings; null where a row has no KEYS."""
-    room = int(((np.maximum(keys.lengths, 0).astype(np.int64) + 1) // 2).sum())
+    room = (int(keys.lengths.sum(dtype=np.int64)) + len(keys)) // 2
     rows = np.empty(len(keys) + 1, np.int32)
     piece_at, piece_length = np.empty(room, np.int64), np.empty(room, np.int32)
     count = kernel.active.split_spaces(

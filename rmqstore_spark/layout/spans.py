@@ -81,18 +81,15 @@ def array_spans(array: pa.BinaryArray | pa.StringArray) -> Spans:
 
 def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.Buffer]:
     lengths = spans.lengths
-    missing = lengths < 0
-    has_nulls = bool(missing.any())
-    total = (
-        int(np.maximum(lengths, 0).sum(dtype=np.int64))
-        if has_nulls
-        else int(lengths.sum(dtype=np.int64))
-    )
+    validity, total = None, int(lengths.sum(dtype=np.int64))
+    if len(lengths) and lengths.min() < 0:
+        missing = lengths < 0
+        total += int(np.count_nonzero(missing))
+        validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
     data = pa.allocate_buffer(total)
     offsets = np.empty(len(spans) + 1, np.int32)
     target = np.frombuffer(data, np.uint8)
     kernel.active.gather(spans.buffer, spans.starts, lengths, offsets, target)
-    validity = pa.py_buffer(np.packbits(~missing, bitorder="little")) if has_nulls else None
     return validity, offsets, data
 
 
@@ -121,12 +118,14 @@ def string_array(spans: Spans) -> pa.StringArray:
     """
     validity, offsets, data = _gather(spans)
     array = pa.Array.from_buffers(pa.string(), len(spans), [validity, pa.py_buffer(offsets), data])
+    raw = np.frombuffer(data, np.uint8)
+    if kernel.active.is_ascii(raw):
+        return array
     try:
         array.validate(full=True)
         return array
     except pa.ArrowInvalid:
         pass
-    raw = np.frombuffer(data, np.uint8)
     repaired = pa.allocate_buffer(3 * len(raw))
     new_offsets = np.empty_like(offsets)
     used = kernel.active.repair_utf8(offsets, raw, new_offsets, np.frombuffer(repaired, np.uint8))

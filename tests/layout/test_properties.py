@@ -17,8 +17,9 @@ from rmqstore_spark.layout.properties import (
     encode_properties,
     find_properties,
     split_keys,
+    split_properties,
 )
-from rmqstore_spark.layout.spans import array_spans
+from rmqstore_spark.layout.spans import array_spans, string_array
 from tests.support.strategies import PROPERTIES
 
 fixture_per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -55,10 +56,15 @@ def test_any_bytes_decode_as_java_reads_them(rows: list[bytes], each_kernel: str
     maps = decode_properties(array_spans(pa.array(rows, pa.binary())))
     maps.validate(full=True)
     assert [dict(m) for m in maps.to_pylist()] == [java_properties(raw) for raw in rows]
-    found = find_properties(array_spans(pa.array(rows, pa.binary())), ("TAGS", "a"))
-    for name, spans in found.items():
-        present = [n >= 0 for n in spans.lengths.tolist()]
-        assert present == [name in java_properties(raw) for raw in rows]
+    spans = array_spans(pa.array(rows, pa.binary()))
+    for found in (
+        find_properties(spans, ("TAGS", "a")),
+        split_properties(spans).find(("TAGS", "a")),
+    ):
+        for name, values in found.items():
+            assert string_array(values).to_pylist() == [
+                java_properties(raw).get(name) for raw in rows
+            ]
 
 
 @pytest.mark.parametrize("count", [23, 24, 25, 400, 8_000])
