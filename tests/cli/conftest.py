@@ -54,6 +54,19 @@ def shown_time(millis: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{millis % 1000:03d}Z"
 
 
+def read_terminal(main: int) -> str:
+    """All that is written to a pseudo-terminal until its other side is closed."""
+    parts = []
+    while True:
+        try:
+            part = os.read(main, 1 << 16)
+        except OSError:  # Linux's way to say that it is closed
+            part = b""
+        if not part:
+            return b"".join(parts).decode().replace("\r\n", "\n")
+        parts.append(part)
+
+
 @pytest.fixture
 def rmqstore() -> Rmqstore:
     """Give `rmqstore(*args, code=0)`: runs the command, and checks how it ends."""

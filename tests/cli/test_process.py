@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from tests.cli.conftest import Golden
+from tests.cli.conftest import Golden, read_terminal
 from tests.support.expected import expected_scan
 from tests.support.traffic import Traffic
 
@@ -114,18 +114,10 @@ def on_a_terminal(width: int, *args: object) -> str:
         [*COMMAND, *map(str, args)], cwd=ROOT, env=env, stdout=side, stderr=side
     ) as process:
         os.close(side)
-        parts = []
-        while True:
-            try:
-                part = os.read(main, 1 << 16)
-            except OSError:  # Linux's way to say that the other side is closed
-                break
-            if not part:
-                break
-            parts.append(part)
+        shown = read_terminal(main)
         assert process.wait(PATIENCE) == 0
     os.close(main)
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    return shown
 
 
 @pytest.mark.parametrize("width", [80, 160])

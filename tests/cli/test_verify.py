@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Golden, Rmqstore
+from tests.cli.conftest import Golden, Rmqstore, read_terminal
 from tests.support.golden import load_queues, load_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +104,7 @@ def test_a_bar_on_a_terminal(golden: Golden) -> None:
         assert process.stdout is not None
         document = process.stdout.read()
         assert process.wait(60) == 0
-    shown = os.read(main, 1 << 16).decode()
+    shown = read_terminal(main)
     os.close(main)
     assert "━" in shown
     assert "MB" in shown
