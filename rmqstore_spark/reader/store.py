@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +36,9 @@ from rmqstore_spark.reader.splits import (
     ScanSplit,
     Split,
 )
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.verify import VerifyReport
 
 __all__ = ["Store", "Topic", "default_broker_name"]
 
@@ -361,6 +364,14 @@ class Store:
     groups = progress.groups
     group_names = progress.group_names
     delay_progress = progress.delay_progress
+
+    def verify(
+        self, progress: Callable[[int, int], object] | None = None, **options: Any
+    ) -> VerifyReport:
+        """Check everything that can be checked; see `reader.verify.verify` for the options."""
+        from rmqstore_spark.reader.verify import verify  # its parts need this module
+
+        return verify(self, progress=progress, **options)
 
     def require_queues(self, purpose: str) -> None:
         """Refuse what cannot be done without queues.

@@ -7,16 +7,24 @@ at that very place, the log has lost it: that is damage, not the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.logend import intact_end, record_head
-from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.search import first_true
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader.verify.snapshot import QueueBounds
 from rmqstore_spark.reader.walk import Flaw, walk_log
 
-__all__ = ["Extent", "find_extent"]
+__all__ = ["Extent", "find_extent", "readable_checkpoint"]
+
+_HEAD: Final = 8
 
 
 @dataclass(frozen=True)
@@ -27,68 +35,100 @@ class Extent:
     cause: str
 
 
-def find_extent(store: Store) -> Extent:
-    """Find the end of a store's log."""
+def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
+    """Find the end of a store's log.
+
+    Args:
+        bounds: of all queues.
+    """
     log = store.log
+    lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
+    if store.is_being_written:
+        end = max((end for _, end in lasts), default=log.min_offset)
+        return Extent(min(end, log.file_end), "it is not known as dispatched")
     if log.dledger is not None:
         return Extent(log.file_end, "it is not known as committed")
-    if store.is_being_written:
-        return Extent(store.dispatched_end(), "it is not known as dispatched")
-    end = _closed_end(store) if store.is_closed_cleanly else store.log_end()
-    return Extent(end, _cause(store, end))
+    end = _closed_end(store, bounds, lasts) if store.is_closed_cleanly else _killed_end(store)
+    return Extent(end, _cause(log, end))
 
 
-def _cause(store: Store, end: int) -> str:
-    for item in walk_log(store.log, end, min(end + 1, store.log.file_end)):
+def _killed_end(store: Store) -> int:
+    try:
+        return store.log_end()
+    except CorruptStoreError:  # the checkpoint is none, which is reported elsewhere
+        return intact_end(store.log, None)
+
+
+def _closed_end(store: Store, bounds: Sequence[QueueBounds], lasts: list[tuple[int, int]]) -> int:
+    log = store.log
+    start = _known_end(log, lasts)
+    if start is None:
+        return intact_end(log, readable_checkpoint(store))
+    end = start
+    if not _is_unwritten(log, start):
+        for item in walk_log(log, start, log.file_end):
+            if isinstance(item, Flaw):
+                end = item.offset
+                break
+            end = item.end
+    if any(_names(store, queue, end) for queue in bounds):
+        return max([end, *(last for first, last in lasts if first >= end)])
+    return end
+
+
+def readable_checkpoint(store: Store) -> Checkpoint | None:
+    """The store's checkpoint; None also where the file is none."""
+    try:
+        return store.checkpoint
+    except CorruptStoreError:
+        return None
+
+
+def _cause(log: CommitLog, end: int) -> str:
+    """Why no record counts at a place."""
+    if _is_unwritten(log, end):
+        return "nothing is written here"
+    for item in walk_log(log, end, min(end + 1, log.file_end)):
         if isinstance(item, Flaw):
             return item.cause
     return "the log was cut before it"
 
 
-def _closed_end(store: Store) -> int:
-    lasts = _last_entries(store.queues())
-    start = _known_end(store, lasts)
-    if start is None:
-        return intact_end(store.log, store.checkpoint)
-    end = start
-    for item in walk_log(store.log, start, store.log.file_end):
-        if isinstance(item, Flaw):
-            end = item.offset
-            break
-        end = item.end
-    named = _named_at(store.queues(), end)
-    return max([end, *(last for first, last in lasts if first >= end)]) if named else end
+def _is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Whether nothing stands at a place; saves the walk's search for what might follow."""
+    return log.segment_at(offset) is None or not any(log.read(offset, _HEAD))
 
 
-def _last_entries(queues: list[Queue]) -> list[tuple[int, int]]:
-    """Where the record of each queue's last entry begins and ends in the log."""
-    found = []
-    for queue in queues:
-        if queue.max_offset > queue.min_offset:
-            entry = queue.entries(queue.max_offset - 1, queue.max_offset)[0]
-            begin = int(entry["physicalOffset"])
-            found.append((begin, begin + int(entry["size"])))
-    return found
+def _last_record(store: Store, bounds: QueueBounds) -> tuple[int, int] | None:
+    """Where the record of a queue's last entry begins and ends, if it can lie in the log."""
+    last = bounds.max_offset
+    if last == bounds.min_offset:
+        return None
+    try:
+        entry = store.queue(bounds.topic, bounds.queue_id).live_entries(last - 1, last)
+    except (SegmentExpiredError, CorruptStoreError):
+        return None  # the check of the queue says why
+    begin, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
+    inside = store.log.covers(np.array([begin]), np.array([size], np.int32))
+    return (begin, begin + size) if inside[0] else None
 
 
-def _known_end(store: Store, lasts: list[tuple[int, int]]) -> int | None:
+def _known_end(log: CommitLog, lasts: list[tuple[int, int]]) -> int | None:
     """The end of the newest whole record that a queue names last; None where there is none."""
     for begin, end in sorted(lasts, reverse=True):
-        record = record_head(store.log, begin)
+        record = record_head(log, begin)
         if record is not None and begin + int(record.store_size[0]) == end:
             return end
     return None
 
 
-def _named_at(queues: list[Queue], offset: int) -> bool:
+def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
     """Whether an entry of a queue leads to just this place."""
-    return any(_names(queue, offset) for queue in queues)
-
-
-def _names(queue: Queue, offset: int) -> bool:
-    first, last = queue.min_offset, queue.max_offset
+    queue, first, last = (
+        store.queue(bounds.topic, bounds.queue_id), bounds.min_offset, bounds.max_offset,
+    )  # fmt: skip
     try:
-        if last <= first or queue.physical_offset(last - 1) < offset:
+        if last == first or queue.physical_offset(last - 1) < offset:
             return False
         slot = first_true(first, last, lambda n: queue.physical_offset(n) >= offset)
         return queue.physical_offset(slot) == offset

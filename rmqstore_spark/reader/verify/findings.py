@@ -21,6 +21,7 @@ Place = tuple[str, int | None]
 """A file and a byte in it; None for the whole file."""
 
 _MOST_FLAWS: Final = 100_000
+_NEVER: Final = 1 << 62
 
 
 def place_of(error: Exception) -> Place:
@@ -37,6 +38,7 @@ class Findings:
     Attributes:
         counts: what was looked at, and how much of it.
         newest: the greatest storeTimestamp seen, ms.
+        oldest: the least one.
         queues: entries that records in the log vouch for, by number of the queue.
         index: index entries that records vouch for, by number of the index file.
         flaws: stretches (from, to) of the log where no record stands.
@@ -49,6 +51,7 @@ class Findings:
         self._totals: Counter[tuple[str, Severity]] = Counter()
         self.counts: Counter[str] = Counter()
         self.newest = 0
+        self.oldest = _NEVER
         self.queues = Coverage()
         self.index = Coverage()
         self.flaws: list[tuple[int, int]] = []
@@ -102,6 +105,7 @@ class Findings:
         self._totals.update(other._totals)
         self.counts.update(other.counts)
         self.newest = max(self.newest, other.newest)
+        self.oldest = min(self.oldest, other.oldest)
         self.queues.merge(other.queues)
         self.index.merge(other.index)
         self.flaws.extend(other.flaws[: max(0, _MOST_FLAWS - len(self.flaws))])

@@ -84,6 +84,11 @@ class _IndexFile:
     def check(self, log: CommitLog) -> None:
         """Check the file."""
         newest = np.zeros(self._bounds.slots, np.int32)
+        unused = self._read(0, 1).view(np.uint8).any()
+        at = np.array([slot_position(self._bounds.slots)])
+        self._each(
+            "index-entry", np.array([unused]), at, "entry 0, which is never used, is written"
+        )
         for first in range(1, self._bounds.keys + 1, _BLOCK):
             count = min(_BLOCK, self._bounds.keys + 1 - first)
             entries = self._read(first, count)

@@ -10,7 +10,7 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.commitlog import LogSegment
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.verify.extent import find_extent
+from rmqstore_spark.reader.verify.extent import find_extent, readable_checkpoint
 from rmqstore_spark.reader.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.reader.verify.index_bounds import find_index
 from rmqstore_spark.reader.verify.log_files import check_segments
@@ -72,7 +72,7 @@ def make_plan(
         unit_bytes: so many bytes of the log, or one file, make a piece.
     """
     findings = Findings(listed)
-    checkpoint = store.checkpoint
+    checkpoint = readable_checkpoint(store)
     being_written = store.is_being_written
     killed = not store.is_closed_cleanly and not being_written
     # A broker distrusts the last seconds before its checkpoint, and dispatches their records again.
@@ -84,7 +84,8 @@ def make_plan(
     indexed = checkpoint.index_msg_timestamp if checkpoint else 0
     # A broker writes the index after the queues: whoever looks at it first sees no more of it.
     index = find_index(store, indexed if killed else _ALWAYS, findings)
-    extent = find_extent(store)
+    queues = tuple(_bounds(queue, findings) for queue in store.queues())
+    extent = find_extent(store, queues)
     topics = configured_topics(store)
     snapshot = Snapshot(
         begin=store.min_offset,
@@ -92,7 +93,7 @@ def make_plan(
         being_written=being_written,
         killed=killed,
         vouched_time=vouched if killed else _ALWAYS,
-        queues=tuple(_bounds(queue, findings) for queue in store.queues()),
+        queues=queues,
         index=index,
         batch_queues=frozenset(
             (topic, n) for topic, ids in store.directory.batch_queues().queues.items() for n in ids

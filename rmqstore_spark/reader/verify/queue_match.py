@@ -74,8 +74,8 @@ class QueueMatcher:
         same = (entries["physicalOffset"] == offsets) & (entries["size"] > 0)
         sizes = batch.records.store_size[rows]
         fresh = self._fresh(batch)[rows]
-        self._say(
-            "entry-size", same & (entries["size"] != sizes), fresh,
+        self._findings.each(
+            "error", "entry-size", same & (entries["size"] != sizes),
             lambda m: entry_place(self._queue(int(queue[m])), int(slots[m]), 8),
             lambda m: f"the entry says {int(entries['size'][m])} bytes, and its record at "
             f"{int(offsets[m])} has {int(sizes[m])}",
@@ -96,17 +96,6 @@ class QueueMatcher:
         fresh: Mask = batch.records.store_timestamp > self._snapshot.vouched_time
         return fresh
 
-    def _say(
-        self,
-        kind: str,
-        bad: Mask,
-        fresh: Mask,
-        place: Callable[[int], Place],
-        text: Callable[[int], str],
-    ) -> None:
-        self._findings.each("error", kind, bad & ~fresh, place, text)
-        self._findings.each("note", kind, bad & fresh, place, text)
-
     def _check_codes(
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
     ) -> None:
@@ -117,18 +106,26 @@ class QueueMatcher:
             rows = np.flatnonzero(addressed & (queue == number))
             ext = self._queue(number).ext
             wrong[rows] = wrong_units(ext, stated[rows], codes[rows], times[rows])
+            addressed[rows] = ext is not None  # else it only looks like an address
         self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
 
         def place(m: int) -> Place:
             return entry_place(self._queue(int(queue[m])), int(slots[m]), 12)
 
-        self._say(
-            "ext-unit", wrong & addressed, fresh, place,
+        # A crash can have lost the page of a unit, or the later one of two that an entry lies on.
+        lost = wrong & fresh & (addressed | (stated == 0))
+        self._findings.each(
+            "note", "undispatched", lost, place,
+            "the entry's tagsCode is lost: the broker's next start restores it",
+        )  # fmt: skip
+        wrong &= ~lost
+        self._findings.each(
+            "error", "ext-unit", wrong & addressed, place,
             lambda m: f"the entry's tagsCode {int(stated[m])} is no address of an extension unit "
             "of its record",
         )  # fmt: skip
-        self._say(
-            "tags-code", wrong & ~addressed, fresh, place,
+        self._findings.each(
+            "error", "tags-code", wrong & ~addressed, place,
             lambda m: f"the entry's tagsCode is {int(stated[m])}, by its record {int(codes[m])}",
         )  # fmt: skip
 

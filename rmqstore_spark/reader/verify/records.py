@@ -127,6 +127,7 @@ class RecordChecker:
         )  # fmt: skip
         self._newest = int(newest[-1])
         self._findings.newest = max(self._findings.newest, self._newest)
+        self._findings.oldest = min(self._findings.oldest, int(times.min()))
 
     def _check_properties(self, batch: LogBatch) -> None:
         spans = batch.records.properties

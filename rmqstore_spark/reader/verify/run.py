@@ -88,6 +88,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     for part in work(later, units):
         findings.merge(part)
     check_checkpoint(store, snapshot, findings)
+    _note_unindexed(store, findings)
     findings.counts["bytes"] = sum(unit.size for unit in plan.units)
     return VerifyReport(
         findings.problems,
@@ -99,6 +100,15 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
         snapshot.being_written,
         findings.torn_tail,
     )
+
+
+def _note_unindexed(store: Store, findings: Findings) -> None:
+    keys = findings.counts["unindexedKeys"]
+    if keys:
+        findings.note(
+            "unindexed", (store.directory.index_folder, None),
+            f"{keys} keys of records lie where no index file reaches: a broker does not find them",
+        )  # fmt: skip
 
 
 def check_unit(

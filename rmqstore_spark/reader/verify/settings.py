@@ -130,3 +130,9 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
                 f"{name} is {time}, and the newest record that there is was stored at "
                 f"{findings.newest}",
             )  # fmt: skip
+        elif name == "logicsMsgTimestamp" and 0 < time < findings.oldest < findings.newest:
+            findings.note(
+                "checkpoint", (path, offset),
+                f"{name} is {time}, and the oldest record that there is was stored at "
+                f"{findings.oldest}",
+            )  # fmt: skip
