@@ -167,6 +167,8 @@ def query_by_time(
 ) -> Iterator[pa.RecordBatch]:
     """Messages of a topic that were stored in a span of time, in the order of the log.
 
+    Found by binary search: where a broker's clock went back, messages of that moment can be missed.
+
     Args:
         store: where to look.
         topic: the queues' topic.
@@ -194,7 +196,7 @@ def query_by_time(
         options = replace(options, columns=(*columns, "storeTimestamp"))
     begin, end = (pa.scalar(min(ms, _MAX_MILLIS) * 1000, TIMESTAMP) for ms in (begin_ms, end_ms))
     for batch in store.read_split(LogSplit(0, store.log.file_end, tuple(ranges)), options):
-        # A broker's clock can go back: the search finds the span's ends, not all within is in it.
+        # Where the clock went back, not all between the ends that were found is of the span.
         stored = batch["storeTimestamp"]
         inside = pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
         yield batch.filter(inside).select(list(columns))

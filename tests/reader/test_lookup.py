@@ -248,3 +248,16 @@ def test_spans_of_time(name: str, open_store: OpenStore, golden: Golden) -> None
 
 def ms(time: dt.datetime) -> int:
     return round(time.timestamp() * 1000)
+
+
+def test_a_clock_that_went_back_gives_no_wrong_row(tmp_path: Path) -> None:
+    times = [1000 * n for n in range(1, 41)]
+    times[25:27] = [5000] * 2
+    messages = pa.RecordBatch.from_pydict({"topic": ["T"] * 40, "storeTimestamp": times})
+    with StoreBuilder(tmp_path / "store", segment_size=1 << 16) as builder:
+        builder.append(messages)
+    options = ReadOptions(columns=("queueOffset",))
+    with Store.open(tmp_path / "store") as store:
+        batches = list(store.query_by_time("T", begin_ms=15_000, end_ms=32_000, options=options))
+    found = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
+    assert found == [n for n, time in enumerate(times) if 15_000 <= time <= 32_000]

@@ -98,11 +98,16 @@ def places(table: pa.Table) -> list[int]:
     return found
 
 
-def assert_complete(store: Store, records: list[RecordReport], keys: list[tuple[str, str]]) -> None:
+def assert_complete(
+    store: Store,
+    records: list[RecordReport],
+    keys: list[tuple[str, str]],
+    options: ReadOptions = PLACE,
+) -> None:
     """A store must find just the records that have these keys, ascending."""
     assert keys
     for topic, key in keys:
-        found = places(store.query_by_key(topic, key, options=PLACE))
+        found = places(store.query_by_key(topic, key, options=options))
         assert found == with_key(records, topic, key, store.scan_end())
 
 
