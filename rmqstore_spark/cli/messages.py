@@ -47,9 +47,11 @@ def read_ranges(
     store: Store, ranges: Sequence[QueueRange], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The messages of some ranges; those of several queues in the order of the log."""
-    from rmqstore_spark.reader.splits import LogSplit, QueueSplit
+    from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
+    from rmqstore_spark.reader.splits import QueueSplit
 
     if len(ranges) == 1:
         yield from store.read_split(QueueSplit(ranges[0], 0), options)
-    elif ranges:
-        yield from store.read_split(LogSplit(0, _WHOLE_LOG, tuple(ranges)), options)
+    else:
+        for split in plan_by_commitlog(store, ranges, PlanLimits(max_bytes=_WHOLE_LOG)):
+            yield from store.read_split(split, options)
