@@ -1,0 +1,51 @@
+"""Measures, and prints one table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.backfill import backfill_figures
+from benchmarks.decode import decode_figures, plan_figures, tag_figures
+from benchmarks.figures import Figure, print_table, write_results
+from benchmarks.planning import planning_figures
+from benchmarks.spark import memory_figures, spark_figures
+from benchmarks.stores import Stores
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_LONG, _SHORT = 20, 3  # gigabytes of the long partition
+
+
+def main() -> None:
+    """Parse the command line, and do it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", metavar="NAME", action="append", help="measure this, of: ")
+    parser.add_argument("--full", action="store_true", help=f"a partition of {_LONG} GB")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="of the stores")
+    measured: dict[str, Callable[[Stores], Iterator[Figure]]] = {
+        "decode": decode_figures,
+        "plan": plan_figures,
+        "tags": tag_figures,
+        "planning": planning_figures,
+        "spark": spark_figures,
+        "backfill": backfill_figures,
+        "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
+    }
+    arguments = parser.parse_args()
+    stores = Stores(arguments.folder.resolve())
+    figures: list[Figure] = []
+    for name, measure in measured.items():
+        if arguments.only is None or name in arguments.only:
+            for figure in measure(stores):
+                print(*(cell for cell in figure.cells if cell), sep=" | ", flush=True)
+                figures.append(figure)
+    print_table(figures)
+    if arguments.write:
+        write_results(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What was measured, as a table: on the terminal, and in RESULTS.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+import rmqstore_spark
+
+__all__ = ["Figure", "print_table", "write_results"]
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+
+_HEADINGS: Final = ("figure", "value", "against", "value", "ratio", "aim", "met")
+
+_ABOUT: Final = """\
+# Results
+
+`make bench` measures all this on stores that it makes first, and prints it;
+`make bench BENCH_ARGS="--full --write"` writes this page (`--full`: the partition of 20 GB, which
+takes 21 GB of disk for a while). Every ratio is of two things measured in the same run, but for
+those against RocketMQ: these are its own `getMessage` and decode, 4.9.8, on a machine like this one
+with 2 cores, from the fewest to the most messages a second that were seen; the ratio is given
+against both ends, and the aim counts as met where it is met against the higher one.
+
+Decode is one thread in one process, no Spark, out of the page cache; a figure is the median of
+several passes over a store. "preadv" is what reading the same bytes costs with nothing done to
+them: no decoder can be faster than that.
+"""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        section: heading that it stands under.
+        name: what was measured.
+        value: what came out.
+        against: what it is compared with; empty if it is not.
+        other: what came out for that.
+        ratio: of the two.
+        aim: what the ratio, or the value, ought to be.
+        met: whether it is; None where there is no aim.
+        note: why not, or what else is to be said.
+    """
+
+    section: str
+    name: str
+    value: str
+    against: str = ""
+    other: str = ""
+    ratio: str = ""
+    aim: str = ""
+    met: str = ""
+    note: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line's cells, in the order of the headings."""
+        return (
+            self.name, self.value, self.against, self.other, self.ratio, self.aim, self.met,
+        )  # fmt: skip
+
+
+def print_table(figures: Sequence[Figure]) -> None:
+    """Print all figures as one table."""
+    table = Table()
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("figure", "against") else "right")
+    section = ""
+    for figure in figures:
+        if figure.section != section:
+            section = figure.section
+            table.add_section()
+            table.add_row(f"[bold]{section}[/bold]")
+        table.add_row(*figure.cells)
+    Console(width=None if os.isatty(1) else 160).print(table)
+
+
+def write_results(figures: Sequence[Figure]) -> None:
+    """Write RESULTS.md."""
+    lines = [_ABOUT, _machine(), ""]
+    section = ""
+    for figure in figures:
+        if figure.section != section:
+            section = figure.section
+            lines += [
+                "", f"## {section}", "",
+                f"| {' | '.join(_HEADINGS)} |", "|---|---:|---|---:|---:|---:|---|",
+            ]  # fmt: skip
+        lines.append(f"| {' | '.join(figure.cells)} |")
+    notes = [f"- {f.name}: {f.note}" for f in figures if f.note]
+    if notes:
+        lines += ["", "## Notes", "", *notes]
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _machine() -> str:
+    """When, and on what."""
+    import pyarrow as pa
+    import pyspark
+
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return (
+        f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} x {model}, {memory:.0f} GiB; "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"pyarrow {pa.__version__}, pyspark {pyspark.__version__}, "
+        f"rmqstore-spark {rmqstore_spark.__version__}."
+    )
