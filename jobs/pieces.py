@@ -54,14 +54,17 @@ def from_json(stored: Mapping[str, Any], plan: str) -> StorePartition:
 
 
 def _split(kind: str, fields: Mapping[str, Any]) -> Split:
-    given = dict(fields)
-    if "range" in given:
-        given["range"] = QueueRange(**given["range"])
-    if "ranges" in given:
-        given["ranges"] = tuple(QueueRange(**each) for each in given["ranges"])
-    if given.get("topics") is not None:
-        given["topics"] = frozenset(given["topics"])
-    return _KINDS[kind](**given)
+    return _KINDS[kind](**{name: _field(name, value) for name, value in fields.items()})
+
+
+def _field(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return QueueRange(**value)
+    if isinstance(value, list):
+        # A tuple is hashable, as splits are.
+        items = (_field("", item) for item in value)
+        return frozenset(items) if name == "topics" else tuple(items)
+    return value
 
 
 def planned_rows(pieces: Iterable[StorePartition]) -> Tally | None:

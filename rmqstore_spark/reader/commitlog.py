@@ -138,7 +138,7 @@ class CommitLog:
     def read_entries(
         self, offsets: I8, lengths: npt.NDArray[np.int32], buffer: U1 | None
     ) -> tuple[U1, I8]:
-        """Read spans, ascending by offset, into a buffer that is reused and grown when needed.
+        """Read spans into a buffer that is reused and grown when needed.
 
         Returns:
             The buffer, and where each span begins in it.
@@ -147,16 +147,16 @@ class CommitLog:
             SegmentExpiredError: a file went away.
             CorruptStoreError: a span is not in the log.
         """
-        split = int(np.searchsorted(offsets, self._dledger_begin)) if self.dledger else len(offsets)
-        if split == len(offsets):
+        newer = offsets >= self._dledger_begin
+        if self.dledger is None or not newer.any():
             return self.plain.read_entries(offsets, lengths, buffer=buffer)
-        newer = self.dledger
-        assert newer is not None  # noqa: S101  # a split exists only where there is one
-        if split == 0:
-            return newer.read_entries(offsets, lengths, buffer=buffer)
-        first, first_at = self.plain.read_entries(offsets[:split], lengths[:split])
-        second, second_at = newer.read_entries(offsets[split:], lengths[split:])
-        return np.concatenate([first, second]), np.concatenate([first_at, second_at + len(first)])
+        if newer.all():
+            return self.dledger.read_entries(offsets, lengths, buffer=buffer)
+        first, first_at = self.plain.read_entries(offsets[~newer], lengths[~newer])
+        second, second_at = self.dledger.read_entries(offsets[newer], lengths[newer])
+        positions = np.empty(len(offsets), np.int64)
+        positions[~newer], positions[newer] = first_at, second_at + len(first)
+        return np.concatenate([first, second]), positions
 
     def gone(self, offset: int) -> SegmentExpiredError | CorruptStoreError:
         """The error for a span that `covers` says is not there."""

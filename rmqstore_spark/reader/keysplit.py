@@ -22,8 +22,8 @@ from rmqstore_spark.layout.spans import I8, string_array, text_pool
 from rmqstore_spark.reader.decoder import dispatches
 from rmqstore_spark.reader.keysearch import KeySearch, KeyWanted, index_pieces, known_topics
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.read import read_entries_of, say_lost
-from rmqstore_spark.reader.selection import Selection
+from rmqstore_spark.reader.read import read_entries_of
+from rmqstore_spark.reader.selection import Selection, say_lost
 from rmqstore_spark.reader.splits import KeySplit, QueueRange
 
 if TYPE_CHECKING:

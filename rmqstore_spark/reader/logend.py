@@ -49,7 +49,8 @@ def is_locked(files: Files, path: str) -> bool:
     if not files.is_local:
         return False
     try:
-        fd = os.open(join(path, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+        # Without waiting: what is called `lock` there may be a pipe.
+        fd = os.open(join(path, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:

@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.layout.spans import text_pool
+from rmqstore_spark.layout.spans import I8, text_pool
+from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Entries, Queue
 from rmqstore_spark.reader.search import first_true
-from rmqstore_spark.reader.selection import Selection, TagFilter
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.selection import Selection, TagFilter, unexpired, usable_entries
+from rmqstore_spark.reader.splits import LogSplit
 
 __all__ = ["merged"]
 
@@ -26,98 +27,102 @@ _NEVER: Final = 1 << 62
 
 
 class _Cursor:
-    """The entries of one range, in portions that grow as the queue proves busy."""
+    """The entries of some slots of a queue, in portions that grow as the queue proves busy.
 
-    def __init__(self, queue: Queue, start: int, end: int, most: int) -> None:
+    A queue's entries ascend with the log. One that does not is damaged: it counts as lying where
+    the next one lies, so that it holds none of the others up; its record will not be its own.
+    """
+
+    def __init__(self, queue: Queue, slots: range, most: int, options: ReadOptions) -> None:
         self._queue = queue
-        self._slot = start
-        self._end = end
+        self._left = slots
         self._most = most
+        self._options = options
         self._portion = _FEWEST
-        self._entries: Entries = queue.entries(start, start)
+        self._entries, self._slots = usable_entries(queue, slots.start, slots.start, options)
+        self._places = np.empty(0, np.int64)
         self._at = 0
-        self._fill()
 
-    @property
-    def next_offset(self) -> int:
-        """Physical offset of the next entry."""
-        if self._at >= len(self._entries):
-            return _NEVER
-        return int(self._entries["physicalOffset"][self._at])
+    def next_place(self) -> int:
+        """Where in the log the next entry lies."""
+        while self._at == len(self._entries) and self._left:
+            now, self._left = self._left[: self._portion], self._left[self._portion :]
+            self._entries, self._slots = usable_entries(
+                self._queue, now.start, now.stop, self._options
+            )
+            offsets = self._entries["physicalOffset"].astype(np.int64)
+            self._places = np.minimum.accumulate(offsets[::-1])[::-1]
+            self._at = 0
+            self._portion = min(2 * self._portion, self._most)
+        return int(self._places[self._at]) if self._at < len(self._entries) else _NEVER
 
-    def _fill(self) -> None:
-        last = min(self._slot + self._portion, self._end)
-        self._entries = self._queue.live_entries(self._slot, last)
-        self._at = 0
-        self._portion = min(2 * self._portion, self._most)
-
-    def take(self, end: int) -> Iterator[tuple[int, Entries]]:
-        """Entries that lie before a physical offset, with the slot of the first, in portions."""
-        while self.next_offset < end:
-            offsets = self._entries["physicalOffset"][self._at :].astype(np.int64)
-            count = int(np.searchsorted(offsets, end))
-            yield self._slot, self._entries[self._at : self._at + count]
-            self._slot += count
-            self._at += count
-            if self._at == len(self._entries) and self._slot < self._end:
-                self._fill()
+    def take(self, end: int) -> Iterator[tuple[Entries, I8]]:
+        """Entries that lie before a physical offset, and their slots, in portions."""
+        while self.next_place() < end:
+            upto = int(np.searchsorted(self._places, end))
+            yield self._entries[self._at : upto], self._slots[self._at : upto]
+            self._at = upto
 
 
 def merged(
-    queues: Sequence[Queue],
-    ranges: Sequence[QueueRange],
-    start: int,
-    end: int,
-    window: int,
-    tags: TagFilter | None,
+    queues: Sequence[Queue], split: LogSplit, window: int, options: ReadOptions
 ) -> Iterator[Selection]:
-    """All entries of the ranges that lie in a stretch of the log.
+    """All entries of a split, in the order of the log.
 
     Args:
-        queues: the queue of each range.
-        ranges: what is wanted of them.
-        start: first physical offset.
-        end: one past the last.
+        queues: the queue of each of the split's ranges.
+        split: what is wanted.
         window: bytes of the log that one selection covers.
-        tags: leaves out what cannot match.
+        options: what is left out; see `usable_entries`.
 
     Yields:
-        Selections, ascending; none is empty.
+        Selections; none is empty.
+
+    Raises:
+        CorruptStoreError: an entry is damaged, and the mode is FAILFAST.
+        SegmentExpiredError: a queue's file has expired, and `fail_on_data_loss` is set.
     """
     topics = text_pool([queue.topic for queue in queues])
     queue_ids = np.array([queue.queue_id for queue in queues], np.int32)
     most = min(_MOST, max(_FEWEST, _BUFFERED // max(1, len(queues))))
+    tags = TagFilter(options.tags) if options.tags is not None else None
     cursors = [
-        _Cursor(queue, _first_at(queue, wanted, start), wanted.end, most)
-        for queue, wanted in zip(queues, ranges, strict=True)
+        _Cursor(queue, _slots_of(queue, split, number, options), most, options)
+        for number, queue in enumerate(queues)
     ]
-    heads = np.array([cursor.next_offset for cursor in cursors], np.int64)
-    while len(heads) and (at := int(heads.min())) < end:
-        stop = min(at + window, end)
-        parts = []
-        for number in np.flatnonzero(heads < stop).tolist():
-            for slot, entries in cursors[number].take(stop):
-                slots = np.arange(slot, slot + len(entries))
-                if tags is not None:
-                    keep = tags.may_match(queues[number], entries)
-                    entries, slots = entries[keep], slots[keep]
-                parts.append((number, slots, entries))
-            heads[number] = cursors[number].next_offset
-        offsets = np.concatenate([e["physicalOffset"].astype(np.int64) for _, _, e in parts])
+    heads = np.array([cursor.next_place() for cursor in cursors], np.int64)
+    while len(heads) and (at := int(heads.min())) != _NEVER:
+        found: list[tuple[int, Entries, I8]] = []
+        for number in np.flatnonzero(heads < at + window).tolist():
+            for entries, slots in cursors[number].take(at + window):
+                keep = tags.may_match(queues[number], entries) if tags else slice(None)
+                found.append((number, entries[keep], slots[keep]))
+            heads[number] = cursors[number].next_place()
+        offsets = np.concatenate([e["physicalOffset"].astype(np.int64) for _, e, _ in found])
         order = np.argsort(offsets, kind="stable")
         if len(order):
             yield Selection(
                 offsets[order],
-                np.concatenate([e["size"].astype(np.int32) for _, _, e in parts])[order],
-                np.concatenate([np.full(len(s), n, np.int32) for n, s, _ in parts])[order],
-                np.concatenate([s for _, s, _ in parts])[order],
+                np.concatenate([e["size"].astype(np.int32) for _, e, _ in found])[order],
+                np.concatenate([np.full(len(s), n, np.int32) for n, _, s in found])[order],
+                np.concatenate([s for _, _, s in found])[order],
                 topics,
                 queue_ids,
             )
 
 
-def _first_at(queue: Queue, wanted: QueueRange, start: int) -> int:
-    """The first slot of a range whose entry lies at or past a physical offset."""
-    if wanted.count == 0 or queue.physical_offset(wanted.start) >= start:
-        return wanted.start
-    return first_true(wanted.start, wanted.end, lambda slot: queue.physical_offset(slot) >= start)
+def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) -> range:
+    """The slots that a split has of one of its ranges.
+
+    Both neighbours of an edge find the same slot there by the same search, so that no entry is left
+    out or read twice, even where a damaged one leads the search astray.
+    """
+    is_continued = number in split.continued
+    wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)
+
+    def first_at(place: int) -> int:
+        return first_true(wanted.start, wanted.end, lambda slot: queue.stated_offset(slot) >= place)
+
+    start = first_at(split.start) if is_continued else wanted.start
+    end = first_at(split.end) if number in split.unfinished else wanted.end
+    return range(start, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,6 +10,8 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.consumequeue import live_mask
+from rmqstore_spark.layout.record import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keysearch import index_pieces
 from rmqstore_spark.reader.splits import (
     KeySplit,
@@ -68,11 +70,17 @@ def average_size(store: Store, wanted: QueueRange) -> float:
 
 def _extent(store: Store, wanted: QueueRange) -> _Extent:
     queue = store.queue(wanted.topic, wanted.queue_id)
-    head = queue.live_entries(wanted.start, min(wanted.start + _SAMPLE, wanted.end))
-    tail = queue.live_entries(max(wanted.end - _SAMPLE, wanted.start), wanted.end)
-    mean = float(np.concatenate([head["size"], tail["size"]]).mean())
-    first, last = int(head["physicalOffset"][0]), int(tail["physicalOffset"][-1])
-    return _Extent(wanted, first, last + int(tail["size"][-1]), int(mean * wanted.count))
+    head = queue.entries(wanted.start, min(wanted.start + _SAMPLE, wanted.end))
+    tail = queue.entries(max(wanted.end - _SAMPLE, wanted.start), wanted.end)
+    sample = np.concatenate([head, tail])
+    # A damaged entry is for the reading to report: here it is passed over.
+    sample = sample[live_mask(sample) & (sample["size"] <= MAX_RECORD_SIZE)]
+    if not len(sample):
+        return _Extent(wanted, 0, 0, 0)
+    begin, end = store.log.min_offset, store.log.file_end
+    first, last = (min(max(int(n), begin), end) for n in sample["physicalOffset"][[0, -1]])
+    size = int(float(sample["size"].mean()) * wanted.count)
+    return _Extent(wanted, first, min(last + int(sample["size"][-1]), end), size)
 
 
 def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
@@ -172,18 +180,34 @@ def _key_split(extents: list[_Extent], start: int, end: int) -> list[Split]:
 def _along_the_log(
     extents: list[_Extent], limits: PlanLimits, begin: int | None = None, end: int | None = None
 ) -> list[LogSplit]:
+    """Cut the log from `begin` to `end`, by default all that the extents take, into splits."""
     if not extents:
         return []
-    begin = min(e.first for e in extents) if begin is None else begin
-    end = max(e.last for e in extents) if end is None else end
+    whole = begin is None
+    begin = min(min(e.first, e.last) for e in extents) if begin is None else begin
+    end = max(max(e.first, e.last) for e in extents) if end is None else end
     count = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
-    edges = [begin + (end - begin) * k // count for k in range(count)] + [end]
-    splits = []
-    for start, stop in itertools.pairwise(edges):
-        inside = tuple(e.range for e in extents if e.first < stop and e.last > start)
-        if inside:
-            splits.append(LogSplit(start, stop, inside))
-    return splits
+    edges = [begin + (end - begin) * k // count for k in range(count + 1)]
+    inside: list[list[tuple[QueueRange, bool, bool]]] = [[] for _ in range(count)]
+    for extent in extents:
+        first = bisect.bisect_right(edges, extent.first) - 1
+        last = bisect.bisect_left(edges, extent.last) - 1
+        if whole:  # a damaged entry may state any place, but each range must be in some split
+            first = min(first, count - 1)
+            last = max(last, first)
+        for k in range(max(first, 0), min(last, count - 1) + 1):
+            inside[k].append((extent.range, k > first, k < last))
+    return [
+        LogSplit(
+            edges[k],
+            edges[k + 1],
+            tuple(wanted for wanted, _, _ in parts),
+            tuple(n for n, (_, continued, _) in enumerate(parts) if continued),
+            tuple(n for n, (_, _, unfinished) in enumerate(parts) if unfinished),
+        )
+        for k, parts in enumerate(inside)
+        if parts
+    ]
 
 
 def plan_scan(

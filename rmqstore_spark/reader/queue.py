@@ -152,6 +152,10 @@ class Queue:
         """Where the record of one offset lies in the log."""
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
 
+    def stated_offset(self, offset: int) -> int:
+        """What the entry of one offset says of where its record lies, damaged or not."""
+        return self._entry(offset)[0]
+
     @property
     def last_physical_offset(self) -> int:
         """Where the record of the last entry lies in the log; -1 for a queue without any."""
@@ -206,12 +210,15 @@ class Queue:
         return physical >= 0 and size > 0
 
     def _backed(self, slot: int) -> bool:
-        """Whether a written slot is a message that the log has not expired."""
+        """Whether a slot below the maximum is a message that the log has not expired.
+
+        A damaged entry counts as one: it must be noticed when it is read.
+        """
         try:
-            physical, _, filler = self._entry(slot)
+            physical, size, filler = self._entry(slot)
         except (SegmentExpiredError, CorruptStoreError):
             return False
-        return not filler and physical >= self._log.min_offset
+        return not filler and (physical < 0 or size <= 0 or physical >= self._log.min_offset)
 
     def _find_max(self) -> int:
         end = self._written_end()

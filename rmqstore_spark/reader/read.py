@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import live_mask
 from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.decoder import Decoder
@@ -18,10 +17,17 @@ from rmqstore_spark.reader.intake import Intake
 from rmqstore_spark.reader.merge import merged
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.selection import Selection, TagFilter, portions
+from rmqstore_spark.reader.selection import (
+    Selection,
+    TagFilter,
+    portions,
+    say_lost,
+    unexpired,
+    usable_entries,
+)
 from rmqstore_spark.reader.splits import LogSplit, QueueRange, QueueSplit
 
-__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split", "say_lost"]
+__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,11 +72,8 @@ def read_log_split(
     Raises:
         SegmentExpiredError, CorruptStoreError: as `read_queue_split`.
     """
-    tags = TagFilter(options.tags) if options.tags is not None else None
-    queues = [store.queue(r.topic, r.queue_id) for r in split.ranges]
-    window = 4 * options.batch_bytes
-    selections = merged(queues, split.ranges, split.start, split.end, window, tags)
-    return read_entries_of(store, selections, options)
+    queues = [store.queue(wanted.topic, wanted.queue_id) for wanted in split.ranges]
+    return read_entries_of(store, merged(queues, split, 2 * options.batch_bytes, options), options)
 
 
 def _selections(
@@ -78,24 +81,9 @@ def _selections(
 ) -> Iterator[Selection]:
     topics, ids = text_pool([queue.topic]), np.array([queue.queue_id], np.int32)
     block = _BLOCK if tags is None else _FILTERED_BLOCK
-    start = wanted.start
-    if not options.fail_on_data_loss and start < queue.min_offset:
-        start = min(queue.min_offset, wanted.end)
-        say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
-    for first in range(start, wanted.end, block):
-        last = min(first + block, wanted.end)
-        slots = np.arange(first, last)
-        if options.mode == "FAILFAST":
-            entries = queue.live_entries(first, last)
-        else:
-            entries = queue.entries(first, last)
-            live = live_mask(entries)
-            if not live.all():
-                _log.warning(
-                    "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
-                    np.count_nonzero(~live), queue.topic, queue.queue_id, first,
-                )  # fmt: skip
-                entries, slots = entries[live], slots[live]
+    wanted = unexpired(queue, wanted, options)
+    for first in range(wanted.start, wanted.end, block):
+        entries, slots = usable_entries(queue, first, min(first + block, wanted.end), options)
         if tags is not None:
             keep = tags.may_match(queue, entries)
             entries, slots = entries[keep], slots[keep]
@@ -107,11 +95,6 @@ def _selections(
             topics,
             ids,
         )
-
-
-def say_lost(count: int, what: str) -> None:
-    """Log how many messages are left out because they have expired."""
-    _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
 
 
 def read_entries_of(

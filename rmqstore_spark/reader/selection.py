@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.consumequeue import live_mask
 from rmqstore_spark.layout.consumequeue_ext import (
     UNIT_HEAD_DTYPE,
     ext_offset,
@@ -18,9 +20,20 @@ from rmqstore_spark.layout.consumequeue_ext import (
 )
 from rmqstore_spark.layout.hashing import java_hash_code
 from rmqstore_spark.layout.spans import I8, Spans
+from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.splits import QueueRange
 
-__all__ = ["Selection", "TagFilter", "portions"]
+__all__ = [
+    "Selection",
+    "TagFilter",
+    "portions",
+    "say_lost",
+    "unexpired",
+    "usable_entries",
+]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,46 @@ def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
         last = min(max(last, first + 1), first + rows)
         yield selection.take(slice(first, last))
         first = last
+
+
+def say_lost(count: int, what: str) -> None:
+    """Log that expired messages are passed over."""
+    _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
+
+
+def unexpired(
+    queue: Queue, wanted: QueueRange, options: ReadOptions, *, tell: bool = True
+) -> QueueRange:
+    """The range without what has expired, where that may be passed over.
+
+    Args:
+        tell: log how much it is.
+    """
+    if options.fail_on_data_loss or wanted.start >= queue.min_offset:
+        return wanted
+    start = min(queue.min_offset, wanted.end)
+    if tell:
+        say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
+    return replace(wanted, start=start)
+
+
+def usable_entries(queue: Queue, first: int, last: int, options: ReadOptions) -> tuple[Entries, I8]:
+    """Entries of a range of a queue, and their offsets, without those that stand for nothing.
+
+    Raises:
+        CorruptStoreError: there is one that does, and the mode is FAILFAST.
+    """
+    slots = np.arange(first, last)
+    if options.mode == "FAILFAST":
+        return queue.live_entries(first, last), slots
+    entries = queue.entries(first, last)
+    live = live_mask(entries)
+    if not live.all():
+        _log.warning(
+            "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
+            np.count_nonzero(~live), queue.topic, queue.queue_id, first,
+        )  # fmt: skip
+    return entries[live], slots[live]
 
 
 class TagFilter:

@@ -32,11 +32,20 @@ class QueueSplit:
 
 @dataclass(frozen=True)
 class LogSplit:
-    """All messages of some queue ranges that lie from `start` to `end - 1` in the log."""
+    """The messages of some queue ranges that lie from `start` to `end - 1` in the log.
+
+    Attributes:
+        ranges: what is wanted of the queues.
+        continued: numbers of the ranges whose earlier messages are another split's. Of the others
+            all up to `end` are this one's, wherever a damaged entry says that they lie.
+        unfinished: numbers of the ranges whose later messages are another split's; likewise.
+    """
 
     start: int
     end: int
     ranges: tuple[QueueRange, ...]
+    continued: tuple[int, ...] = ()
+    unfinished: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, RmqStoreError
 from rmqstore_spark.layout import kernel, plain
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import plan
+from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, expected_scan, queue_key
@@ -292,3 +293,38 @@ def test_a_checkpoint_of_another_length(
     if unclean:
         (tiny / "store" / "abort").touch()
     check(tiny, wanted)
+
+
+@pytest.mark.parametrize("by", ["queue", "commitlog", "auto"])
+def test_an_entry_that_lies_about_its_place_hides_no_other_message(
+    golden: Golden, tmp_path: Path, by: str
+) -> None:
+    shutil.copytree(golden("basic"), tmp_path / "basic")
+    count = len(expected_rows(golden("basic")))
+    file = tmp_path / "basic" / "store" / "consumequeue" / "TopicTest" / "1" / ("0" * 20)
+    whole = file.read_bytes()
+    for slot in range(0, 100, 3):
+        for place, flip in ((0, 0x40), (0, 0x80), (5, 0xFF), (6, 0x20)):
+            data = bytearray(whole)
+            data[20 * slot + place] ^= flip
+            file.write_bytes(data)
+            with Store.open(tmp_path / "basic" / "store") as store:
+                ranges = [
+                    QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset)
+                    for q in store.queues()
+                ]
+                splits = plan(store, ranges, PlanLimits(max_bytes=500_000), by)  # type: ignore[arg-type]  # one of three
+                few = ReadOptions(columns=("queueOffset",), mode="DROPMALFORMED")
+                rows = sum(b.num_rows for s in splits for b in store.read_split(s, few))
+                assert rows == count - 1
+                with pytest.raises(RmqStoreError):
+                    for split in splits:
+                        list(store.read_split(split, ReadOptions(columns=("queueOffset",))))
+
+
+def test_a_pipe_in_place_of_the_lock_holds_nobody_up(tiny: Path, wanted: dict[Any, Row]) -> None:
+    lock = tiny / "store" / "lock"
+    lock.unlink()
+    os.mkfifo(lock)
+    (tiny / "store" / "abort").touch()
+    assert check(tiny, wanted) == len(wanted)
