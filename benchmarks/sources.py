@@ -32,9 +32,7 @@ class ReadyMadeSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader."""
-        return _ReadyMadeReader(
-            RmqStoreDataSource(self.options).reader(schema), self.options["rows"]
-        )
+        return _ReadyMadeReader(_source(self.options).reader(schema), int(self.options["rows"]))
 
 
 class _ReadyMadeReader(DataSourceReader):
@@ -71,9 +69,7 @@ class WatchedSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader."""
-        return _WatchedReader(
-            RmqStoreDataSource(self.options).reader(schema), self.options["notes"]
-        )
+        return _WatchedReader(_source(self.options).reader(schema), self.options["notes"])
 
 
 class _WatchedReader(DataSourceReader):
