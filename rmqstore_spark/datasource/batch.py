@@ -63,10 +63,10 @@ class RmqStoreReader(DataSourceReader):
 
 def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[Split]]:
     """Plan each store of a batch query."""
-    check_topics(options, [of.store for of in opened])
     with_queues = [of.store for of in opened if of.store.has_queues]
-    chosen = list(chosen_queues(options, with_queues))
-    ranges = _ranges(options, chosen)
+    if len(with_queues) == len(opened):  # of the others only a walk over the log can tell
+        check_topics(options, with_queues)
+    ranges = _ranges(options, list(chosen_queues(options, with_queues))) if with_queues else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
     for of in opened:

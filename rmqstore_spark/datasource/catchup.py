@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.admission import rows_within, share
-from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey, advance
+from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
 from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.datasource.resolve import lose
 from rmqstore_spark.datasource.stores import ChosenQueue
@@ -112,7 +112,7 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
     """Move marks to where a micro-batch ends.
 
     Args:
-        marks: where it starts.
+        marks: where it starts (`as_start`).
         ends: where it ends; queues that are not there stay.
         queues: the queues of the marks.
     """
@@ -120,7 +120,7 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
     for key, mark in marks.items():
         end = ends.get(key, mark.next)
         if end > mark.next:
-            mark = advance(mark, end, queues[key].queue.physical_offset(end - 1))
+            mark = Mark(end, queues[key].queue.physical_offset(end - 1), mark.begin)
         result[key] = mark
     return result
 

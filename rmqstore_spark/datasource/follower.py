@@ -16,6 +16,7 @@ from rmqstore_spark.datasource.catchup import (
 from rmqstore_spark.datasource.offsets import (
     Offsets,
     QueueKey,
+    as_start,
     decode_offsets,
     encode_offsets,
     packed_by_topic,
@@ -94,7 +95,7 @@ class Follower:
         """Take up the offsets that the next micro-batch starts at."""
         if start != self._start:
             self._start = start
-            self._known = self._marks = decode_offsets(start)
+            self._known = self._marks = as_start(decode_offsets(start))
             self._look_anyway = True
 
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
@@ -165,6 +166,8 @@ class Follower:
         """
         from rmqstore_spark.reader.splits import QueueRange
 
+        if start == end:
+            return []  # though the end still tells where an earlier micro-batch began
         ranges = batch_ranges(
             decode_offsets(start), decode_offsets(end), self._watch.queues, self._options
         )

@@ -28,7 +28,7 @@ __all__ = [
     "Mark",
     "Offsets",
     "QueueKey",
-    "advance",
+    "as_start",
     "decode_offsets",
     "encode_offsets",
     "packed_by_topic",
@@ -115,17 +115,15 @@ def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
     return offsets
 
 
-def advance(mark: Mark, to: int, last_physical: int) -> Mark:
-    """Move a queue's mark to the end of a new micro-batch.
+def as_start(offsets: Offsets) -> Offsets:
+    """Make the end of one micro-batch the start of the next.
 
-    Args:
-        mark: where the micro-batch starts.
-        to: where it ends.
-        last_physical: physical offset of the entry before `to`.
+    Where the one began is forgotten, but for queues that it read nothing of.
     """
-    if to == mark.next:
-        return mark
-    return Mark(to, last_physical, mark.begin if mark.begin == mark.next else None)
+    return {
+        key: mark if mark.begin in (None, mark.next) else mark._replace(begin=None)
+        for key, mark in offsets.items()
+    }
 
 
 def _mark_text(mark: Mark) -> str:

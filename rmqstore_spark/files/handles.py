@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -31,7 +32,8 @@ class HandleCache(Generic[H]):
         return len(self._handles)
 
     def __del__(self) -> None:
-        self.close()
+        if not sys.is_finalizing():  # the system closes them all, and modules are gone by then
+            self.close()
 
     def get(self, path: str, open_handle: Callable[[str], H]) -> H:
         """The handle of a path, opened where it is not open yet."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.datasource.offsets import (
     Mark,
     QueueKey,
-    advance,
+    as_start,
     decode_offsets,
     encode_offsets,
 )
@@ -48,13 +48,10 @@ def test_a_thousand_queues_stay_small() -> None:
     assert len(json.dumps(encode_offsets(offsets))) < 25_000
 
 
-def test_the_begin_lasts_for_the_first_batch_of_a_queue() -> None:
-    start = Mark(5, 100, 5)
-    first = advance(start, 9, 180)
-    assert first == Mark(9, 180, 5)
-    assert advance(first, 9, 180) == first
-    assert advance(first, 12, 240) == Mark(12, 240, None)
-    assert advance(start, 5, 100) == start
+def test_the_begin_lasts_until_something_of_the_queue_was_read() -> None:
+    read, unread, older = (QueueKey("b", "T", n) for n in range(3))
+    end = {read: Mark(9, 180, 5), unread: Mark(5, 100, 5), older: Mark(7, 70)}
+    assert as_start(end) == {read: Mark(9, 180), unread: Mark(5, 100, 5), older: Mark(7, 70)}
 
 
 @pytest.mark.parametrize(
