@@ -53,6 +53,8 @@ clean: ## Remove the environment and whatever was built
 $(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/layout/_*.[ch])
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@echo "Installing into $(VENV) (the first time this takes some minutes) ..."
-	@$(PY) -m pip install --quiet --editable '.[dev]'
+	@# editable_mode: Spark lists the folders of sys.path for its sources; the newer way of
+	@# installing has none there.
+	@$(PY) -m pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
 	@$(PY) -c "import rmqstore_spark.layout.kernel"  # says so where it could not be compiled
 	@touch $@
