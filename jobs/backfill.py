@@ -17,9 +17,10 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if not __package__:
     # spark-submit puts the script's folder on the path: its parent holds this package.
@@ -27,7 +28,7 @@ if not __package__:
 
 from jobs import pieces
 from jobs.arguments import add_source_options, new_parser, source_options
-from jobs.backfill_task import BackfillTask
+from jobs.backfill_task import BackfillTask, PieceItem
 from jobs.columns import SCHEMA_HELP, columns_to_read
 from jobs.failures import run_job
 from jobs.output import Attempt, Output
@@ -46,13 +47,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["main"]
+__all__ = ["backfill", "main", "parse_arguments", "through_dataframe"]
+
+Runner: TypeAlias = Callable[[Sequence[PieceItem], BackfillTask], Sequence[Mapping[str, Any]]]
 
 NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
 """What partitions and totals are made of."""
 
 
-def _arguments(command: list[str] | None) -> argparse.Namespace:
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = new_parser("backfill", "Copy RocketMQ stores to Parquet by topic and date.")
     parser.add_argument("output", metavar="OUTPUT", help="new folder, or that of an ended run")
     parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
@@ -142,8 +146,11 @@ def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: 
         )
 
 
-def backfill(spark: SparkSession, arguments: argparse.Namespace) -> None:
+def backfill(arguments: argparse.Namespace, run: Runner) -> None:
     """Begin a backfill, or go on with one.
+
+    Args:
+        run: calls the task for each item of work, somewhere, and gives what the calls returned.
 
     Raises:
         OptionError: an argument is wrong, or not that of the run that began here.
@@ -156,8 +163,7 @@ def backfill(spark: SparkSession, arguments: argparse.Namespace) -> None:
     schema, written = columns_to_read(arguments.schema, NEEDED)
     plan = output.read_plan()
     if plan is None:
-        plan = _new_plan(arguments, schema)
-        output.write_plan(plan)
+        plan = output.write_plan(_new_plan(arguments, schema))
     else:
         _check_same(plan, arguments, output)
     attempts = output.committed()
@@ -174,7 +180,7 @@ def backfill(spark: SparkSession, arguments: argparse.Namespace) -> None:
             ),
             uuid.uuid4().hex,
         )
-        attempts = _run(spark, plan, output, task)
+        attempts = _attempts(plan, output, task, run)
         _check_totals(plan, attempts)
         attempts = output.commit(attempts)
     elif output.is_published:
@@ -183,17 +189,16 @@ def backfill(spark: SparkSession, arguments: argparse.Namespace) -> None:
     _report(attempts, time.monotonic() - began)
 
 
-def _run(
-    spark: SparkSession, plan: Mapping[str, Any], output: Output, task: BackfillTask
+def _attempts(
+    plan: Mapping[str, Any], output: Output, task: BackfillTask, run: Runner
 ) -> list[Attempt]:
-    """Run the pieces that no run before has finished."""
+    """Give an attempt for each piece; run those that no run before has finished."""
     attempts = output.finished_attempts()
     finished = {attempt.piece for attempt in attempts}
     work = [item for item in enumerate(plan["pieces"]) if item[0] not in finished]
     if finished:
         print(f"{len(finished)} of {len(plan['pieces'])} pieces were finished before.", flush=True)
-    found = run_tasks(spark, work, task, f"backfill to {output.url}")
-    return [*attempts, *map(Attempt.from_json, found)]
+    return [*attempts, *map(Attempt.from_json, run(work, task))]
 
 
 def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> None:
@@ -270,11 +275,13 @@ def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> Non
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
-    arguments = _arguments(command)
+    arguments = parse_arguments(command)
     spark = start_session("rmqstore backfill")
-    way = through_dataframe if arguments.through_dataframe else backfill
+    run = partial(run_tasks, spark, f"backfill to {arguments.output}")
     try:
-        return run_job(lambda: way(spark, arguments))
+        if arguments.through_dataframe:
+            return run_job(lambda: through_dataframe(spark, arguments))
+        return run_job(lambda: backfill(arguments, run))
     finally:
         spark.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow.parquet as pq
 
@@ -20,7 +20,10 @@ from rmqstore_spark.errors import RmqStoreError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BackfillTask"]
+__all__ = ["BackfillTask", "PieceItem"]
+
+PieceItem: TypeAlias = tuple[int, Mapping[str, Any]]
+"""A piece's number, and the piece as JSON."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,8 @@ class BackfillTask:
     file_format: FileFormat
     run: str
 
-    def __call__(self, item: tuple[int, Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, item: PieceItem) -> dict[str, Any]:
         """Make an attempt at a piece.
-
-        Args:
-            item: the piece's number and the piece, as JSON.
 
         Returns:
             The attempt, as JSON.

@@ -37,6 +37,7 @@ from rmqstore_spark.errors import OptionError, RmqStoreError
 
 __all__ = ["Attempt", "Output"]
 
+_OWN: Final = "_backfill"
 _MOVERS: Final = 16
 
 
@@ -97,15 +98,18 @@ class Output:
             OptionError: the folder holds something else.
         """
         plan = self._read_json(self._own("plan.json"))
-        if plan is None and self._exists(self.root) and self._names(self.root):
+        # A run that ended early can have left a folder of its own without a plan.
+        if plan is None and set(self._names(self.root)) - {_OWN}:
             raise OptionError(
                 f"{self.url} is not empty, and no backfill has begun there. Name a new folder."
             )
         return plan
 
-    def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Store the plan of a new backfill."""
+    def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the plan of a new backfill, and give it as every later run will see it."""
         self._write_json(self._own("plan.json"), plan)
+        stored: dict[str, Any] = self._read_json(self._own("plan.json"))
+        return stored
 
     # ---- attempts ------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class Output:
     # ---- files ---------------------------------------------------------------------------------
 
     def _own(self, name: str) -> str:
-        return f"{self.root}/_backfill/{name}"
+        return f"{self.root}/{_OWN}/{name}"
 
     def _exists(self, path: str) -> bool:
         self.fs.invalidate_cache()

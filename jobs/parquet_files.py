@@ -140,11 +140,13 @@ class PartitionedWriter:
         if not file.waiting:
             return
         table = pa.Table.from_batches(file.waiting)
+        # One batch alone can be more than a row group should be.
+        groups = max(1, -(-file.waiting_bytes // self._format.row_group_bytes))
         self._waiting -= file.waiting_bytes
         file.waiting, file.waiting_bytes = [], 0
         if file.writer is None:
             self._begin(partition, file, table.schema)
-        file.writer.write_table(table, row_group_size=max(1, table.num_rows))
+        file.writer.write_table(table, row_group_size=-(-table.num_rows // groups))
         file.rows += table.num_rows
         if file.sink.tell() >= self._format.file_bytes:
             self._close(file)

@@ -20,14 +20,14 @@ _SECONDS = 10.0
 
 
 def run_tasks(
-    spark: SparkSession, work: Sequence[T], task: Callable[[T], R], description: str
+    spark: SparkSession, description: str, work: Sequence[T], task: Callable[[T], R]
 ) -> list[R]:
     """Run a task for each item of work, as one Spark job, and print progress now and then.
 
     Args:
+        description: for Spark's own pages.
         work: what each task gets.
         task: runs on the executors; Spark repeats it when it fails.
-        description: for Spark's own pages.
 
     Returns:
         What the tasks gave, in the order of the work.

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["main", "start_query"]
+__all__ = ["main", "parse_arguments", "start_query"]
 
 AVAILABLE_NOW = "available-now"
 
 
-def _arguments(command: list[str] | None) -> argparse.Namespace:
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
     parser = new_parser("stream_to_parquet", "Copy RocketMQ stores to Parquet as a stream.")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the Parquet files")
     parser.add_argument(
@@ -115,7 +116,7 @@ def _line(progress: StreamingQueryProgress) -> str:
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
-    arguments = _arguments(command)
+    arguments = parse_arguments(command)
     spark = start_session("rmqstore stream_to_parquet")
     try:
         return run_job(lambda: _follow(start_query(spark, arguments)))

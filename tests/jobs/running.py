@@ -1,0 +1,53 @@
+"""Jobs run in this process, and what they wrote read back without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from jobs.backfill import backfill, parse_arguments
+from jobs.backfill_task import BackfillTask, PieceItem
+from tests.support.expected import queue_key
+
+__all__ = ["data_files", "read_back", "run_backfill", "run_here"]
+
+Row = dict[str, Any]
+
+
+def run_here(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+    """Do what Spark would: send the task to each piece of work."""
+    sent: BackfillTask = pickle.loads(pickle.dumps(task))
+    return [sent(item) for item in work]
+
+
+def run_backfill(store: Path | str, output: Path | str, *options: str, run: Any = run_here) -> None:
+    """Run the job with a command line, without Spark."""
+    backfill(parse_arguments([str(store), str(output), *options]), run)
+
+
+def data_files(output: Path) -> list[Path]:
+    """The files that a reader of the output finds."""
+    return sorted(
+        path
+        for path in output.rglob("*.parquet")
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(output).parts)
+    )
+
+
+def read_back(output: Path) -> list[Row]:
+    """All rows, by queue; topic and date come from the folders, as Hive writes them."""
+    rows = []
+    for path in data_files(output):
+        topic, date = (part.partition("=")[2] for part in path.relative_to(output).parts[:2])
+        for code in range(256):
+            topic = topic.replace(f"%{code:02X}", chr(code)) if code != 0x25 else topic
+        topic = topic.replace("%25", "%")
+        for row in pq.ParquetFile(path).read().to_pylist():
+            if "properties" in row:
+                row["properties"] = dict(row["properties"])
+            rows.append({"topic": topic, "date": date, **row})
+    return sorted(rows, key=queue_key)

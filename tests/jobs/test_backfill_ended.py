@@ -1,0 +1,209 @@
+"""A backfill that was ended anywhere goes on, and no row is there twice or missing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from jobs.backfill_task import BackfillTask, PieceItem
+from jobs.output import Output
+from rmqstore_spark.errors import RmqStoreError
+from tests.jobs.running import data_files, read_back, run_backfill, run_here
+from tests.support.expected import backed_rows
+
+Golden = Callable[[str], Path]
+Row = dict[str, Any]
+
+OPTIONS = ("--maxRecordsPerPartition", "15")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@contextmanager
+def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let nothing happen on the file system any more after so many changes to it.
+
+    Yields:
+        One number: of changes that were tried.
+    """
+    tried, lock = [0], threading.Lock()
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with lock:
+                tried[0] += 1
+                if tried[0] > operations:
+                    raise Killed
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    with monkeypatch.context() as patch:
+        for name in ("mv", "rm", "pipe_file", "makedirs", "_open"):
+            patch.setattr(LocalFileSystem, name, dying(getattr(LocalFileSystem, name)))
+        patch.setattr(os, "link", dying(os.link))
+        yield tried
+
+
+@pytest.fixture
+def store(golden: Golden) -> Path:
+    return golden("tiny") / "store"
+
+
+@pytest.fixture
+def expected(golden: Golden) -> list[Row]:
+    return backed_rows(golden("tiny"))
+
+
+def check(output: Path, expected: list[Row]) -> None:
+    rows = read_back(output)
+    for row in rows:
+        del row["brokerName"], row["date"]
+    assert rows == expected
+    # The next reader of the folder finds nothing of the attempts.
+    assert not (output / "_backfill" / "attempts").exists()
+    assert (output / "_SUCCESS").exists()
+
+
+@pytest.mark.fault
+def test_a_kill_after_any_change_to_the_output(
+    store: Path, expected: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed_after(10**9, monkeypatch) as tried:
+        run_backfill(store, tmp_path / "whole", *OPTIONS)
+    check(tmp_path / "whole", expected)
+    assert tried[0] > 30
+    for operations in range(tried[0]):
+        output = tmp_path / str(operations)
+        with killed_after(operations, monkeypatch), pytest.raises(Killed):
+            run_backfill(store, output, *OPTIONS)
+        assert not (output / "_SUCCESS").exists()
+        run_backfill(store, output, *OPTIONS)
+        check(output, expected)
+
+
+@pytest.mark.fault
+def test_kills_one_after_the_other(
+    store: Path, expected: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(200):
+        # Few more than it takes to clean up behind the run before.
+        try:
+            with killed_after(17, monkeypatch):
+                run_backfill(store, tmp_path / "out", *OPTIONS)
+        except Killed:
+            continue
+        break
+    check(tmp_path / "out", expected)
+
+
+def test_finished_pieces_are_not_done_again(
+    store: Path, expected: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def half(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        run_here(work[: len(work) // 2], task)
+        raise Killed
+
+    def rest(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        assert [number for number, _ in work] == [2, 3]
+        return run_here(work, task)
+
+    with pytest.raises(Killed):
+        run_backfill(store, tmp_path / "out", *OPTIONS, run=half)
+    assert data_files(tmp_path / "out") == []
+    run_backfill(store, tmp_path / "out", *OPTIONS, run=rest)
+    assert "2 of 4 pieces were finished before" in capsys.readouterr().out
+    check(tmp_path / "out", expected)
+
+
+def test_an_attempt_that_lost_a_byte_is_done_again(
+    store: Path, expected: list[Row], tmp_path: Path
+) -> None:
+    def fail(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        run_here(work, task)
+        raise Killed
+
+    with pytest.raises(Killed):
+        run_backfill(store, tmp_path / "out", *OPTIONS, run=fail)
+    # A machine that lost its power can leave a file shorter than it was written.
+    victim = next((tmp_path / "out" / "_backfill" / "attempts").rglob("*.parquet"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    run_backfill(store, tmp_path / "out", *OPTIONS)
+    check(tmp_path / "out", expected)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_tasks_that_run_twice(
+    winner: int, store: Path, expected: list[Row], tmp_path: Path
+) -> None:
+    def twice(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        return [(run_here([item], task) + run_here([item], task))[winner] for item in work]
+
+    run_backfill(store, tmp_path / "out", *OPTIONS, run=twice)
+    check(tmp_path / "out", expected)
+
+
+def test_a_task_of_a_driver_that_was_believed_dead(
+    store: Path, expected: list[Row], tmp_path: Path
+) -> None:
+    late: list[Any] = []
+
+    def forgotten(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        late.extend([work, task])
+        raise Killed
+
+    with pytest.raises(Killed):
+        run_backfill(store, tmp_path / "out", *OPTIONS, run=forgotten)
+    run_backfill(store, tmp_path / "out", *OPTIONS)
+    run_here(*late)
+    assert len(read_back(tmp_path / "out")) == len(expected)
+    run_backfill(store, tmp_path / "out", *OPTIONS)
+    check(tmp_path / "out", expected)
+
+
+def test_two_runs_at_the_same_time(store: Path, expected: list[Row], tmp_path: Path) -> None:
+    def overtaken(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        done = run_here(work, task)
+        run_backfill(store, tmp_path / "out", *OPTIONS)
+        return done
+
+    run_backfill(store, tmp_path / "out", *OPTIONS, run=overtaken)
+    check(tmp_path / "out", expected)
+
+
+def test_a_published_file_that_was_changed_is_told(store: Path, tmp_path: Path) -> None:
+    run_backfill(store, tmp_path / "out", *OPTIONS)
+    file = data_files(tmp_path / "out")[0]
+    file.write_bytes(b"")
+    with pytest.raises(RmqStoreError, match="files of the output were changed or removed"):
+        run_backfill(store, tmp_path / "out", *OPTIONS)
+
+
+def test_another_file_system(store: Path, expected: list[Row], tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    run_backfill(store, "memory://backfill/out", *OPTIONS)
+    try:
+        fs.get("/backfill/out", str(tmp_path / "out"), recursive=True)
+    finally:
+        fs.rm("/backfill", recursive=True)
+    check(tmp_path / "out", expected)
+
+
+def test_the_first_commit_counts_on_another_file_system() -> None:
+    first, second = Output("memory://commits/out"), Output("memory://commits/out")
+    try:
+        assert first.commit([]) == []
+        assert second.commit([]) == []
+        assert first.committed() == []
+    finally:
+        fsspec.filesystem("memory").rm("/commits", recursive=True)
