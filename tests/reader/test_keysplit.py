@@ -160,3 +160,26 @@ def test_queue_reads_take_uniq_keys_too(golden: Golden) -> None:
         assert sorted(found) == [
             queue_key(r) for r in expected_rows(golden("basic")) if row_has_key(r, keys)
         ]
+
+
+def test_light_queues_alone(golden: Golden) -> None:
+    rows = [r for r in expected_rows(golden("lmq")) if r["topic"] != "LmqParent"]
+    assert len({r["topic"] for r in rows}) > 2
+    keys = frozenset(key for r in rows[::3] for key in r["keys"] or ())
+    options = ReadOptions(columns=IDENTITY.columns, keys=keys)
+    with Store.open(golden("lmq") / "store") as store:
+        (split,) = plan_by_keys(store, [r for r in whole(store) if r.topic != "LmqParent"])
+        found = identities(store.read_split(split, options))
+    assert sorted(found) == [queue_key(r) for r in rows if row_has_key(r, keys)]
+
+
+def test_expiry_while_keys_are_looked_for_is_an_error(copy: Copy) -> None:
+    folder = copy("basic")
+    keys = key_sets(folder, expected_rows(folder))[1]
+    with reopened(folder) as store:
+        (split,) = plan_by_keys(store, whole(store))
+    with reopened(folder) as store:
+        # The log is listed already: that a file went is seen only when it is opened.
+        next(path for _, path, _ in log_files(folder)).unlink()
+        with pytest.raises(SegmentExpiredError):
+            list(store.read_split(split, ReadOptions(keys=keys)))
