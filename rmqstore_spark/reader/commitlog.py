@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segment, Segments
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.record import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
 
 __all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
 
-DLEDGER_LEAD: Final = 48
+DLEDGER_LEAD: Final = ENTRY_HEADER_SIZE
 """Bytes of a DLedger entry in front of its record."""
 
 
@@ -158,7 +160,7 @@ class CommitLog:
         positions[~newer], positions[newer] = first_at, second_at + len(first)
         return np.concatenate([first, second]), positions
 
-    def gone(self, offset: int) -> SegmentExpiredError | CorruptStoreError:
+    def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
         """The error for a span that `covers` says is not there."""
         if offset < self.min_offset:
             return SegmentExpiredError(
@@ -172,4 +174,9 @@ class CommitLog:
                 file=file,
                 offset=at,
             )
-        return CorruptStoreError("a queue points at what cannot be a record", file=file, offset=at)
+        if size > MAX_RECORD_SIZE:
+            cause = f"a queue states a record of {size} bytes, and none is over {MAX_RECORD_SIZE}"
+            return CorruptStoreError(cause, file=file, offset=at)
+        return CorruptStoreError(
+            f"a queue states a record of {size} bytes where none can be", file=file, offset=at
+        )

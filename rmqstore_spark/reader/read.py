@@ -138,11 +138,11 @@ class _Reader:
         expired = ~there & (portion.offsets < log.min_offset)
         damaged = ~there & ~expired
         if expired.any() and self._options.fail_on_data_loss:
-            raise log.gone(int(portion.offsets[expired][0]))
+            raise log.gone(int(portion.offsets[expired][0]), int(portion.sizes[expired][0]))
         if expired.any():
             say_lost(int(expired.sum()), "the range")
         if damaged.any():
-            error = log.gone(int(portion.offsets[damaged][0]))
+            error = log.gone(int(portion.offsets[damaged][0]), int(portion.sizes[damaged][0]))
             if self._options.mode == "FAILFAST":
                 raise error
             _log.warning("DROPMALFORMED: left out %d record(s): %s", damaged.sum(), error)

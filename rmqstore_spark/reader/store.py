@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,7 +17,6 @@ from rmqstore_spark.errors import TopicNotFoundError, UnsupportedStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader import groups as progress
 from rmqstore_spark.reader import lookup
 from rmqstore_spark.reader.commitlog import CommitLog
@@ -36,6 +34,7 @@ from rmqstore_spark.reader.splits import (
     ScanSplit,
     Split,
 )
+from rmqstore_spark.reader.topics import Skips, Topic, read_topics
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.verify import VerifyReport
@@ -43,37 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Store", "Topic", "default_broker_name"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic, as its queues' folders and `config/topics.json` tell.
-
-    Attributes:
-        name: its name.
-        queue_ids: the queues that have files, ascending.
-        read_queue_nums: as configured; None where topics.json does not name the topic.
-        write_queue_nums: likewise.
-        perm: 4 readable + 2 writable + 1 inherited; likewise.
-        order: whether the topic is an ordered one; likewise.
-        is_system: it is the broker's own, or a group's retries.
-    """
-
-    name: str
-    queue_ids: tuple[int, ...]
-    read_queue_nums: int | None
-    write_queue_nums: int | None
-    perm: int | None
-    order: bool | None
-    is_system: bool
-
-
-_T = TypeVar("_T")
-
-
-def _of_type(kind: type[_T], value: object) -> _T | None:
-    """A value of a configuration file, None where it is not of the kind it should be."""
-    return value if type(value) is kind else None
 
 
 def default_broker_name(path: str) -> str:
@@ -101,6 +69,7 @@ class Store:
         self.log = self._load_log()
         self._log_end: int | None = None
         self._killed = False
+        self._skips = Skips()
 
     @classmethod
     def open(
@@ -152,8 +121,6 @@ class Store:
         files = self.directory.files
         plain = self.directory.commit_log()
         self._dledger = self.directory.dledger_log()
-        for stray in plain.strays:
-            _log.warning("Skipped %s: %s.", stray.path, stray.reason)
         if self._dledger is None:
             return CommitLog(plain)
         data = Segments.load(files, [self._dledger.data])
@@ -241,26 +208,8 @@ class Store:
 
     def topics(self) -> list[Topic]:
         """The topics that have queues, and those that are only configured, by name."""
-        config = self.directory.config("topics.json")
-        table = config.get("topicConfigTable") if isinstance(config, dict) else None
-        settings = {
-            str(name): values
-            for name, values in (table.items() if isinstance(table, dict) else ())
-            if isinstance(values, dict)
-        }
-        queues = self.directory.topology.queues
-        return [
-            Topic(
-                name,
-                queues.get(name, ()),
-                _of_type(int, settings.get(name, {}).get("readQueueNums")),
-                _of_type(int, settings.get(name, {}).get("writeQueueNums")),
-                _of_type(int, settings.get(name, {}).get("perm")),
-                _of_type(bool, settings.get(name, {}).get("order")),
-                is_system_topic(name),
-            )
-            for name in sorted({*queues, *settings})
-        ]
+        self._skips.tell(self.directory)
+        return read_topics(self.directory)
 
     def queue(self, topic: str, queue_id: int) -> Queue:
         """One queue.
@@ -295,6 +244,7 @@ class Store:
 
     def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
         """All queues, or those of some topics, by topic and number."""
+        self._skips.tell(self.directory, self.log.plain.strays)
         known = self.directory.topology.queues
         names = list(known) if topics is None else list(topics)
         return [self.queue(name, n) for name in names for n in known.get(name, ())]

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.plain import STOP_BAD, STOP_BLANK, STOP_MORE
 from rmqstore_spark.layout.record import (
@@ -189,35 +190,57 @@ def next_record(log: CommitLog, offset: int, *, check_crc: bool = True) -> int |
     """Where the next whole record at or past an offset begins; None where there is none.
 
     It is known by its magic code, by naming its own place, by lengths that add up and by the CRC
-    of its body: bytes of a body that look like a record do not name the place they lie at.
+    of its body. A body that was made to look like a record at its very place would be taken for
+    one: the format has nothing to tell the two apart.
+
+    Raises:
+        CorruptStoreError: so much looks like a record and is none that the search was given up.
     """
+    patience = _Patience()
     for segment in log.segments():
         if segment.end <= offset:
             continue
         at = max(offset, segment.start)
         while at < segment.end:
             data = log.read(at, min(_CHUNK, segment.end - at))
-            found = _first_in(log, segment, at, data, check_crc)
-            if found is not None:
-                return found
+            patience.left += 4 * len(data)
+            for begin in _candidates(np.frombuffer(data, np.uint8), at):
+                size = int.from_bytes(data[begin : begin + 4], "big", signed=True)
+                if not MIN_RECORD_SIZE <= size <= min(MAX_RECORD_SIZE, segment.end - at - begin):
+                    continue
+                if _is_whole(log, at + begin, size, check_crc):
+                    return at + begin
+                patience.spend(size, log.place(at + begin))
             if at + len(data) >= segment.end:
                 break
             at += len(data) - MIN_RECORD_SIZE
     return None
 
 
-def _first_in(
-    log: CommitLog, segment: LogSegment, base: int, data: bytes, check_crc: bool
-) -> int | None:
-    for begin in _candidates(np.frombuffer(data, np.uint8), base):
-        size = int.from_bytes(data[begin : begin + 4], "big", signed=True)
-        if not MIN_RECORD_SIZE <= size <= min(MAX_RECORD_SIZE, segment.end - base - begin):
-            continue
-        raw = np.frombuffer(log.read(base + begin, size), np.uint8)
-        record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
-        if record.status[0] == 0 and not (check_crc and record.body_crc_mismatch()[0]):
-            return base + begin
-    return None
+class _Patience:
+    """How many bytes of false records may still be looked at: some for each byte searched.
+
+    Without a bound, a log made of overlapping heads of records would be read over and over.
+    """
+
+    def __init__(self) -> None:
+        self.left = 64 << 20
+
+    def spend(self, size: int, place: tuple[str, int]) -> None:
+        self.left -= max(size, 4096)
+        if self.left < 0:
+            file, at = place
+            raise CorruptStoreError(
+                "too much looks like records and is none, after a damaged one", file=file, offset=at
+            )
+
+
+def _is_whole(log: CommitLog, offset: int, size: int, check_crc: bool) -> bool:
+    raw = np.frombuffer(log.read(offset, size), np.uint8)
+    record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    if check_crc:
+        record = check_crcs(record, bodies=True)
+    return int(record.status[0]) == 0
 
 
 def _candidates(data: U1, base: int) -> list[int]:
