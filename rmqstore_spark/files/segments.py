@@ -7,6 +7,7 @@ The CommitLog, a ConsumeQueue, its extension units and a DLedger log are all suc
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -107,7 +108,8 @@ class Segments:
             for segment, following in itertools.pairwise(ordered)
         ] + ordered[-1:]
         self._file_sizes = [segment.size for segment in ordered]
-        self.starts: Int64Array = np.array([s.start for s in ordered], np.int64)
+        self._starts = [segment.start for segment in ordered]
+        self.starts: Int64Array = np.array(self._starts, np.int64)
         self._ends: Int64Array = np.array([s.end for s in self._segments], np.int64)
 
     def __len__(self) -> int:
@@ -163,7 +165,7 @@ class Segments:
             CorruptStoreError: it lies past the end, or is negative.
         """
         if 0 <= offset <= _MAX_OFFSET and self._segments:
-            number = int(np.searchsorted(self.starts, offset, side="right")) - 1
+            number = bisect_right(self._starts, offset) - 1
             if number >= 0 and offset < self._segments[number].end:
                 return self._segments[number]
         raise self._outside(offset)

@@ -8,6 +8,7 @@ nothing in it is authoritative, and a reader checks each entry against the recor
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import numpy as np
@@ -25,10 +26,13 @@ __all__ = [
     "is_filler",
     "live_mask",
     "live_prefix_length",
+    "unpack_entry",
+    "written_mask",
 ]
 
 ENTRY_DTYPE: Final = np.dtype([("physicalOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
+_ENTRY: Final = struct.Struct(">qiq")
 
 FILLER_SIZE: Final = 2_147_483_647
 """The `size` of an entry that only fills the queue's first file up to its first message."""
@@ -39,6 +43,11 @@ Entries = npt.NDArray[np.void]
 def decode_entries(data: BytesLike) -> Entries:
     """A view of the whole entries in `data`; bytes of a part entry at its end are left out."""
     return records_in(data, ENTRY_DTYPE)
+
+
+def unpack_entry(data: bytes) -> tuple[int, int, int]:
+    """physicalOffset, size and tagsCode of the one entry that `data` is."""
+    return _ENTRY.unpack(data)
 
 
 def encode_entries(
@@ -74,12 +83,15 @@ def is_filler(entries: Entries) -> npt.NDArray[np.bool_]:
     return filler
 
 
+def written_mask(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries were ever written, fillers included."""
+    written: npt.NDArray[np.bool_] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
+    return written
+
+
 def live_mask(entries: Entries) -> npt.NDArray[np.bool_]:
     """Which entries stand for a message: neither unwritten nor a filler."""
-    live: npt.NDArray[np.bool_] = (
-        (entries["physicalOffset"] >= 0) & (entries["size"] > 0) & ~is_filler(entries)
-    )
-    return live
+    return written_mask(entries) & ~is_filler(entries)
 
 
 def live_prefix_length(entries: Entries) -> int:
@@ -87,6 +99,5 @@ def live_prefix_length(entries: Entries) -> int:
 
     What follows an unwritten entry is not the queue's: unwritten entries end a queue.
     """
-    written: npt.NDArray[np.bool_] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
-    unwritten = np.flatnonzero(~written)
+    unwritten = np.flatnonzero(~written_mask(entries))
     return int(unwritten[0]) if unwritten.size else len(entries)

@@ -7,6 +7,7 @@ docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,11 @@ from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
+    FILLER_SIZE,
     decode_entries,
-    is_filler,
     live_mask,
+    unpack_entry,
+    written_mask,
 )
 from rmqstore_spark.layout.record import MAX_RECORD_SIZE, Records, decode_records
 from rmqstore_spark.layout.spans import text_pool
@@ -29,6 +32,8 @@ from rmqstore_spark.reader.search import first_true
 __all__ = ["Entries", "Queue"]
 
 Entries = npt.NDArray[np.void]
+
+_BLOCK: Final = 200  # entries that cost about as much to read as one
 
 
 class Queue:
@@ -197,10 +202,11 @@ class Queue:
 
     def _entry(self, slot: int) -> tuple[int, int, bool]:
         """physicalOffset, size and "is a filler" of one slot."""
-        entry = decode_entries(self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE))
-        if not len(entry):
+        data = self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE)
+        if len(data) < ENTRY_SIZE:
             return -1, 0, False
-        return int(entry["physicalOffset"][0]), int(entry["size"][0]), bool(is_filler(entry)[0])
+        physical, size, code = unpack_entry(data)
+        return physical, size, (physical, size, code) == (0, FILLER_SIZE, 0)
 
     def _written(self, slot: int) -> bool:
         try:
@@ -245,9 +251,12 @@ class Queue:
         for segment in reversed(list(self.segments)):
             first = -(-segment.start // ENTRY_SIZE)
             last = segment.end // ENTRY_SIZE
-            end = first_true(first, last, lambda slot: not self._written(slot))
-            if end > first:
-                return end
+            blocks = -(-(last - first) // _BLOCK)
+            empty = first_true(0, blocks, lambda k: not self._written(first + k * _BLOCK))
+            if empty > 0:
+                start = first + (empty - 1) * _BLOCK
+                entries = self.entries(start, min(start + _BLOCK, last))
+                return start + int(np.flatnonzero(written_mask(entries))[-1]) + 1
         return self.first_slot
 
     def _past(self, slot: int, log_end: int) -> bool:
