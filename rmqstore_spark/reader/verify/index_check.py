@@ -56,12 +56,18 @@ class _Checker:
         offsets = entries["phyOffset"].astype(np.int64)
         expired = (offsets >= 0) & (offsets < self._snapshot.begin)
         unread = self._flaws.hold(offsets)
-        outside = (offsets < 0) | (offsets >= self._snapshot.end) & ~unread
+        newer = (offsets >= self._snapshot.end) & ~unread
+        outside = (offsets < 0) | newer
+        if self._snapshot.being_written:
+            outside &= ~newer
         counts = self._findings.counts
         counts["expiredIndexEntries"] += int(np.count_nonzero(expired))
         counts["indexEntriesOfDamagedRecords"] += int(np.count_nonzero(unread))
-        self._say(outside, start, offsets, "the entry leads to outside of the log")
-        rows = np.flatnonzero(~(expired | unread | outside))
+        if self._bounds.vouched:
+            self._say(outside, start, offsets, "the entry leads to outside of the log")
+        elif outside.any():
+            self._note_stale(start + int(np.argmax(outside)), int(np.count_nonzero(outside)))
+        rows = np.flatnonzero(~(expired | unread | outside | newer))
         right = self._names_its_key(entries, rows[np.argsort(offsets[rows], kind="stable")])
         counts["indexEntries"] += int(np.count_nonzero(right))
         wrong = np.zeros(len(entries), np.bool_)
@@ -74,6 +80,13 @@ class _Checker:
             "error" if bounds.vouched else "note", "index-entry", bad,
             lambda row: (bounds.path, entry_position(bounds.slots, start + row)),
             lambda row: f"{text} ({int(offsets[row])})",
+        )  # fmt: skip
+
+    def _note_stale(self, first: int, count: int) -> None:
+        bounds = self._bounds
+        self._findings.note(
+            "stale-entries", (bounds.path, entry_position(bounds.slots, first)),
+            f"{count} entries lead past the end of the log: a broker's start removes the file",
         )  # fmt: skip
 
     def _names_its_key(self, entries: IndexEntries, rows: I8) -> npt.NDArray[np.bool_]:

@@ -17,7 +17,9 @@ __all__ = ["check_segments", "check_tail"]
 _CHUNK = 4 << 20
 
 
-def check_segments(segments: Segments, findings: Findings, kind: str, *, unit: int = 1) -> None:
+def check_segments(
+    segments: Segments, findings: Findings, kind: str, *, unit: int = 1, growing: bool = False
+) -> None:
     """Check the files of a log: all are of one size, they follow one another, nothing is between.
 
     A broker refuses to start where that is not so.
@@ -25,9 +27,11 @@ def check_segments(segments: Segments, findings: Findings, kind: str, *, unit: i
     Args:
         kind: of the problems.
         unit: bytes of an entry, of which a file holds a whole number.
+        growing: a broker writes them: a file can be seen before it has its length.
     """
     for stray in segments.strays:
-        findings.error("stray-file", (stray.path, None), f"{stray.reason}: a broker refuses it")
+        text = f"{stray.reason}: a broker refuses it"
+        findings.say("note" if growing else "error", "stray-file", (stray.path, None), text)
     size = segments.segment_size
     if not size:
         return
@@ -38,9 +42,8 @@ def check_segments(segments: Segments, findings: Findings, kind: str, *, unit: i
         )  # fmt: skip
     last = segments[-1]
     if last.size != size:
-        say = findings.note if last.size < size else findings.error
-        say(
-            kind, (last.path, last.size),
+        findings.say(
+            "note" if last.size < size or growing else "error", kind, (last.path, last.size),
             f"the last file has {last.size} bytes, the first one {size}: a broker refuses it",
         )  # fmt: skip
     for start, end in segments.gaps:

@@ -164,9 +164,9 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
         )  # fmt: skip
     elif snapshot.killed:
         findings.note("state", abort, "the broker was killed: its next start repairs the store")
-    check_segments(store.log.plain, findings, "log-file")
-    if store.log.dledger is not None:
-        check_segments(store.log.dledger, findings, "log-file")
+    for log in (store.log.plain, store.log.dledger):
+        if log is not None:
+            check_segments(log, findings, "log-file", growing=snapshot.being_written)
     for skipped in store.directory.topology.skipped:
         findings.note("stray-file", (skipped.path, None), skipped.reason)
     if not snapshot.queues and snapshot.end > snapshot.begin:

@@ -31,9 +31,10 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
         queue = store.queue(bounds.topic, bounds.queue_id)
         findings.counts["queues"] += 1
         findings.counts["queueFiles"] += len(queue.segments)
-        check_segments(queue.segments, findings, "queue-file", unit=ENTRY_SIZE)
+        growing = snapshot.being_written
+        check_segments(queue.segments, findings, "queue-file", unit=ENTRY_SIZE, growing=growing)
         if queue.ext is not None:
-            check_segments(queue.ext, findings, "queue-file")
+            check_segments(queue.ext, findings, "queue-file", growing=growing)
         ends = _QueueEnds(queue, bounds, judge, findings, killed=snapshot.killed)
         ends.check_before()
         if not snapshot.being_written:
