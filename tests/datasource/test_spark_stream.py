@@ -1,0 +1,270 @@
+"""Streams through a JVM: SPARK.md's traps, restarts, triggers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.datasource.conftest import by_broker, rows_of
+from tests.datasource.driving import GrowingStore, keys_of
+from tests.support.expected import backed_rows
+from tests.support.golden import GOLDEN_NAMES
+from tests.support.records import commitlog_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Golden = Callable[[str], Path]
+Start = Callable[..., Any]
+Key = tuple[str, int, int]
+
+_PATIENCE = 120.0
+
+
+class Sink:
+    """Keeps the rows of each micro-batch; a batch that is run again takes its first run's place."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[dict[str, Any]]] = {}
+        self.fail_once = False
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        rows = rows_of(frame)
+        if self.fail_once:
+            self.fail_once = False
+            raise ValueError("the sink fails")
+        self.batches[number] = rows
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+    def wait_for(self, query: StreamingQuery, count: int) -> None:
+        """Wait until so many rows have come."""
+        wait_until(lambda: len(self.rows) >= count, query)
+        assert len(self.rows) == count
+
+
+def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    """Wait for something that a running query is to bring about."""
+    deadline = time.monotonic() + _PATIENCE
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def stream_of(spark: SparkSession, path: str | Path, **options: Any) -> DataFrame:
+    frame = spark.readStream.format("rmqstore")
+    for name, value in options.items():
+        frame = frame.option(name, value)
+    return frame.load(str(path))
+
+
+def writer(frame: DataFrame, checkpoint: Path, sink: Any, **trigger: Any) -> Any:
+    made = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return made.trigger(**trigger) if trigger else made
+
+
+def run(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Wait for a query's end; gives its progress."""
+    assert query.awaitTermination(int(_PATIENCE))
+    return [json.loads(progress.json) for progress in query.recentProgress]
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> GrowingStore:
+    """A store with 100 messages."""
+    store = GrowingStore(tmp_path / "b" / "store")
+    store.put(100)
+    return store
+
+
+# ---- golden stores ------------------------------------------------------------------------------
+
+
+def test_every_golden_store_in_one_stream(
+    spark: SparkSession, golden: Golden, tmp_path: Path, queries: Start
+) -> None:
+    names = [name for name in GOLDEN_NAMES if name != "unclean-nocq"]
+    folders = {
+        name: [str(folder) for folder in commitlog_folders(golden(name))]
+        for name in names
+        if len(commitlog_folders(golden(name))) > 1
+    }
+    sink = Sink()
+    frame = stream_of(
+        spark,
+        json.dumps([str(golden(name) / "store") for name in names]),
+        startingOffsets="earliest",
+        includeSystemTopics=True,
+        storePathCommitLog=json.dumps(folders),
+        maxOffsetsPerTrigger=8000,
+    )
+    progress = run(queries(writer(frame, tmp_path / "checkpoint", sink, availableNow=True)))
+    assert by_broker(sink.rows) == {name: backed_rows(golden(name)) for name in names}
+    counts = [done["numInputRows"] for done in progress]
+    assert len(counts) > 1
+    assert max(counts) <= 8000 + 300  # one of each queue at least
+
+
+# ---- a query that runs on -----------------------------------------------------------------------
+
+
+def test_a_running_stream_and_its_restart(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    sink = Sink()
+    checkpoint = tmp_path / "checkpoint"
+
+    def start() -> StreamingQuery:
+        frame = stream_of(spark, growing.path)
+        query: StreamingQuery = queries(writer(frame, checkpoint, sink, processingTime="0 seconds"))
+        return query
+
+    query = start()
+    # The first batch fixes where a stream at latest starts, with no rows or some.
+    wait_until((checkpoint / "commits" / "0").exists, query)
+    growing.put(10)
+    sink.wait_for(query, 10)
+    growing.put(25, {"orders": 3})  # a new queue, and
+    growing.put(5, {"bills": 1})  # a new topic
+    sink.wait_for(query, 40)
+    wait_until(lambda: "bills" in str(end_of(query)), query)
+    source = end_of(query)
+    assert source["latestOffset"] == {"queues": {"b": {"bills": "0:5", "orders": "0:64 1:63 2:8"}}}
+    assert list(source["endOffset"]["queues"]["b"]) == ["bills", "orders"]
+    query.stop()
+    growing.put(30)
+    again = start()
+    sink.wait_for(again, 70)
+    again.stop()
+    assert sorted(keys_of(sink.rows)) == sorted(growing.rows[100:])
+
+
+def end_of(query: StreamingQuery) -> dict[str, Any]:
+    """What the newest progress that read anything says of the source."""
+    done = [json.loads(progress.json) for progress in query.recentProgress]
+    sources = [progress["sources"][0] for progress in done if progress["numInputRows"]]
+    return sources[-1] if sources else {}
+
+
+def test_a_first_batch_that_never_committed(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    sink = Sink()
+    sink.fail_once = True
+    checkpoint = tmp_path / "checkpoint"
+    starting = {"startingTimestamp": 1_700_000_000_005}  # half of what there is
+    frame = stream_of(spark, growing.path, **starting)
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        run(queries(writer(frame, checkpoint, sink, availableNow=True)))
+    assert (checkpoint / "offsets" / "0").exists()
+    assert not (checkpoint / "commits" / "0").exists()
+    growing.put(40)
+    # Latest by now: initialOffset lies behind the end of the batch that is run again.
+    frame = stream_of(spark, growing.path, startingOffsets="latest")
+    run(queries(writer(frame, checkpoint, sink, availableNow=True)))
+    assert sorted(keys_of(sink.rows)) == sorted(growing.rows[50:])
+
+
+def test_triggers(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    limited = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 30}
+    sink = Sink()
+    frame = stream_of(spark, growing.path, **limited)
+    run(queries(writer(frame, tmp_path / "c1", sink, availableNow=True)))
+    assert [len(sink.batches[n]) for n in sorted(sink.batches)] == [30, 30, 30, 10]
+    growing.put(7)
+    run(queries(writer(frame, tmp_path / "c1", sink, availableNow=True)))
+    assert sorted(keys_of(sink.rows)) == sorted(growing.rows)
+
+    once = Sink()  # Trigger.Once knows no limit
+    run(queries(writer(frame, tmp_path / "c2", once, once=True)))
+    assert [len(rows) for rows in once.batches.values()] == [107]
+
+
+def test_a_batch_that_is_read_more_than_once(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    counts = []
+
+    def two_actions(frame: DataFrame, number: int) -> None:
+        counts.append((frame.count(), frame.where("queueId = 1").count()))
+
+    frame = stream_of(spark, growing.path, startingOffsets="earliest").select("queueId")
+    itself = frame.where("queueId = 0").unionAll(frame)
+    run(queries(writer(itself, tmp_path / "checkpoint", two_actions, availableNow=True)))
+    assert counts == [(150, 50)]
+
+
+def test_a_table_is_a_stream_too(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    spark.sql(
+        f"CREATE TABLE streamed USING rmqstore OPTIONS (path '{growing.path}', "
+        "startingOffsets 'earliest', maxBytesPerTrigger '1m')"
+    )
+    try:
+        sink = Sink()
+        frame = spark.readStream.option("subscribe", "orders").table("streamed")
+        run(queries(writer(frame, tmp_path / "checkpoint", sink, availableNow=True)))
+        assert sorted(keys_of(sink.rows)) == sorted(growing.rows)
+    finally:
+        spark.sql("DROP TABLE streamed")
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("store", "options", "words"),
+    [
+        ("tiny", {"endingOffsets": "latest"}, "Option endingOffsets is for batch queries"),
+        ("tiny", {"subscribe": "Nope"}, "There is no topic 'Nope'"),
+        ("unclean-nocq", {}, "A stream needs the queues of"),
+    ],
+)
+def test_errors_are_readable(
+    spark: SparkSession,
+    store: str,
+    options: dict[str, str],
+    words: str,
+    golden: Golden,
+    tmp_path: Path,
+    queries: Start,
+) -> None:
+    frame = stream_of(spark, golden(store) / "store", **options)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(queries(writer(frame, tmp_path / "checkpoint", Sink(), availableNow=True)))
+    text = str(caught.value)
+    assert words in text
+    # An error of streamReader() itself would end in one of Spark's own, or be passed over.
+    assert "UnboundLocalError" not in text
+    assert "NOT_IMPLEMENTED" not in text
+
+
+def test_a_lost_queue_stops_a_query_and_can_be_passed_over(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    sink = Sink()
+    checkpoint = tmp_path / "checkpoint"
+    frame = stream_of(spark, growing.path, startingOffsets="earliest")
+    run(queries(writer(frame, checkpoint, sink, availableNow=True)))
+    queue = growing.path / "consumequeue" / "orders" / "0" / f"{0:020}"
+    data = queue.read_bytes()
+    queue.write_bytes(data[: 20 * 20] + bytes(len(data) - 20 * 20))
+    with pytest.raises(StreamingQueryException, match="orders/0 of b was read up to 50"):
+        run(queries(writer(frame, checkpoint, sink, availableNow=True)))
+    frame = stream_of(spark, growing.path, failOnDataLoss=False)
+    sink.batches.clear()
+    run(queries(writer(frame, checkpoint, sink, availableNow=True)))
+    assert sorted(keys_of(sink.rows)) == [("orders", 0, n) for n in range(20)]
