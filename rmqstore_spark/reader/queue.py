@@ -249,15 +249,21 @@ class Queue:
 
     def _written_in_known_files(self) -> int:
         for segment in reversed(list(self.segments)):
-            first = -(-segment.start // ENTRY_SIZE)
-            last = segment.end // ENTRY_SIZE
-            blocks = -(-(last - first) // _BLOCK)
-            empty = first_true(0, blocks, lambda k: not self._written(first + k * _BLOCK))
-            if empty > 0:
-                start = first + (empty - 1) * _BLOCK
-                entries = self.entries(start, min(start + _BLOCK, last))
-                return start + int(np.flatnonzero(written_mask(entries))[-1]) + 1
+            first, last = -(-segment.start // ENTRY_SIZE), segment.end // ENTRY_SIZE
+            end = self._written_between(first, last)
+            if end > first:
+                return end
         return self.first_slot
+
+    def _written_between(self, first: int, last: int) -> int:
+        """One past the last entry that is written of the slots `first` to `last - 1`."""
+        blocks = -(-(last - first) // _BLOCK)
+        empty = first_true(0, blocks, lambda block: not self._written(first + block * _BLOCK))
+        if empty == 0:
+            return first
+        start = first + (empty - 1) * _BLOCK
+        entries = self.entries(start, min(start + _BLOCK, last))
+        return start + int(np.flatnonzero(written_mask(entries))[-1]) + 1
 
     def _past(self, slot: int, log_end: int) -> bool:
         physical, size, filler = self._entry(slot)
