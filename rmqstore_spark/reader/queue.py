@@ -262,8 +262,8 @@ class Queue:
         if empty == 0:
             return first
         start = first + (empty - 1) * _BLOCK
-        entries = self.entries(start, min(start + _BLOCK, last))
-        return start + int(np.flatnonzero(written_mask(entries))[-1]) + 1
+        written = np.flatnonzero(written_mask(self.entries(start, min(start + _BLOCK, last))))
+        return start + (int(written[-1]) + 1 if len(written) else 0)
 
     def _past(self, slot: int, log_end: int) -> bool:
         physical, size, filler = self._entry(slot)
