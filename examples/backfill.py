@@ -62,7 +62,6 @@ def main() -> None:
     )
     query.awaitTermination()
     print("stream:", sum(p.numInputRows for p in query.recentProgress), "messages since")
-    spark.stop()
 
 
 if __name__ == "__main__":

@@ -65,7 +65,6 @@ def main() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         query.awaitTermination()
     query.stop()
-    spark.stop()
 
 
 if __name__ == "__main__":

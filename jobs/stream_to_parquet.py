@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["main", "parse_arguments", "start_query"]
+__all__ = ["follow", "main", "parse_arguments", "start_query"]
 
 AVAILABLE_NOW = "available-now"
 
@@ -82,7 +82,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     return writer.start(arguments.output)
 
 
-def _follow(query: StreamingQuery) -> None:
+def follow(query: StreamingQuery) -> None:
     """Print what each micro-batch did, until the query ends or is interrupted."""
     printed = -1
 
@@ -119,7 +119,7 @@ def main(command: list[str] | None = None) -> int:
     arguments = parse_arguments(command)
     spark = start_session("rmqstore stream_to_parquet")
     try:
-        return run_job(lambda: _follow(start_query(spark, arguments)))
+        return run_job(lambda: follow(start_query(spark, arguments)))
     finally:
         spark.stop()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -166,18 +165,6 @@ def test_wrong_arguments_leave_nothing_behind(
     with pytest.raises(RmqStoreError, match=words):
         run_backfill(golden("basic") / "store", tmp_path / "out", option, value)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def damaged(golden: Golden, tmp_path: Path) -> Path:
-    """A copy of `basic` with a changed byte in one body."""
-    shutil.copytree(golden("basic") / "store", tmp_path / "store")
-    victim = next(r for r in load_records(golden("basic")) if len(r.body) > 100)
-    (file, *_) = sorted((tmp_path / "store" / "commitlog").iterdir())
-    data = bytearray(file.read_bytes())
-    data[data.index(victim.body) + 50] ^= 1
-    file.write_bytes(data)
-    return tmp_path / "store"
 
 
 def test_damage_ends_it_and_publishes_nothing(damaged: Path, tmp_path: Path) -> None:

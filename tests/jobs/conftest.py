@@ -1,0 +1,34 @@
+"""A store with damage, and the Spark session of the suite, as a job starts it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.session import start_session
+from tests.support.golden import load_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    monkeypatch.setenv("SPARK_CONF_DIR", "")  # put back what the job sets
+    return start_session("tests")
+
+
+@pytest.fixture
+def damaged(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of `basic` with a changed byte in one body."""
+    shutil.copytree(golden("basic") / "store", tmp_path / "store")
+    victim = next(r for r in load_records(golden("basic")) if len(r.body) > 100)
+    (file, *_) = sorted((tmp_path / "store" / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[data.index(victim.body) + 50] ^= 1
+    file.write_bytes(data)
+    return tmp_path / "store"

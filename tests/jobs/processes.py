@@ -1,0 +1,27 @@
+"""Programs of this repository, started as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+
+from tools.java import find_java
+
+__all__ = ["ROOT", "SPARK_SUBMIT", "environment"]
+
+ROOT = Path(__file__).resolve().parents[2]
+SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
+def environment() -> dict[str, str]:
+    """The variables that `make` sets, and nothing of this process's Spark."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    return {
+        **ours,
+        "JAVA_HOME": str(find_java()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }

@@ -1,0 +1,103 @@
+"""The backfill with Spark: the folder reads back as the source reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chispa import assert_df_equality
+
+from jobs.backfill import parse_arguments, through_dataframe
+from jobs.failures import run_job
+from jobs.partitions import Partition
+from jobs.progress import run_tasks
+from tests.jobs.running import data_files, run_backfill
+from tests.support.expected import backed_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Golden = Callable[[str], Path]
+
+STORES = ("basic", "flags", "live")
+"""Odd topics, null and empty keys, compressed bodies."""
+
+
+def comparable(rows: DataFrame) -> DataFrame:
+    """Without what chispa cannot sort: maps become sorted lists."""
+    from pyspark.sql import functions as sf
+
+    entries = sf.array_sort(sf.map_entries("properties"))
+    return rows.withColumn("properties", entries).withColumn("keys", sf.to_json("keys"))
+
+
+def assert_same_rows(written: DataFrame, source: DataFrame) -> None:
+    """Check that a folder gives what the source gives, the date aside."""
+    from pyspark.sql import functions as sf
+
+    wrong = written.where("date IS DISTINCT FROM to_date(storeTimestamp)")
+    assert wrong.count() == 0
+    assert_df_equality(
+        comparable(written.drop("date")).withColumn("body", sf.sha2("body", 256)),
+        comparable(source).withColumn("body", sf.sha2("body", 256)),
+        ignore_row_order=True,
+        ignore_column_order=True,
+        ignore_nullable=True,
+    )
+
+
+@pytest.fixture
+def stores(golden: Golden) -> str:
+    """Several golden stores as one path."""
+    return json.dumps([str(golden(name) / "store") for name in STORES])
+
+
+def test_the_folder_reads_as_the_source_does(
+    stores: str, golden: Golden, session: SparkSession, tmp_path: Path
+) -> None:
+    run_backfill(
+        stores, tmp_path / "out", "--includeSystemTopics", "true", "--minPartitions", "8",
+        run=partial(run_tasks, session, "backfill"),
+    )  # fmt: skip
+    written = session.read.parquet(str(tmp_path / "out"))
+    source = session.read.format("rmqstore").option("includeSystemTopics", "true").load(stores)
+    assert_same_rows(written, source)
+    assert written.count() == sum(len(backed_rows(golden(name))) for name in STORES)
+
+
+def test_through_a_dataframe(
+    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(golden("live") / "store")
+    command = [store, str(tmp_path / "out"), "--through-dataframe", "orc", "--compression", "zlib"]
+    through_dataframe(session, parse_arguments(command))
+    assert_same_rows(
+        session.read.orc(str(tmp_path / "out")), session.read.format("rmqstore").load(store)
+    )
+    assert capsys.readouterr().out.startswith("981 rows")
+    assert all(path.suffixes[-2:] == [".zlib", ".orc"] for path in tmp_path.rglob("part-*.orc"))
+
+
+def test_errors_of_tasks_are_told(
+    damaged: Path, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = partial(run_tasks, session, "backfill")
+    assert run_job(lambda: run_backfill(damaged, tmp_path / "out", run=run)) == 1
+    assert data_files(tmp_path / "out") == []
+    error = capsys.readouterr().err
+    assert error.startswith("error: a body does not match its bodyCRC in ")
+    assert error.count("\n") == 1
+
+
+def test_folders_are_named_as_spark_names_them(session: SparkSession) -> None:
+    topics = [f"a{chr(code)}b" for code in range(1, 0x100)] + ["%RETRY%cg_1", "%DLQ%cg", "主题"]
+    assert session._jvm is not None
+    utils = session._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils
+    for topic in topics:
+        folder = Partition(topic, 0).folder
+        assert folder == f"topic={utils.escapePathName(topic)}/date=1970-01-01"
+        assert utils.unescapePathName(folder.split("/")[0].removeprefix("topic=")) == topic

@@ -1,0 +1,118 @@
+"""What a backfill keeps of its plan: pieces, tallies, arguments."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from jobs import pieces
+from jobs.arguments import add_source_options, new_parser, source_options
+from jobs.tally import Tally, describe_difference
+from rmqstore_spark.datasource.option_table import BATCH, OPTIONS, STREAM
+from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.reader.splits import (
+    KeySplit,
+    LogSplit,
+    QueueRange,
+    QueueSplit,
+    ScanSplit,
+    Split,
+)
+
+RANGES = (QueueRange("a", 0, 5, 25), QueueRange("%RETRY%主题", 3, 0, 7))
+SPLITS: list[Split] = [
+    QueueSplit(RANGES[0], 1000),
+    LogSplit(0, 4096, RANGES, continued=(1,), unfinished=(0, 1)),
+    LogSplit(4096, 8192, RANGES, continued=(0, 1)),
+    ScanSplit(0, 100),
+    ScanSplit(0, 100, frozenset({"b", "a"})),
+    KeySplit(0, 100, RANGES),
+]
+SPEC = StoreSpec("/data/store", "broker-a", ("/disk1/log", "/disk2/log"))
+
+
+def test_pieces_come_back_as_they_were() -> None:
+    piece = StorePartition("x", SPEC, SPLITS)
+    back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
+    assert (back.store, list(back.splits), back.value) == (SPEC, SPLITS, "y")
+    assert hash(back.store) == hash(SPEC)
+
+
+def test_a_range_in_several_stretches_of_the_log_counts_once() -> None:
+    planned = pieces.planned_rows([StorePartition("x", SPEC, [split]) for split in SPLITS[1:3]])
+    assert planned == {("broker-a", "a", 0): 20, ("broker-a", "%RETRY%主题", 3): 7}
+
+
+def test_ranges_of_one_queue_add_up() -> None:
+    parts = [QueueSplit(QueueRange("a", 0, start, start + 5), 1) for start in (0, 5, 10)]
+    assert pieces.planned_rows([StorePartition("x", SPEC, parts)]) == {("broker-a", "a", 0): 15}
+
+
+def test_nobody_knows_what_a_scan_gives() -> None:
+    assert pieces.planned_rows([StorePartition("x", SPEC, SPLITS[:4])]) is None
+
+
+def test_rows_are_counted_by_queue() -> None:
+    tally = Tally()
+    for topics, ids in ((["a", "b", "a"], [0, 2**31 - 1, 0]), (["a", "a"], [0, 1]), ([], [])):
+        tally.add(
+            pa.RecordBatch.from_pydict(
+                {
+                    "brokerName": pa.array(["broker-a"] * len(topics), pa.string()),
+                    "topic": pa.array(topics, pa.string()),
+                    "queueId": pa.array(ids, pa.int32()),
+                }
+            )
+        )
+    assert tally == {
+        ("broker-a", "a", 0): 3,
+        ("broker-a", "a", 1): 1,
+        ("broker-a", "b", 2**31 - 1): 1,
+    }
+    assert Tally.from_json(json.loads(json.dumps(tally.to_json()))) == tally
+
+
+@pytest.mark.parametrize(
+    ("written", "less_is_fine", "words"),
+    [
+        ({0: 10, 1: 5}, False, ""),
+        ({0: 9, 1: 5}, False, "t/0 of b: 9 of 10 rows"),
+        ({0: 9, 1: 5}, True, ""),
+        ({1: 5}, False, "t/0 of b: 0 of 10 rows"),
+        ({0: 11, 1: 5}, True, "t/0 of b: 11 of 10 rows"),
+        ({0: 10, 1: 5, 2: 1}, True, "t/2 of b: 1 of 0 rows"),
+    ],
+)
+def test_differences(written: dict[int, int], less_is_fine: bool, words: str) -> None:
+    planned = Tally({("b", "t", 0): 10, ("b", "t", 1): 5})
+    found = Tally({("b", "t", queue_id): count for queue_id, count in written.items()})
+    assert describe_difference(planned, found, less_is_fine=less_is_fine) == words
+
+
+def test_many_differences_are_not_all_listed() -> None:
+    planned = Tally({("b", "t", queue_id): 1 for queue_id in range(30)})
+    assert describe_difference(planned, Tally(), less_is_fine=False).endswith("20 more queues")
+
+
+@pytest.mark.parametrize("without", [BATCH, STREAM])
+def test_every_option_of_the_source_can_be_given(without: str) -> None:
+    parser = new_parser("x", "y")
+    add_source_options(parser, without=without)
+    names = [o.name for o in OPTIONS if o.scope != without and o.name != "path"]
+    command = [word for name in names for word in (f"--{name}", f"value of {name}")]
+    given = source_options(parser.parse_args(["/store", *command]))
+    assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}
+
+
+def test_options_have_a_second_spelling_and_their_aliases() -> None:
+    parser = new_parser("x", "y")
+    add_source_options(parser, without=STREAM)
+    given = source_options(
+        parser.parse_args(
+            ["s", "--starting-offsets", "earliest", "--topic", "a", "--check-crc", "0"]
+        )
+    )
+    assert given == {"path": "s", "startingOffsets": "earliest", "subscribe": "a", "checkCrc": "0"}

@@ -1,0 +1,80 @@
+"""The jobs as programs: by `python -m`, by spark-submit, and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
+from tests.jobs.running import data_files, read_back
+from tests.support.expected import backed_rows, queue_key
+
+Golden = Callable[[str], Path]
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_killed_backfill_goes_on(golden: Golden, tmp_path: Path) -> None:
+    arguments = [
+        str(golden("basic") / "store"), str(tmp_path / "out"),
+        "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
+    ]  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-m", "jobs.backfill", *arguments],
+        cwd=ROOT, env=environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    attempts = tmp_path / "out" / "_backfill" / "attempts"
+    try:
+        while len(list(attempts.glob("*.json"))) < 5:
+            assert running.poll() is None
+            time.sleep(0.005)
+    finally:
+        # The driver, its JVM and all: as when a machine is taken away.
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    assert data_files(tmp_path / "out") == []
+
+    submitted = subprocess.run(
+        [SPARK_SUBMIT, "--master", "local[2]", str(ROOT / "jobs" / "backfill.py"), *arguments],
+        cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert submitted.returncode == 0, submitted.stderr
+    assert "pieces were finished before" in submitted.stdout
+    expected = [r for r in backed_rows(golden("basic")) if not r["topic"].startswith("%")]
+    assert list(map(queue_key, read_back(tmp_path / "out"))) == list(map(queue_key, expected))
+    assert f"{len(expected):,} rows of 8 queue(s), as many as planned" in submitted.stdout
+
+
+@pytest.mark.slow
+def test_the_stream_by_spark_submit(golden: Golden, tmp_path: Path) -> None:
+    command = [
+        SPARK_SUBMIT, "--master", "local[1]", str(ROOT / "jobs" / "stream_to_parquet.py"),
+        str(golden("live") / "store"), "copy", "--checkpoint", "checkpoint",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment() | {"SPARK_CONF_DIR": str(ROOT / "conf")},
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("batch 0: 981 rows")
+    # Nothing but what every JVM of Spark says when it starts.
+    assert done.stderr.splitlines() == ["WARNING: Using incubator modules: jdk.incubator.vector"]
+
+
+@pytest.mark.parametrize("job", ["backfill", "stream_to_parquet"])
+def test_help_needs_no_spark(job: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"jobs.{job}", "--help"],
+        cwd=ROOT, env={"PATH": os.defpath, "COLUMNS": "100"}, check=True, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert "--startingOffsets POSITION" in done.stdout
+    assert done.stderr == ""
