@@ -28,6 +28,7 @@ from rmqstore_spark.reader.verify.findings import Findings, Place
 __all__ = ["DLedgerChecker", "check_units"]
 
 _PORTION: Final = 1 << 16
+_FIELDS: Final = {"size": 4, "index": 8, "term": 16, "position": 24}  # and where they stand
 
 
 class DLedgerChecker:
@@ -68,19 +69,21 @@ class DLedgerChecker:
         inside = (index >= 0) & (index < 1 << 58)
         at = np.where(inside, index, 0) * INDEX_UNIT_SIZE
         there = inside & self._units.covers(at, np.full(len(at), INDEX_UNIT_SIZE))
-        same = np.zeros(len(batch), np.bool_)
+        self._say(batch, ~there, 8, "the index has no unit for the entry")
         rows = np.flatnonzero(there)
         rows = rows[np.argsort(at[rows], kind="stable")]
-        if len(rows):
-            buffer, starts = self._units.read_entries(at[rows], np.full(len(rows), INDEX_UNIT_SIZE))
-            raw = np.lib.stride_tricks.sliding_window_view(buffer, INDEX_UNIT_SIZE)[starts]
-            units = np.ascontiguousarray(raw).view(INDEX_UNIT_DTYPE)[:, 0]
-            mine = headers[rows]
-            same[rows] = units["magic"] == ENTRY_MAGIC
-            for name in ("position", "size", "index", "term"):
-                same[rows] &= units[name] == mine[name]
-        self._findings.counts["dledgerEntries"] += int(np.count_nonzero(same))
-        self._say(batch, ~same, 8, "the index has no unit like the header")
+        if not len(rows):
+            return
+        buffer, starts = self._units.read_entries(at[rows], np.full(len(rows), INDEX_UNIT_SIZE))
+        raw = np.lib.stride_tricks.sliding_window_view(buffer, INDEX_UNIT_SIZE)[starts]
+        units = np.ascontiguousarray(raw).view(INDEX_UNIT_DTYPE)[:, 0]
+        same = np.ones(len(batch), np.bool_)
+        for name, byte in _FIELDS.items():
+            unlike = np.zeros(len(batch), np.bool_)
+            unlike[rows] = units[name] != headers[name][rows]
+            self._say(batch, unlike, byte, f"the header's {name} is not that of its index unit")
+            same &= ~unlike
+        self._findings.counts["dledgerEntries"] += int(np.count_nonzero(there & same))
 
     def _say(self, batch: LogBatch, bad: npt.NDArray[np.bool_], byte: int, text: str) -> None:
         def place(row: int) -> Place:

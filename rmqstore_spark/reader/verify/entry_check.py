@@ -109,7 +109,7 @@ class _Checker:
         """Which of an entry and its record, that disagree, is the damaged one.
 
         Where the record calls itself by an offset that is not there, or that another record has
-        with good reason, it is the record.
+        with good reason, it is the record; where its own entry names it, or none does, the entry.
         """
         mine = entry_place(self._queue, slot)
         record = record_head(self._store.log, offset)
@@ -128,5 +128,7 @@ class _Checker:
         at = np.array([claimed * ENTRY_SIZE])
         if not queue.segments.covers(at, np.array([ENTRY_SIZE])).all():
             return theirs
-        other = self._judge.judge(queue, at // ENTRY_SIZE, queue.entries(claimed, claimed + 1))
-        return theirs if other[0] == Verdict.RIGHT else mine
+        other = queue.entries(claimed, claimed + 1)
+        verdict = self._judge.judge(queue, at // ENTRY_SIZE, other)
+        taken = verdict[0] == Verdict.RIGHT and int(other["physicalOffset"][0]) != offset
+        return theirs if taken else mine

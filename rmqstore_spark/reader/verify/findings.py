@@ -42,6 +42,7 @@ class Findings:
         queues: entries that records in the log vouch for, by number of the queue.
         index: index entries that records vouch for, by number of the index file.
         flaws: stretches (from, to) of the log where no record stands.
+        displaced: queue, slot and physical offset of records whose entry leads to a later place.
         torn_tail: what stands behind the log's end.
     """
 
@@ -55,6 +56,7 @@ class Findings:
         self.queues = Coverage()
         self.index = Coverage()
         self.flaws: list[tuple[int, int]] = []
+        self.displaced: list[tuple[int, int, int]] = []
         self.torn_tail: TornTail | None = None
 
     def error(self, kind: str, place: Place, text: str) -> None:
@@ -97,6 +99,11 @@ class Findings:
         if len(self.flaws) < _MOST_FLAWS:
             self.flaws.append((start, end))
 
+    def displace(self, queue: int, slot: int, offset: int) -> None:
+        """Remember that the entry of a record leads to a later place."""
+        if len(self.displaced) < _MOST_FLAWS:
+            self.displaced.append((queue, slot, offset))
+
     def merge(self, other: Findings) -> None:
         """Take in what another piece found, best in the order of the store."""
         for key, problems in other._problems.items():
@@ -109,6 +116,7 @@ class Findings:
         self.queues.merge(other.queues)
         self.index.merge(other.index)
         self.flaws.extend(other.flaws[: max(0, _MOST_FLAWS - len(self.flaws))])
+        self.displaced.extend(other.displaced[: max(0, _MOST_FLAWS - len(self.displaced))])
         self.torn_tail = self.torn_tail or other.torn_tail
 
     @property

@@ -57,16 +57,15 @@ class _Checker:
         expired = (offsets >= 0) & (offsets < self._snapshot.begin)
         unread = self._flaws.hold(offsets)
         newer = (offsets >= self._snapshot.end) & ~unread
-        outside = (offsets < 0) | newer
-        if self._snapshot.being_written:
-            outside &= ~newer
+        outside = offsets < 0
         counts = self._findings.counts
         counts["expiredIndexEntries"] += int(np.count_nonzero(expired))
         counts["indexEntriesOfDamagedRecords"] += int(np.count_nonzero(unread))
-        if self._bounds.vouched:
-            self._say(outside, start, offsets, "the entry leads to outside of the log")
-        elif outside.any():
-            self._note_stale(start + int(np.argmax(outside)), int(np.count_nonzero(outside)))
+        if self._snapshot.killed and newer.any():
+            self._note_stale(start + int(np.argmax(newer)), int(np.count_nonzero(newer)))
+        elif not self._snapshot.being_written:
+            outside |= newer
+        self._say(outside, start, offsets, "the entry leads to outside of the log")
         rows = np.flatnonzero(~(expired | unread | outside | newer))
         right = self._names_its_key(entries, rows[np.argsort(offsets[rows], kind="stable")])
         counts["indexEntries"] += int(np.count_nonzero(right))
@@ -86,7 +85,7 @@ class _Checker:
         bounds = self._bounds
         self._findings.note(
             "stale-entries", (bounds.path, entry_position(bounds.slots, first)),
-            f"{count} entries lead past the end of the log: a broker's start removes the file",
+            f"{count} entries lead past the end of the log that the crash has left",
         )  # fmt: skip
 
     def _names_its_key(self, entries: IndexEntries, rows: I8) -> npt.NDArray[np.bool_]:

@@ -132,7 +132,11 @@ class _IndexFile:
         # While a broker writes, newer entries can have come since.
         wrong = self._slots < newest if self._snapshot.being_written else self._slots != newest
         self._each("index-slot", wrong, at, "the slot does not lead to its newest entry")
-        self._reached[newest] = True
+        numbers = np.flatnonzero((self._slots > 0) & (self._slots <= self._bounds.keys))
+        right = self._hash_slots[self._slots[numbers]] == numbers
+        self._reached[self._slots[numbers[right]]] = True
+        if self._snapshot.being_written:
+            self._reached[newest] = True
 
     def _check_reached(self) -> None:
         """No entry is left out of its chain."""

@@ -80,11 +80,14 @@ class EntryJudge:
         settle(offsets < self._snapshot.begin, Verdict.EXPIRED)
         settle(self._flaws.hold(offsets), Verdict.DAMAGED)
         settle(offsets >= self._snapshot.end, Verdict.OUTSIDE)
-        settle(~self._log.covers(offsets, sizes), Verdict.SIZE)
+        settle(~self._log.covers(offsets, sizes), Verdict.NO_RECORD)
         rows = np.flatnonzero(left)
         rows = rows[np.argsort(offsets[rows], kind="stable")]
         for part in portions(rows, sizes):
             verdict[part] = self._follow(queue, slots[part], entries[part])
+        for row in np.flatnonzero(verdict == Verdict.NO_RECORD).tolist():
+            if record_head(self._log, int(offsets[row])) is not None:
+                verdict[row] = Verdict.SIZE
         return verdict
 
     def _follow(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
@@ -95,9 +98,6 @@ class EntryJudge:
         records = decode_records(buffer, positions, sizes)
         sound = (records.status == 0) & (records.physical_offset == offsets)
         verdict = np.full(len(slots), Verdict.NO_RECORD, np.int8)
-        for row in np.flatnonzero(~sound).tolist():
-            if record_head(self._log, int(offsets[row])) is not None:
-                verdict[row] = Verdict.SIZE
         rows = np.flatnonzero(sound)
         if not len(rows):
             return verdict

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.segments import Segment, Segments
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.findings import Findings
 from rmqstore_spark.reader.verify.report import TornTail
@@ -32,19 +34,19 @@ def check_segments(
     for stray in segments.strays:
         text = f"{stray.reason}: a broker refuses it"
         findings.say("note" if growing else "error", "stray-file", (stray.path, None), text)
-    size = segments.segment_size
-    if not size:
+    if not len(segments):
         return
-    for segment in segments.odd_sizes:
+    size, odd = _usual_size(segments)
+    for segment in odd:
         findings.error(
             kind, (segment.path, None),
-            f"the file is not as long as the first one ({size} bytes): a broker refuses it",
+            f"the file is not as long as the others ({size} bytes): a broker refuses it",
         )  # fmt: skip
     last = segments[-1]
     if last.size != size:
         findings.say(
             "note" if last.size < size or growing else "error", kind, (last.path, last.size),
-            f"the last file has {last.size} bytes, the first one {size}: a broker refuses it",
+            f"the last file has {last.size} bytes, the others {size}: a broker refuses it",
         )  # fmt: skip
     for start, end in segments.gaps:
         place = ", ".join(segments.folders), None
@@ -55,6 +57,16 @@ def check_segments(
                 kind, (segment.path, None),
                 f"the name is no multiple of the files' size ({size} bytes)",
             )  # fmt: skip
+
+
+def _usual_size(segments: Segments) -> tuple[int, list[Segment]]:
+    """The length that most files have, and those that have another, the last one left out."""
+    sizes = Counter(segment.size for segment in segments)
+    size = max(sizes, key=lambda value: (sizes[value], value))
+    odd = {segment for segment in list(segments)[:-1] if segment.size != size}
+    # A file that is too long overlaps the next one, and was cut there.
+    odd |= set(segments.odd_sizes) if segments.segment_size == size else {segments[0]}
+    return size, sorted(odd)
 
 
 def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:

@@ -167,6 +167,8 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
     for log in (store.log.plain, store.log.dledger):
         if log is not None:
             check_segments(log, findings, "log-file", growing=snapshot.being_written)
+            for start, end in log.gaps:
+                findings.flaw(start, end)
     for skipped in store.directory.topology.skipped:
         findings.note("stray-file", (skipped.path, None), skipped.reason)
     if not snapshot.queues and snapshot.end > snapshot.begin:

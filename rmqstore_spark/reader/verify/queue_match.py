@@ -20,7 +20,7 @@ from rmqstore_spark.reader.verify.entry_pool import EntryPool
 from rmqstore_spark.reader.verify.findings import Findings, Place
 from rmqstore_spark.reader.verify.snapshot import Snapshot
 
-__all__ = ["QueueMatcher"]
+__all__ = ["QueueMatcher", "older_text"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -150,12 +150,13 @@ class QueueMatcher:
         older = bad & ~live & (slots >= self._snapshot.min_offsets[queue])
         for number in np.unique(queue[older]).tolist():
             older &= (queue != number) | (offsets < self._begin_of(number))
-        # Entry and record are both in order, but of another queue than was there once.
-        older |= bad & live & inside & (entries["physicalOffset"] > offsets)
+        # A later record may have the slot with good reason: that shows when all are seen.
+        later = bad & live & inside & (entries["physicalOffset"] > offsets)
+        for m in np.flatnonzero(later).tolist():
+            self._findings.displace(int(queue[m]), int(slots[m]), int(offsets[m]))
         self._findings.each(
             "note", "older-than-queue", older, lambda m: batch.place(int(rows[m])),
-            lambda m: f"the queue {self._name(int(queue[m]))} has another message at the record's "
-            f"offset {int(slots[m])}: it was deleted and made anew, or its entry is damaged",
+            lambda m: older_text(self._name(int(queue[m])), int(slots[m])),
         )  # fmt: skip
         missing = bad & ~older & ~inside
         waiting = missing & fresh
@@ -229,3 +230,8 @@ class QueueMatcher:
                 self._findings.note("missing-queue", place(offset), text)
             else:
                 self._findings.error("missing-queue", place(offset), text)
+
+
+def older_text(queue: str, slot: int) -> str:
+    """What to say of a record that belongs to a queue that is no more."""
+    return f"the record of offset {slot} is older than its queue {queue}, which was made anew"

@@ -122,8 +122,8 @@ class RecordChecker:
         newest = np.maximum.accumulate(np.concatenate([[self._newest], times]))
         self._findings.each(
             "note", "time-back", times < newest[:-1], batch.place,
-            lambda row: f"storeTimestamp is {int(newest[row] - times[row])} ms before that of an "
-            "earlier record",
+            lambda row: f"storeTimestamp is {int(newest[row]) - int(times[row])} ms before that "
+            "of an earlier record",
         )  # fmt: skip
         self._newest = int(newest[-1])
         self._findings.newest = max(self._findings.newest, self._newest)

@@ -14,6 +14,7 @@ from rmqstore_spark.reader.verify.index_unit import check_index_file
 from rmqstore_spark.reader.verify.log_files import check_tail
 from rmqstore_spark.reader.verify.log_unit import check_log
 from rmqstore_spark.reader.verify.plan import Plan, left_over, make_plan
+from rmqstore_spark.reader.verify.queue_match import older_text
 from rmqstore_spark.reader.verify.queue_unit import check_queues
 from rmqstore_spark.reader.verify.report import VerifyReport
 from rmqstore_spark.reader.verify.settings import check_checkpoint
@@ -84,6 +85,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     snapshot, findings = plan.snapshot, plan.findings
     for part in work(snapshot, plan.units):
         findings.merge(part)
+    _note_displaced(store, snapshot, findings)
     later, units = left_over(snapshot, findings)
     for part in work(later, units):
         findings.merge(part)
@@ -101,6 +103,15 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
         snapshot.being_written,
         findings.torn_tail,
     )
+
+
+def _note_displaced(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """Records whose slot another record has, and that one with good reason."""
+    for number, slot, offset in findings.displaced:
+        if next(findings.queues.missing(number, slot, slot + 1), None) is None:
+            bounds = snapshot.queues[number]
+            text = older_text(f"{bounds.topic}/{bounds.queue_id}", slot)
+            findings.note("older-than-queue", store.log.place(offset), text)
 
 
 def _note_unindexed(store: Store, findings: Findings) -> None:
