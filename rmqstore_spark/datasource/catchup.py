@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.admission import rows_within, share
 from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
@@ -21,7 +21,9 @@ __all__ = ["advanced", "batch_ranges", "limited_ends", "reconciled", "starting_m
 
 Queues = Mapping[QueueKey, ChosenQueue]
 
-_MOST_ENTRIES = 1 << 16
+_MOST_ENTRIES: Final = 1 << 16
+_UNKNOWN: Final = -1
+_DEAD: Final = -2  # an entry that stands for no message
 
 
 def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
@@ -33,13 +35,25 @@ def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
 
 
 def physical_before(queue: Queue, offset: int) -> int:
-    """Physical offset of the entry before an offset; -1 where there is none any more."""
+    """Physical offset of the entry before an offset; -1 where it has expired or is damaged."""
+    return max(_UNKNOWN, _look_before(queue, offset))
+
+
+def _look_before(queue: Queue, offset: int) -> int:
     if offset <= queue.first_slot:
-        return -1
+        return _UNKNOWN
     try:
         return queue.physical_offset(offset - 1)
-    except (SegmentExpiredError, CorruptStoreError):
-        return -1
+    except SegmentExpiredError:
+        return _UNKNOWN
+    except CorruptStoreError:
+        return _DEAD
+
+
+def _is_another(queue: Queue, mark: Mark) -> bool:
+    """Whether the entry before a mark is not the one that was there when it was made."""
+    now = _look_before(queue, mark.next)
+    return now != mark.last_physical and now != _UNKNOWN and mark.last_physical != _UNKNOWN
 
 
 def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
@@ -88,12 +102,11 @@ def _checked(key: QueueKey, mark: Mark, queue: Queue, options: Options) -> Mark:
             f"It is read on from its first message, {queue.min_offset}.",
         )
         return _from_earliest(queue)
-    physical = physical_before(queue, mark.next)
-    if mark.last_physical >= 0 and physical not in (-1, mark.last_physical):
+    if _is_another(queue, mark):
         lose(
             options,
             f"{key} was read up to {mark.next}, and the message before that is another one now "
-            f"(at {physical} in the log, not at {mark.last_physical}): the queue was cut, or "
+            f"(or none; it was at {mark.last_physical} in the log): the queue was cut, or "
             "deleted and made anew.",
             f"It is read on from its first message, {queue.min_offset}.",
         )
@@ -120,7 +133,7 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
     for key, mark in marks.items():
         end = ends.get(key, mark.next)
         if end > mark.next:
-            mark = Mark(end, queues[key].queue.physical_offset(end - 1), mark.begin)
+            mark = Mark(end, physical_before(queues[key].queue, end), mark.begin)
         result[key] = mark
     return result
 
@@ -167,12 +180,12 @@ def _count_within(queue: Queue, start: int, count: int, budget: int, size: float
     taken = 0
     while taken < count:
         step = min(count - taken, _MOST_ENTRIES, int(budget / max(size, 1.0)) + 16)
-        sizes = queue.live_entries(start + taken, start + taken + step)["size"]
+        sizes = queue.entries(start + taken, start + taken + step)["size"]
         fits = rows_within(sizes, budget) if taken == 0 else rows_within(sizes, budget, least=0)
         taken += fits
         if fits < step:
             break
-        budget -= int(sizes.sum(dtype="int64"))
+        budget -= int(sizes.clip(min=0).sum(dtype="int64"))
     return taken
 
 
@@ -204,8 +217,7 @@ def batch_ranges(
             lose(options, f"{key} is no longer there; {begin} to {mark.next - 1} were to be read.")
             continue
         queue = chosen.queue
-        physical = physical_before(queue, mark.next)
-        if mark.next > queue.max_offset or physical not in (-1, mark.last_physical):
+        if mark.next > queue.max_offset or _is_another(queue, mark):
             lose(
                 options,
                 f"{begin} to {mark.next - 1} of {key} were to be read, and are other messages now: "

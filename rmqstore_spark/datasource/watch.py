@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.tip import LogTip
 
 if TYPE_CHECKING:
@@ -149,5 +150,8 @@ def _end_of_last(queue: Queue) -> int:
     end = queue.max_offset
     if end <= queue.min_offset:
         return 0
-    entry = queue.live_entries(end - 1, end)
+    try:
+        entry = queue.live_entries(end - 1, end)
+    except (SegmentExpiredError, CorruptStoreError):
+        return 0  # it only helps to look at the right place
     return int(entry["physicalOffset"][0]) + int(entry["size"][0])

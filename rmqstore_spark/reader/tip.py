@@ -42,7 +42,8 @@ class LogTip:
         self._checkpoint = dledger.checkpoint if dledger else None
         self._committed = b""
         self._dispatched = self._walked = store.log.min_offset
-        self._dispatched_head = self._walked_head = b""
+        self._dispatched_head = b""
+        self._walked_head: bytes | None = None
 
     def dispatched(self, offset: int) -> None:
         """Take up where the newest record ends that is known to be in a queue."""
@@ -50,7 +51,7 @@ class LogTip:
             self._dispatched = offset
             self._dispatched_head = self._head(offset)
         if offset > self._walked:
-            self._walked, self._walked_head = offset, b""
+            self._walked, self._walked_head = offset, None
 
     def moved(self) -> bool:
         """Whether something was written since the last call; the first one can say so too."""
@@ -59,6 +60,8 @@ class LogTip:
         head = self._head(self._dispatched)
         moved = head != self._dispatched_head
         self._dispatched_head = head
+        if self._walked < self._store.log.min_offset:
+            self._walked, self._walked_head = self._store.log.min_offset, None
         if self._walked != self._dispatched:
             head = self._head(self._walked)
         if head != self._walked_head:
@@ -81,12 +84,11 @@ class LogTip:
                 break
         if self._walked != begin:
             # One that is met in the middle of the way is looked at again at the next call.
-            self._walked_head = b""
+            self._walked_head = None
         return self._walked != begin
 
     def _step(self) -> bool:
         log = self._store.log
-        self._walked = max(self._walked, log.min_offset)
         segment = log.segment_at(self._walked)
         if segment is None:
             return False

@@ -197,6 +197,9 @@ def test_a_store_without_queues_is_chosen_from_all_the_same(golden: Golden) -> N
     only_body = StructType([StructField("body", BinaryType())])
     bodies = batch_rows(store, only_body, subscribe="TopicTest")
     assert [r["body"] for r in bodies] == [r["body"] for r in rows if r["topic"] == "TopicTest"]
+    keyed = next(r for r in rows if r["keys"] and r["topic"] == "TopicTest")
+    with_key = batch_rows(store, keys=keyed["keys"][0], includeSystemTopics=True)
+    assert keys_of(with_key) == keys_of(r for r in rows if keyed["keys"][0] in (r["keys"] or []))
     for option, value in [
         ("startingOffsets", '{"TopicTest":{"0":5}}'),
         ("endingTimestamp", "5"),

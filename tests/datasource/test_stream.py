@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmqstore_spark.errors import (
+    CorruptStoreError,
     DataLossError,
     OptionError,
     RmqStoreError,
@@ -479,10 +480,18 @@ def test_a_queue_that_was_cut_under_a_running_stream(growing: GrowingStore) -> N
     stream = Stream(growing.path, startingOffsets="earliest")
     stream.drain()
     cut(growing, 0, 10)
-    growing.put(1)
     stream.clock.sleep(60)
-    with pytest.raises(DataLossError, match="orders/0"):
+    with pytest.raises(DataLossError, match="orders/0 of b was read up to 50, and ends at 10"):
         stream.drain()
+
+
+def test_entries_that_vanished_before_the_mark(growing: GrowingStore) -> None:
+    checkpoint: list[str] = []
+    Stream(growing.path, checkpoint, startingOffsets="earliest").drain()
+    cut(growing, 0, 10)
+    growing.put(2)  # written at 50, behind a gap
+    with pytest.raises(DataLossError, match="orders/0"):
+        Stream(growing.path, checkpoint).next_batch()
 
 
 def test_a_queue_that_was_made_anew_and_grew_as_long(tmp_path: Path, growing: GrowingStore) -> None:
@@ -554,6 +563,20 @@ def test_a_batch_of_a_queue_that_was_made_anew(growing: GrowingStore) -> None:
     again = Stream(growing.path, checkpoint, committed=0, failOnDataLoss=False)
     assert again.next_batch() == []
     assert_each_once(flat(again.drain()), other.rows)
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 12}, {"maxBytesPerTrigger": "3k"}])
+def test_damaged_entries(limit: dict[str, Any], growing: GrowingStore) -> None:
+    queue = growing.path / "consumequeue" / "orders" / "0" / f"{0:020}"
+    data = bytearray(queue.read_bytes())
+    data[5 * 20 : 6 * 20] = bytes(20)
+    data[30 * 20 : 31 * 20] = b"\xff" * 20
+    queue.write_bytes(data)
+    earliest: dict[str, Any] = {"startingOffsets": "earliest", **limit}
+    with pytest.raises(CorruptStoreError, match="the entry of offset 5 of orders/0"):
+        Stream(growing.path, None, **earliest).drain()
+    got = flat(Stream(growing.path, None, mode="DROPMALFORMED", **earliest).drain())
+    assert_each_once(got, sorted(set(growing.rows) - {("orders", 0, 5), ("orders", 0, 30)}))
 
 
 # ---- the rest -----------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""Whether a log has grown, told at the price of a look or two."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader.tip import LogTip
+from tests.support.golden import GOLDEN_NAMES, load_records
+from tests.support.storebuilder import StoreBuilder, Traffic
+
+
+class Growing:
+    """A store that grows, opened for reading."""
+
+    def __init__(self, path: Path) -> None:
+        self.builder = StoreBuilder(path, segment_size=4 << 20)
+        self.put(10)
+        self.store = Store.open(path)
+        self.tip = LogTip(self.store)
+        while self.tip.moved():
+            pass
+
+    def put(self, count: int, body_size: int = 100) -> None:
+        for batch in Traffic(messages=count, body_size=body_size).batches():
+            self.builder.append(batch)
+        self.builder.flush()
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Growing]:
+    made = Growing(tmp_path / "store")
+    yield made
+    made.store.close()
+
+
+def test_quiet_and_moved(growing: Growing) -> None:
+    assert not growing.tip.moved()
+    growing.put(1)
+    assert growing.tip.moved()
+    assert not growing.tip.moved()
+    growing.put(1)
+    growing.put(1)
+    assert growing.tip.moved()
+    assert not growing.tip.moved()
+
+
+def test_a_record_larger_than_what_is_read_at_once(growing: Growing) -> None:
+    growing.put(1, body_size=3 << 20)
+    assert growing.tip.moved()
+    assert not growing.tip.moved()
+    growing.put(1)
+    assert growing.tip.moved()
+
+
+def test_the_next_file_is_followed(growing: Growing) -> None:
+    growing.put(3, body_size=3 << 20)  # a file each
+    moved = growing.tip.moved()
+    growing.store.refresh(topology=False)
+    moved |= growing.tip.moved()
+    assert moved
+    while growing.tip.moved():
+        pass
+    growing.put(1)
+    assert growing.tip.moved()
+
+
+def test_a_long_way_is_walked_in_several_looks(growing: Growing) -> None:
+    tip = LogTip(growing.store)
+    for _ in range(12):
+        growing.put(1000, body_size=2000)
+    growing.store.refresh(topology=False)
+    looks = 0
+    while tip.moved():
+        looks += 1
+    assert 1 < looks < 10
+
+
+def test_records_over_stale_bytes_are_noticed(tmp_path: Path, growing: Growing) -> None:
+    # After a crash a log can go on over whole records of its earlier life.
+    path = growing.store.path
+    earlier = tmp_path / "earlier"
+    shutil.copytree(path, earlier)
+    end = growing.builder.end_offset
+    growing.put(50)
+    segment = Path(path) / "commitlog" / f"{0:020}"
+    tip = LogTip(growing.store)
+    tip.dispatched(end)
+    while tip.moved():
+        pass
+    data = bytearray(segment.read_bytes())
+    data[end + 56 : end + 64] = (1_800_000_000_000).to_bytes(8, "big")  # its storeTimestamp
+    segment.write_bytes(data)
+    assert tip.moved()
+    assert not tip.moved()
+
+
+def test_an_expired_place_is_left(growing: Growing) -> None:
+    growing.put(3, body_size=3 << 20)
+    growing.store.refresh(topology=False)
+    tip = LogTip(growing.store)
+    first = min((Path(growing.store.path) / "commitlog").iterdir())
+    first.unlink()
+    growing.store.refresh(topology=False)
+    while tip.moved():
+        pass
+    growing.put(1)
+    assert tip.moved()
+
+
+def test_a_dledger_log_counts_up_to_what_is_committed(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(golden("dledger") / "store", path)
+    with Store.open(path) as store:
+        tip = LogTip(store)
+        tip.moved()
+        assert not tip.moved()
+        checkpoint = next(path.glob("dledger-*/checkpoint"))
+        checkpoint.write_text(checkpoint.read_text().replace("=", "=1"))
+        assert tip.moved()
+
+
+@pytest.mark.parametrize("name", [n for n in GOLDEN_NAMES if n not in ("dledger", "multipath")])
+def test_the_walk_ends_behind_the_last_record(name: str, golden: Callable[[str], Path]) -> None:
+    with Store.open(golden(name) / "store") as store:
+        tip = LogTip(store)
+        while tip.moved():
+            pass
+        last = max(load_records(golden(name)), key=lambda record: record.physical_offset)
+        assert tip._walked >= last.physical_offset + last.store_size
