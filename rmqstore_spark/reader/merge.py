@@ -23,6 +23,7 @@ __all__ = ["merged"]
 _FEWEST: Final = 64
 _MOST: Final = 16_384
 _BUFFERED: Final = 1 << 20  # entries that all cursors together hold
+_ENOUGH: Final = 1 << 18  # entries in a window: what each queue costs is little by then
 _NEVER: Final = 1 << 62
 
 
@@ -64,15 +65,12 @@ class _Cursor:
             self._at = upto
 
 
-def merged(
-    queues: Sequence[Queue], split: LogSplit, window: int, options: ReadOptions
-) -> Iterator[Selection]:
+def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> Iterator[Selection]:
     """All entries of a split, in the order of the log.
 
     Args:
         queues: the queue of each of the split's ranges.
         split: what is wanted.
-        window: bytes of the log that one selection covers.
         options: what is left out; see `usable_entries`.
 
     Yields:
@@ -91,13 +89,18 @@ def merged(
         for number, queue in enumerate(queues)
     ]
     heads = np.array([cursor.next_place() for cursor in cursors], np.int64)
+    window = options.batch_bytes
     while len(heads) and (at := int(heads.min())) != _NEVER:
         found: list[tuple[int, Entries, I8]] = []
+        looked_at = 0
         for number in np.flatnonzero(heads < at + window).tolist():
             for entries, slots in cursors[number].take(at + window):
+                looked_at += len(entries)
                 keep = tags.may_match(queues[number], entries) if tags else slice(None)
                 found.append((number, entries[keep], slots[keep]))
             heads[number] = cursors[number].next_place()
+        if looked_at < _ENOUGH:
+            window *= 2
         offsets = np.concatenate([e["physicalOffset"].astype(np.int64) for _, e, _ in found])
         order = np.argsort(offsets, kind="stable")
         if len(order):

@@ -18,6 +18,7 @@ from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
     FILLER_SIZE,
+    all_live,
     decode_entries,
     live_mask,
     unpack_entry,
@@ -142,9 +143,8 @@ class Queue:
             CorruptStoreError: one does not.
         """
         found = self.entries(start, end)
-        dead = ~live_mask(found)
-        if dead.any():
-            slot = start + int(np.argmax(dead))
+        if not all_live(found):
+            slot = start + int(np.argmin(live_mask(found)))
             segment = self.segments.locate(slot * ENTRY_SIZE)
             raise CorruptStoreError(
                 f"the entry of offset {slot} of {self.topic}/{self.queue_id} is empty or damaged",

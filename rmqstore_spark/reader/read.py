@@ -73,7 +73,7 @@ def read_log_split(
         SegmentExpiredError, CorruptStoreError: as `read_queue_split`.
     """
     queues = [store.queue(wanted.topic, wanted.queue_id) for wanted in split.ranges]
-    return read_entries_of(store, merged(queues, split, 2 * options.batch_bytes, options), options)
+    return read_entries_of(store, merged(queues, split, options), options)
 
 
 def _selections(

@@ -35,6 +35,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_FEW = 8  # tags for which comparing with each is cheaper than `isin`
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -141,11 +143,19 @@ class TagFilter:
         if queue.topic == SCHEDULE_TOPIC:
             return np.ones(len(entries), np.bool_)  # the field holds a time there
         codes = entries["tagsCode"].astype(np.int64)
-        passed = np.isin(codes, self._codes)
+        passed = self._is_wanted(codes)
         addressed = np.flatnonzero(is_ext_address(codes))
         if len(addressed):
             passed[addressed] = self._units_may_match(queue, codes[addressed])
         return passed
+
+    def _is_wanted(self, codes: I8) -> npt.NDArray[np.bool_]:
+        if len(self._codes) > _FEW:
+            return np.isin(codes, self._codes)
+        wanted = np.zeros(len(codes), np.bool_)
+        for code in self._codes:
+            wanted |= codes == code
+        return wanted
 
     def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
         """The same by the extension units that these addresses name; a lost unit may match."""
@@ -161,5 +171,5 @@ class TagFilter:
         raw = np.lib.stride_tricks.sliding_window_view(buffer, head)[at]
         heads = np.ascontiguousarray(raw).view(UNIT_HEAD_DTYPE)[:, 0]
         whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
-        passed[there] = ~whole | np.isin(heads["tagsCode"].astype(np.int64), self._codes)
+        passed[there] = ~whole | self._is_wanted(heads["tagsCode"].astype(np.int64))
         return passed
