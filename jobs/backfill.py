@@ -181,12 +181,12 @@ def backfill(arguments: argparse.Namespace, run: Runner) -> None:
             uuid.uuid4().hex,
         )
         attempts = _attempts(plan, output, task, run)
-        _check_totals(plan, attempts)
+        _check_totals(plan, attempts)  # before any row can be seen
         attempts = output.commit(attempts)
     elif output.is_published:
         print("This backfill was finished before.")
     output.publish(attempts)
-    _report(attempts, time.monotonic() - began)
+    _report(attempts, _check_totals(plan, attempts), time.monotonic() - began)
 
 
 def _attempts(
@@ -201,8 +201,11 @@ def _attempts(
     return [*attempts, *map(Attempt.from_json, run(work, task))]
 
 
-def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> None:
+def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> str:
     """Compare the rows written with those planned, queue by queue.
+
+    Returns:
+        How the two compare, in a few words.
 
     Raises:
         RmqStoreError: there are more, or less although nothing allows for that.
@@ -212,7 +215,7 @@ def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> None:
     if rows != written.total():
         raise RmqStoreError(f"{written.total():,} rows were read, but {rows:,} were written.")
     if plan["rows"] is None:
-        return
+        return "all that the log holds"
     planned = Tally.from_json(plan["rows"])
     given = plan["arguments"]
     filtered = given.get("keys") is not None or given.get("tags", "*").strip() not in ("", "*")
@@ -226,23 +229,35 @@ def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> None:
             "store with `rmqstore verify`, and start again with a new folder."
         )
     missing = planned.total() - written.total()
-    if missing and not filtered:
-        print(
-            f"{missing:,} of {planned.total():,} messages had expired or were damaged, and were "
-            "left out, as mode and failOnDataLoss allow."
-        )
+    if filtered:
+        return f"chosen from {planned.total():,}"
+    return f"{missing:,} expired or damaged ones left out" if missing else "as many as planned"
 
 
-def _report(attempts: list[Attempt], seconds: float) -> None:
+def _report(attempts: list[Attempt], totals: str, seconds: float) -> None:
     files = [file for attempt in attempts for file in attempt.files]
     rows = sum(file.rows for file in files)
     size = sum(file.size for file in files)
     folders = {file.path.rpartition("/")[0] for file in files}
-    queues = len(Tally.of(attempt.tally for attempt in attempts))
+    tally = Tally.of(attempt.tally for attempt in attempts)
     print(
-        f"{rows:,} rows of {queues:,} queue(s), as many as planned: {len(files):,} file(s) in "
+        f"{rows:,} rows of {len(tally):,} queue(s), {totals}: {len(files):,} file(s) in "
         f"{len(folders):,} folder(s), {size / 1e6:,.1f} MB; {seconds:.1f} s"
     )
+    topics = {topic for _, topic, _ in tally}
+    if topics and all(map(_is_number, topics)):
+        print(
+            "All topics here look like numbers, and Spark will read them as such (007 as 7) unless "
+            "spark.sql.sources.partitionColumnTypeInference.enabled is false."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> None:

@@ -64,12 +64,15 @@ def test_only_the_columns_that_are_asked_for(golden: Golden, tmp_path: Path, spa
     assert sorted(found) == sorted(record.plain_body.decode() for record in records)
 
 
-def test_options_of_the_source_choose_the_rows(golden: Golden, tmp_path: Path) -> None:
+def test_options_of_the_source_choose_the_rows(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_backfill(
         golden("live") / "store", tmp_path / "out",
         "--tags", "TagA || TagTx", "--broker-names", "b1",
         "--startingTimestamp", "2026-11-21T00:15:25Z",
     )  # fmt: skip
+    assert "rows of 6 queue(s), chosen from " in capsys.readouterr().out
     rows = read_back(tmp_path / "out")
     assert {row["brokerName"] for row in rows} == {"b1"}
     wanted = [
@@ -178,7 +181,17 @@ def test_damage_that_is_skipped_is_told(
 ) -> None:
     run_backfill(damaged, tmp_path / "out", "--mode", "DROPMALFORMED", "--includeSystemTopics=true")
     assert len(read_back(tmp_path / "out")) == 1999
-    assert "1 of 2,000 messages had expired or were damaged" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.startswith("1,999 rows of 12 queue(s), 1 expired or damaged ones left out: ")
+
+
+def test_topics_that_spark_would_read_as_numbers_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topics, told in ({"007": 1, "1e5": 1}, True), ({"007": 1, "a": 1}, False):
+        store = build_store(tmp_path / str(told) / "store", Traffic(10, topics))
+        run_backfill(store, tmp_path / str(told) / "out")
+        assert ("look like numbers" in capsys.readouterr().out) is told
 
 
 @pytest.mark.parametrize("tampering", ["fewer", "more"])
