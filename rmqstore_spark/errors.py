@@ -112,6 +112,4 @@ class CorruptStoreError(_Located, ValueError):
 class CorruptRecordError(CorruptStoreError):
     """A CommitLog record fails its checks."""
 
-    default_remedy = (
-        "Run `rmqstore verify` on the store; mode=DROPMALFORMED skips damaged records."
-    )
+    default_remedy = "Run `rmqstore verify` on the store; mode=DROPMALFORMED skips damaged records."

@@ -56,7 +56,7 @@ def shown_time(millis: int) -> str:
 
 def read_terminal(main: int) -> str:
     """All that is written to a pseudo-terminal until its other side is closed."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         try:
             part = os.read(main, 1 << 16)
