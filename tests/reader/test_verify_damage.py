@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -166,6 +167,7 @@ def test_a_wrong_blank(basic: Patient) -> None:
 @pytest.mark.parametrize(
     ("at", "data", "kind"),
     [
+        (76, b"\x00\x00\x01\x00\x00\x00\x00\x00", "field"),  # preparedTransactionOffset
         (36, b"\x00\x00\x08\x00", "sys-flag"),  # no such bit
         (36, b"\x00\x00\x05\x01", "sys-flag"),  # compressed in an unknown way
         (72, b"\xff\xff\xff\xff", "field"),  # reconsumeTimes
@@ -178,6 +180,12 @@ def test_fields_that_no_broker_writes(basic: Patient, at: int, data: bytes, kind
     record = basic.records[30]
     (basic.record(record) + at).write(data)
     basic.expect(kind, basic.record(record))
+
+
+def test_a_transaction_that_never_began(basic: Patient) -> None:
+    record = basic.records[30]
+    (basic.record(record) + 83).write(b"\x01")
+    basic.expect_only("field", basic.record(record), "note")
 
 
 def test_a_pending_transaction_that_was_none(patient: Callable[[str], Patient]) -> None:
@@ -318,6 +326,60 @@ def test_a_log_that_is_all_garbage_is_given_up(basic: Patient) -> None:
     lost = [r for r in basic.records if r.physical_offset // 262144 == 4]
     assert report.totals == {"record": 1}
     assert report.counts["entriesOfDamagedRecords"] == len(lost)
+
+
+# Nothing guards these, and nothing else in a store repeats them. (Of ports and reconsumeTimes, what
+# no broker could have written is noticed.)
+UNGUARDED = {
+    "flag": range(16, 20),
+    "bornTimestamp": range(40, 48),
+    "bornHost": [*range(48, 52), 54, 55],
+    "storeTimestamp": range(56, 64),
+    "storeHost": [*range(64, 68), 70, 71],
+    "reconsumeTimes": range(72, 76),
+    "preparedTransactionOffset": [82, 83],
+}
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80])
+def test_any_bit_of_a_record_but_for_what_nothing_guards(
+    patient: Callable[[str], Patient], mask: int
+) -> None:
+    store = patient("tiny")
+    record = store.records[33]
+    spot = store.record(record)
+    tried = [*range(90), *range(90, record.store_size - 20, 30)]
+    tried += range(record.store_size - 20, record.store_size)
+    unnoticed = set()
+    for byte in tried:
+        (spot + byte).flip(mask)
+        if store.verify().ok:
+            unnoticed.add(byte)
+        (spot + byte).flip(mask)
+    assert store.verify().totals == {}
+    # sysFlag: NEED_UNWRAP and INNER_BATCH say nothing that could be checked.
+    sys_flags = {38} if mask == 1 else {39}
+    assert unnoticed <= {byte for bytes_ in UNGUARDED.values() for byte in bytes_} | sys_flags
+
+
+def test_any_byte_of_a_queue(patient: Callable[[str], Patient]) -> None:
+    store = patient("tiny")
+    spot = store.entry("T", 1, 8)
+    for byte in range(80):
+        (spot + byte).flip(0x11)
+        assert not store.verify().ok, byte
+        (spot + byte).flip(0x11)
+
+
+def test_any_byte_of_an_index_file(patient: Callable[[str], Patient]) -> None:
+    store = patient("tiny")
+    spot = Spot(store.index(1), 0)
+    first_time_diff = store.index_entry(1).offset + 12  # measured from a file that may be gone
+    for byte in range(0, spot.path.stat().st_size, 3):
+        (spot + byte).flip(0x11)
+        noticed = not store.verify().ok
+        assert noticed or first_time_diff <= byte < first_time_diff + 4, byte
+        (spot + byte).flip(0x11)
 
 
 # ---- queues ------------------------------------------------------------------------------------
@@ -685,3 +747,35 @@ def test_many_problems_are_counted(basic: Patient) -> None:
     assert len(report.problems) == 5
     assert report.totals == {"tags-code": 60}
     assert report.errors == 60
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "name",
+    ["tiny", "live", "extcq", "lmq", "trimmed-raw", "unclean-crc", "v5v2topic", "transactions"],
+)
+def test_no_damage_stops_a_verification(
+    patient: Callable[[str], Patient], name: str, seed: int
+) -> None:
+    store = patient(name)
+    chance = random.Random(f"{name} {seed}")
+    for _ in range(4):
+        files = sorted(path for path in store.store.rglob("*") if path.is_file())
+        path = chance.choice(files)
+        data = bytearray(path.read_bytes())
+        at = chance.randrange(len(data) + 1)
+        length = chance.choice([1, 8, 20, 600])
+        kind = chance.choice(["zeros", "noise", "cut", "gone", "stray"])
+        if kind == "cut":
+            path.write_bytes(data[:at])
+        elif kind == "gone":
+            path.unlink()
+        elif kind == "stray":
+            (path.parent / chance.choice(["x", f"{7:020d}"])).write_bytes(chance.randbytes(30))
+        else:
+            length = len(data[at : at + length])
+            data[at : at + length] = bytes(length) if kind == "zeros" else chance.randbytes(length)
+            path.write_bytes(data)
+        report = store.verify()
+        assert len(report.to_dict()["problems"]) == len(report.problems)

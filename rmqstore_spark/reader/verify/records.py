@@ -8,26 +8,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmqstore_spark.layout.compression import NOT_COMPRESSED, compression_type
 from rmqstore_spark.layout.constants import (
-    COMPRESSED_FLAG,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_TYPE_SHIFT,
+    COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    TRANSACTION_NOT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     is_safe_folder_name,
     is_safe_topic_name,
 )
 from rmqstore_spark.layout.record import crc_property_mismatch
-from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans, binary_array
 from rmqstore_spark.reader.verify.batch import LogBatch
 from rmqstore_spark.reader.verify.findings import Findings
+from rmqstore_spark.reader.verify.span_hash import tails
 
 __all__ = ["RecordChecker"]
 
 _KNOWN_FLAGS: Final = 0x7FF
 _MAX_PORT: Final = 0xFFFF
 _ZEROS: Final = 8
+_HEAD: Final = 4
+_LZ4_MAGIC: Final = 0x04224D18
+_ZSTD_MAGIC: Final = 0x28B52FFD
 
 
 class RecordChecker:
@@ -65,13 +70,21 @@ class RecordChecker:
         flags = batch.records.sys_flag
         if not flags.any():
             return
-        kind = (flags & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
+        kind = compression_type(flags)
         unknown = (flags & ~_KNOWN_FLAGS) != 0
-        unknown |= ((flags & COMPRESSED_FLAG) != 0) & (kind > COMPRESSION_ZLIB)
+        unknown |= kind > COMPRESSION_ZLIB
         self._findings.each(
             "error", "sys-flag", unknown, batch.place,
             lambda row: f"sysFlag {int(flags[row]):#x} has bits that no broker sets",
         )  # fmt: skip
+        packed = np.flatnonzero((kind != NOT_COMPRESSED) & ~unknown)
+        if len(packed):
+            wrong = np.zeros(len(batch), np.bool_)
+            wrong[packed] = _not_packed(batch.records.body.take(packed), kind[packed])
+            self._findings.each(
+                "error", "sys-flag", wrong, batch.place,
+                lambda row: f"sysFlag {int(flags[row]):#x} promises a compressed body: it is none",
+            )  # fmt: skip
 
     def _check_numbers(self, batch: LogBatch) -> None:
         """Numbers that are never negative, and those that a pending transaction leaves zero."""
@@ -88,6 +101,24 @@ class RecordChecker:
                 lambda row: "a prepared or rolled-back record has the queueOffset "
                 f"{int(records.queue_offset[row])}",
             )  # fmt: skip
+        self._check_prepared_offset(batch)
+
+    def _check_prepared_offset(self, batch: LogBatch) -> None:
+        """The place of a transaction's first record, which comes before its end."""
+        prepared = batch.records.prepared_transaction_offset
+        if not prepared.any():
+            return
+
+        def text(row: int) -> str:
+            return f"preparedTransactionOffset is {int(prepared[row])}"
+
+        wrong = (prepared < 0) | (prepared >= batch.offsets) & (prepared != 0)
+        self._findings.each("error", "field", wrong, batch.place, text)
+        odd = ~wrong & (prepared != 0) & (batch.transaction == TRANSACTION_NOT_TYPE)
+        self._findings.each(
+            "note", "field", odd, batch.place,
+            lambda row: text(row) + ", and there is no transaction",
+        )  # fmt: skip
 
     def _never_negative(self, batch: LogBatch, name: str, values: I4 | I8) -> None:
         self._findings.each(
@@ -160,6 +191,20 @@ class RecordChecker:
             "note", "properties", dropped, batch.place,
             "some properties lack a name or a value, and are dropped by RocketMQ",
         )  # fmt: skip
+
+
+def _not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
+    """Which bodies do not begin as bodies that are compressed in their way do."""
+    wrong = bodies.lengths < _HEAD
+    at = np.where(wrong, 0, bodies.starts)
+    first = tails(bodies.buffer, at + _HEAD, _HEAD).view(">u4")[:, 0].astype(np.int64)
+    zlib = (first >> 24 & 0x0F == 8) & ((first >> 16) % 31 == 0)
+    begins = np.select(
+        [kind == COMPRESSION_LZ4, kind == COMPRESSION_ZSTD],
+        [first == _LZ4_MAGIC, first == _ZSTD_MAGIC],
+        zlib,
+    )
+    return wrong | ~begins
 
 
 def _runs(marks: npt.NDArray[np.bool_], length: int) -> npt.NDArray[np.bool_]:
