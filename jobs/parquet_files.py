@@ -98,7 +98,7 @@ class PartitionedWriter:
         self._format = file_format
         self._open: dict[Partition, _OpenFile] = {}
         self._count = 0
-        self._waiting = 0
+        self.waiting_bytes = 0
         self.finished: list[WrittenFile] = []
 
     def __enter__(self) -> PartitionedWriter:
@@ -122,10 +122,10 @@ class PartitionedWriter:
             chosen = rows.select(self._columns)
             file.waiting.append(chosen)
             file.waiting_bytes += chosen.nbytes
-            self._waiting += chosen.nbytes
+            self.waiting_bytes += chosen.nbytes
             if file.waiting_bytes >= self._format.row_group_bytes:
                 self._write_group(partition, file)
-        while self._waiting > _BUFFERED:
+        while self.waiting_bytes > _BUFFERED:
             largest = max(self._open, key=lambda key: self._open[key].waiting_bytes)
             self._write_group(largest, self._open[largest])
 
@@ -142,7 +142,7 @@ class PartitionedWriter:
         table = pa.Table.from_batches(file.waiting)
         # One batch alone can be more than a row group should be.
         groups = max(1, -(-file.waiting_bytes // self._format.row_group_bytes))
-        self._waiting -= file.waiting_bytes
+        self.waiting_bytes -= file.waiting_bytes
         file.waiting, file.waiting_bytes = [], 0
         if file.writer is None:
             self._begin(partition, file, table.schema)

@@ -171,11 +171,14 @@ def test_a_task_of_a_driver_that_was_believed_dead(
     check(tmp_path / "out", expected)
 
 
-def test_two_runs_at_the_same_time(store: Path, expected: list[Row], tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["own tasks", "the other run"])
+def test_two_runs_at_the_same_time(
+    first: str, store: Path, expected: list[Row], tmp_path: Path
+) -> None:
     def overtaken(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
-        done = run_here(work, task)
+        done = run_here(work, task) if first == "own tasks" else []
         run_backfill(store, tmp_path / "out", *OPTIONS)
-        return done
+        return done or run_here(work, task)
 
     run_backfill(store, tmp_path / "out", *OPTIONS, run=overtaken)
     check(tmp_path / "out", expected)

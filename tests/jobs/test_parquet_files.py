@@ -1,0 +1,76 @@
+"""Files by partition: memory, order, and what a failure leaves open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import jobs.parquet_files
+from jobs.parquet_files import CODECS, FileFormat, PartitionedWriter
+from rmqstore_spark.layout.columns import TIMESTAMP
+
+LOCAL = fsspec.filesystem("file")
+
+
+def batch_of(first: int, rows: int, topics: int) -> pa.RecordBatch:
+    numbers = pa.array(range(first, first + rows), pa.int64())
+    return pa.RecordBatch.from_pydict(
+        {
+            "number": numbers,
+            "body": pa.array([b"x" * 100] * rows, pa.binary()),
+            "topic": pa.array([f"t{n.as_py() % topics}" for n in numbers], pa.string()),
+            "storeTimestamp": pa.array([0] * rows, pa.int64()).cast(TIMESTAMP),
+        }
+    )
+
+
+def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 50_000
+    monkeypatch.setattr(jobs.parquet_files, "_BUFFERED", limit)
+    columns = ("number", "body")
+    with PartitionedWriter(LOCAL, str(tmp_path), "p", columns, FileFormat()) as writer:
+        for first in range(0, 4000, 100):
+            writer.write(batch_of(first, 100, 16))
+            assert writer.waiting_bytes <= limit
+    assert len(writer.finished) == 16
+    for file in writer.finished:
+        found = pq.ParquetFile(tmp_path / file.path).read()
+        topic = int(file.path.partition("/")[0].removeprefix("topic=t"))
+        assert found["number"].to_pylist() == list(range(topic, 4000, 16))
+        assert (found.column_names, found.num_rows) == (["number", "body"], file.rows)
+        assert (tmp_path / file.path).stat().st_size == file.size
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_codecs(codec: str, tmp_path: Path) -> None:
+    file_format = FileFormat(codec)
+    with PartitionedWriter(LOCAL, str(tmp_path), "p", ("number",), file_format) as writer:
+        writer.write(batch_of(0, 10, 1))
+    (file,) = writer.finished
+    expected = {"none": "UNCOMPRESSED", "lz4": "LZ4"}.get(codec, codec.upper())
+    metadata = pq.read_metadata(tmp_path / file.path)
+    assert metadata.row_group(0).column(0).compression == expected
+    assert file.path.endswith(".parquet" if codec == "none" else f".{codec}.parquet")
+
+
+def test_a_failure_leaves_no_file_open(tmp_path: Path) -> None:
+    writer = PartitionedWriter(
+        LOCAL, str(tmp_path), "p", ("number",), FileFormat(row_group_bytes=1)
+    )
+
+    def fail() -> None:
+        with writer:
+            writer.write(batch_of(0, 10, 3))
+            raise KeyError("cause")
+
+    with pytest.raises(KeyError, match="cause"):
+        fail()
+    assert writer.finished == []
+    # They were closed: each has its footer.
+    assert [pq.read_metadata(path).num_rows for path in sorted(tmp_path.rglob("*.parquet"))] == [
+        4, 3, 3,
+    ]  # fmt: skip
