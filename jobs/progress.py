@@ -44,7 +44,7 @@ def run_tasks(
         running = pool.submit(run)
         try:
             while not wait([running], _SECONDS).done:
-                print(f"{_finished(context, group):,} of {len(work):,} pieces written", flush=True)
+                print(f"{_finished(context, group):,} of {len(work):,} pieces done", flush=True)
         except BaseException:
             context.cancelJobGroup(group)
             raise

@@ -13,8 +13,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -179,9 +179,15 @@ def main(command: list[str] | None = None) -> int:
     spark = start_session("rmqstore verify_store")
     ended: list[int] = []
 
+    def run(
+        description: str, work: Sequence[Sequence[Unit]], task: VerifyTask
+    ) -> Iterable[Findings]:
+        with redirect_stdout(sys.stderr):  # progress is no part of the report
+            return run_tasks(spark, description, work, task)
+
     def body() -> int:
         damaged = False
-        for url, report in verify_stores(arguments, partial(run_tasks, spark)):
+        for url, report in verify_stores(arguments, run):
             _print(url, report, as_json=arguments.json)
             damaged |= not report.ok
         ended.append(DAMAGED if damaged else 0)
