@@ -22,6 +22,7 @@ from rmqstore_spark.reader.verify import (
     verify,
     verify_plan,
 )
+from rmqstore_spark.reader.verify.kinds import KINDS
 from tests.reader.test_live import Writer, writer  # noqa: F401  # a fixture
 from tests.support.golden import GOLDEN_NAMES, load_entries, load_queues, load_records
 from tests.support.records import store_kwargs
@@ -164,16 +165,24 @@ def test_pieces_are_worked_on_anywhere_and_in_any_order(name: str, golden: Golde
 def test_few_problems_are_listed_and_all_are_counted() -> None:
     findings = Findings(2)
     for number in range(5):
-        findings.error("a", ("file", number), "wrong")
-    findings.note("a", ("file", 9), "odd")
+        findings.error("field", ("file", number), "wrong")
+    findings.note("field", ("file", 9), "odd")
     other = Findings(2)
-    other.error("b", ("file", 1), "wrong")
+    other.error("record", ("file", 1), "wrong")
     findings.merge(other)
     assert [(p.kind, p.offset) for p in findings.problems] == [
-        ("a", 0), ("a", 1), ("b", 1), ("a", 9),
+        ("field", 0), ("field", 1), ("record", 1), ("field", 9),
     ]  # fmt: skip
-    assert findings.totals == {"a": 6, "b": 1}
+    assert findings.totals == {"field": 6, "record": 1}
+    with pytest.raises(KeyError):
+        findings.error("a kind that the documentation does not know", ("file", 0), "wrong")
     assert findings.errors == 6
+
+
+def test_the_documentation_lists_all_kinds() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert {row[0].strip("`"): row[-1] for row in rows} == KINDS
 
 
 def test_a_large_store_of_many_queues(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.reader.verify.coverage import Coverage
+from rmqstore_spark.reader.verify.kinds import KINDS
 from rmqstore_spark.reader.verify.report import Problem, Severity, TornTail
 
 __all__ = ["LISTED", "Findings", "Place", "place_of"]
@@ -68,7 +69,13 @@ class Findings:
         self.say("note", kind, place, text)
 
     def say(self, severity: Severity, kind: str, place: Place, text: str) -> None:
-        """Say of a problem."""
+        """Say of a problem.
+
+        Args:
+            kind: one of KINDS.
+        """
+        if kind not in KINDS:
+            raise KeyError(kind)
         problem = Problem(kind, severity, place[0], place[1], text)
         self._totals[kind, severity] += 1
         known = self._problems.setdefault((kind, severity), [])

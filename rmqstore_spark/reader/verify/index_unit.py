@@ -85,10 +85,8 @@ class _IndexFile:
         """Check the file."""
         newest = np.zeros(self._bounds.slots, np.int32)
         unused = self._read(0, 1).view(np.uint8).any()
-        at = np.array([slot_position(self._bounds.slots)])
-        self._each(
-            "index-entry", np.array([unused]), at, "entry 0, which is never used, is written"
-        )
+        at = slot_position(self._bounds.slots)
+        self._each("index-entry", np.array([unused]), at, 0, "entry 0 is written, but never used")
         for first in range(1, self._bounds.keys + 1, _BLOCK):
             count = min(_BLOCK, self._bounds.keys + 1 - first)
             entries = self._read(first, count)
@@ -106,32 +104,35 @@ class _IndexFile:
         data = self._files.read(self._bounds.path, at, count * ENTRY_SIZE)
         return decode_entries(data.ljust(count * ENTRY_SIZE, b"\0"))
 
-    def _each(self, kind: str, bad: npt.NDArray[np.bool_], offsets: I8, text: str) -> None:
+    def _each(
+        self, kind: str, bad: npt.NDArray[np.bool_], first: int, step: int, text: str
+    ) -> None:
+        """Say of rows that lie `step` bytes apart, the first one at `first`."""
         self._findings.each(
             _severity(self._bounds, self._snapshot), kind, bad,
-            lambda row: (self._bounds.path, int(offsets[row])), text,
+            lambda row: (self._bounds.path, first + row * step), text,
         )  # fmt: skip
 
     def _check_entries(self, numbers: I8, entries: IndexEntries, slot: I4) -> None:
         """Each entry leads on to an older one of its slot, or is the oldest."""
-        at = slot_position(self._bounds.slots) + numbers * ENTRY_SIZE
-        self._each("index-entry", entries["keyHash"] < 0, at, "a negative hash")
+        at = entry_position(self._bounds.slots, int(numbers[0]))
+        self._each("index-entry", entries["keyHash"] < 0, at, ENTRY_SIZE, "a negative hash")
         previous = entries["previous"].astype(np.int64)
         # A broker takes a slot that leads past its newest entry for unused, but for the link.
         leads = (previous > 0) & (previous < numbers)
         leads[leads] = self._hash_slots[previous[leads]] == slot[leads]
         self._each(
-            "index-chain", (previous != 0) & ~leads, at + 16,
+            "index-chain", (previous != 0) & ~leads, at + 16, ENTRY_SIZE,
             "the link to the previous entry leads out of its chain",
         )  # fmt: skip
         self._reached[previous[leads]] = True
 
     def _check_slots(self, newest: I4) -> None:
         """Each slot leads to its newest entry."""
-        at = HEADER_SIZE + np.arange(self._bounds.slots) * SLOT_SIZE
         # While a broker writes, newer entries can have come since.
         wrong = self._slots < newest if self._snapshot.being_written else self._slots != newest
-        self._each("index-slot", wrong, at, "the slot does not lead to its newest entry")
+        text = "the slot does not lead to its newest entry"
+        self._each("index-slot", wrong, HEADER_SIZE, SLOT_SIZE, text)
         numbers = np.flatnonzero((self._slots > 0) & (self._slots <= self._bounds.keys))
         right = self._hash_slots[self._slots[numbers]] == numbers
         self._reached[self._slots[numbers[right]]] = True
@@ -142,8 +143,9 @@ class _IndexFile:
         """No entry is left out of its chain."""
         lost = ~self._reached
         lost[0] = False
-        at = slot_position(self._bounds.slots) + np.arange(len(lost)) * ENTRY_SIZE
-        self._each("index-chain", lost, at, "no slot and no newer entry leads to the entry")
+        at = slot_position(self._bounds.slots)
+        text = "no slot and no newer entry leads to the entry"
+        self._each("index-chain", lost, at, ENTRY_SIZE, text)
 
     def _check_header(self, log: CommitLog) -> None:
         header, keys = self._bounds.header, self._bounds.keys
