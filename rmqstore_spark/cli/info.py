@@ -154,7 +154,7 @@ def _edges(store: Store, queues: Sequence[Queue]) -> tuple[str | None, str | Non
     """Times of the first and the last record, and where the last one ends."""
     from rmqstore_spark.reader.logend import record_head
 
-    segment = next(store.log.segments(), None)
+    segment = next(iter(store.log.segments()), None)
     if segment is None:
         return None, None, store.min_offset
     first = record_head(store.log, segment.start + segment.lead)

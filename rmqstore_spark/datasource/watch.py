@@ -137,7 +137,7 @@ class StoreWatch:
         return changed
 
     def _find_queues(self) -> bool:
-        self._store.refresh()
+        self._store.refresh(offsets=False)
         found = {chosen.key: chosen for chosen in chosen_queues(self._options, [self._store])}
         changed = found.keys() != self.queues.keys()
         self.queues = found

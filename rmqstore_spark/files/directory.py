@@ -173,12 +173,13 @@ class StoreDirectory:
             listing = self.files.list(folder)
         except FileNotFoundError:
             return [], []
-        good = [info for info in listing if _is_index_name(info.name) and not info.is_dir]
-        skipped = [
-            Skipped(join(folder, info.name), "the name is not a time of 17 digits")
-            for info in listing
-            if info not in good
-        ]
+        good, skipped = [], []
+        for info in listing:
+            if _is_index_name(info.name) and not info.is_dir:
+                good.append(info)
+            else:
+                path = join(folder, info.name)
+                skipped.append(Skipped(path, "the name is not a time of 17 digits"))
         return good, skipped
 
     @property

@@ -6,7 +6,8 @@ DLedger log's begin are read there (docs/format.md, "DLedger").
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,12 +60,18 @@ class CommitLog:
         self.plain = plain
         self.dledger = dledger if dledger is not None and len(dledger) else None
         self._dledger_end = dledger_end
+        self._list()
+
+    def _list(self) -> None:
+        self._segments = list(self._in_order())
+        self._starts = [segment.start for segment in self._segments]
 
     def replace(self, other: CommitLog) -> None:
         """Take over what another look at the same log found: the queues hold on to this object."""
         self.plain, self.dledger, self._dledger_end = (
             other.plain, other.dledger, other._dledger_end,
         )  # fmt: skip
+        self._list()
 
     def __len__(self) -> int:
         return len(self.plain) + (len(self.dledger) if self.dledger else 0)
@@ -85,8 +92,11 @@ class CommitLog:
         """One past the last byte of the last file, or the last committed one of a DLedger log."""
         return self._dledger_end if self.dledger else self.plain.end_offset
 
-    def segments(self) -> Iterator[LogSegment]:
+    def segments(self) -> Sequence[LogSegment]:
         """The files in the order of the log, each cut where the next log takes over."""
+        return self._segments
+
+    def _in_order(self) -> Iterator[LogSegment]:
         for segment in self.plain:
             if segment.start < self._dledger_begin:
                 yield LogSegment(segment, min(segment.end, self._dledger_begin), 0)
@@ -96,14 +106,43 @@ class CommitLog:
 
     def segment_at(self, offset: int) -> LogSegment | None:
         """The file that holds a byte; None where there is none."""
-        for found in self.segments():
-            if found.start <= offset < found.end:
-                return found
+        number = bisect.bisect_right(self._starts, offset) - 1
+        if number >= 0 and offset < self._segments[number].end:
+            return self._segments[number]
         return None
 
     def unit_start(self, offset: int) -> int:
         """Where the unit of a record begins: the record itself, or in a DLedger log its entry."""
         return offset - DLEDGER_LEAD if offset >= self._dledger_begin else offset
+
+    def missing(self, offsets: I8) -> npt.NDArray[np.bool_]:
+        """Which places lie before the log's first byte, or where one of its files is missing."""
+        ends = np.array([segment.end for segment in self._segments], np.int64)
+        numbers = np.searchsorted(np.array(self._starts, np.int64), offsets, side="right") - 1
+        inside = numbers >= 0
+        if len(ends):
+            inside &= offsets < ends[numbers]
+        return ~inside & (offsets < self.file_end)
+
+    def cuts(self, begin: int, end: int, size: int, least: int) -> list[int]:
+        """Edges that cut a stretch of the log into pieces of equal bytes, holes not counted.
+
+        Args:
+            begin, end: the stretch; the first edge and the last.
+            size: most bytes of a piece.
+            least: so many pieces at least.
+        """
+        held = [(max(s.start, begin), min(s.end, end)) for s in self._segments]
+        held = [(first, last) for first, last in held if first < last]
+        total = sum(last - first for first, last in held)
+        count = max(-(-total // size), least, 1)
+        edges, passed, wanted = [begin], 0, 1
+        for first, last in held:
+            while wanted < count and total * wanted // count <= passed + last - first:
+                edges.append(first + total * wanted // count - passed)
+                wanted += 1
+            passed += last - first
+        return [*edges, end]
 
     def place(self, offset: int) -> tuple[str, int]:
         """File and byte in it of a physical offset, for a message to a person."""
@@ -162,6 +201,13 @@ class CommitLog:
 
     def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
         """The error for a span that `covers` says is not there."""
+        if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
+            return SegmentExpiredError(
+                f"no file of the CommitLog holds offset {offset}",
+                file=", ".join(self.plain.folders),
+                remedy="Where the CommitLog lies in several folders, name them all "
+                "(storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
+            )
         if offset < self.min_offset:
             return SegmentExpiredError(
                 f"the CommitLog begins at {self.min_offset}: what lay at {offset} has expired",

@@ -31,7 +31,7 @@ from rmqstore_spark.layout.dledger import (
     index_unit_position,
     parse_committed_index,
 )
-from rmqstore_spark.layout.record import MIN_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Records, decode_records
 from rmqstore_spark.reader.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.walk import Flaw, walk_log
 
@@ -116,7 +116,7 @@ def record_head(log: CommitLog, offset: int) -> Records | None:
     if found is None or found.end - offset < MIN_RECORD_SIZE:
         return None
     size = int.from_bytes(log.read(offset, 4), "big", signed=True)
-    if not MIN_RECORD_SIZE <= size <= found.end - offset:
+    if not MIN_RECORD_SIZE <= size <= min(found.end - offset, MAX_RECORD_SIZE):
         return None
     raw = np.frombuffer(log.read(offset, size), np.uint8)
     record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
@@ -153,9 +153,10 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
 def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
     """Whether a flaw lies past the message that the checkpoint knows as flushed.
 
-    That message's own time is `flushed`: it is either before the flaw, or was in its place.
+    That message's own time is `flushed`. Where the record in question does not tell its own, it is
+    past that message only if one before it already is: several can have the same millisecond.
     """
     record = record_head(log, flaw.offset)
     if record is not None:
         return int(record.store_timestamp[0]) > flushed
-    return newest >= flushed
+    return newest > flushed

@@ -46,5 +46,7 @@ class ReadOptions:
             raise OptionError(
                 f"No column is called {', '.join(unknown)}. The columns are {', '.join(COLUMNS)}."
             )
+        if self.batch_rows < 1 or self.batch_bytes < 1:
+            raise OptionError("batch_rows and batch_bytes must be at least 1.")
         if self.mode not in ("FAILFAST", "DROPMALFORMED"):
             raise OptionError(f"mode is {self.mode!r}: it is FAILFAST or DROPMALFORMED.")

@@ -12,6 +12,7 @@ import numpy as np
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.consumequeue import live_mask
 from rmqstore_spark.layout.record import MAX_RECORD_SIZE
+from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.keysearch import index_pieces
 from rmqstore_spark.reader.splits import (
     KeySplit,
@@ -105,7 +106,7 @@ def plan(
         )
     extents = _extents(store, ranges)
     if by == "commitlog" or (by == "auto" and _goes_along_the_log(extents, limits)):
-        return list(_along_the_log(extents, limits))
+        return list(_along_the_log(store.log, extents, limits))
     return list(_by_queue(extents, limits))
 
 
@@ -147,7 +148,7 @@ def plan_by_commitlog(
     store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
 ) -> list[LogSplit]:
     """Splits of which each is a stretch of the log with all ranges that reach into it."""
-    return _along_the_log(_extents(store, ranges), limits)
+    return _along_the_log(store.log, _extents(store, ranges), limits)
 
 
 def plan_by_keys(
@@ -167,7 +168,7 @@ def plan_by_keys(
     for piece in index_pieces(store, at, end):
         if piece.index is None and piece.end - piece.start >= _LONG:
             splits += _key_split(extents, at, piece.start)
-            splits += _along_the_log(extents, limits, piece.start, piece.end)
+            splits += _along_the_log(store.log, extents, limits, piece.start, piece.end)
             at = piece.end
     return splits + _key_split(extents, at, end)
 
@@ -178,7 +179,11 @@ def _key_split(extents: list[_Extent], start: int, end: int) -> list[Split]:
 
 
 def _along_the_log(
-    extents: list[_Extent], limits: PlanLimits, begin: int | None = None, end: int | None = None
+    log: CommitLog,
+    extents: list[_Extent],
+    limits: PlanLimits,
+    begin: int | None = None,
+    end: int | None = None,
 ) -> list[LogSplit]:
     """Cut the log from `begin` to `end`, by default all that the extents take, into splits."""
     if not extents:
@@ -186,8 +191,8 @@ def _along_the_log(
     whole = begin is None
     begin = min(min(e.first, e.last) for e in extents) if begin is None else begin
     end = max(max(e.first, e.last) for e in extents) if end is None else end
-    count = max(-(-(end - begin) // limits.max_bytes), limits.min_partitions or 1, 1)
-    edges = [begin + (end - begin) * k // count for k in range(count + 1)]
+    edges = log.cuts(begin, end, limits.max_bytes, limits.min_partitions or 1)
+    count = len(edges) - 1
     inside: list[list[tuple[QueueRange, bool, bool]]] = [[] for _ in range(count)]
     for extent in extents:
         first = bisect.bisect_right(edges, extent.first) - 1

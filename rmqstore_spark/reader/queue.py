@@ -46,8 +46,9 @@ class Queue:
         queue_id: its number.
         segments: its files.
         ext: the files of its extension units, where it has any.
-        log_end: gives the physical offset where the intact log ends; it is told up to where an
-            entry points, and looks again if that is past what it knows.
+        cut: gives the physical offset past which no entry counts, and whether the store's broker
+            was killed. It is told up to where an entry points, and looks again if that is past what
+            it knows of the log.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Queue:
         queue_id: int,
         segments: Segments,
         ext: Segments | None,
-        log_end: Callable[[int], int],
+        cut: Callable[[int], tuple[int, bool]],
     ) -> None:
         self._log = log
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
         self.ext = ext
-        self._log_end = log_end
+        self._cut = cut
         self._max: int | None = None
         self._min: int | None = None
 
@@ -89,6 +90,11 @@ class Queue:
         if self._min is None:
             self._min = self._find_min()
         return self._min
+
+    def forget(self) -> None:
+        """Look the offsets up anew when they are next asked for."""
+        self.segments.refresh()
+        self._min = self._max = None
 
     def refresh(self, *, relist: bool = False) -> bool:
         """Look for new entries, and for what expired; tells whether the offsets changed.
@@ -232,7 +238,7 @@ class Queue:
         if end == first:
             return end
         physical, size, _ = self._entry(end - 1)
-        log_end = self._log_end(physical + size)
+        log_end, _ = self._cut(physical + size)
         if physical + size > log_end:
             end = first_true(first, end, lambda slot: self._past(slot, log_end))
         if end > first and self._is_stale(end - 1):
@@ -256,12 +262,31 @@ class Queue:
         return self.first_slot
 
     def _written_between(self, first: int, last: int) -> int:
-        """One past the last entry that is written of the slots `first` to `last - 1`."""
+        """One past the last entry that is written of the slots `first` to `last - 1`.
+
+        What stands behind an unwritten entry was lost in a crash where the broker was killed; in
+        other stores the unwritten entry is damage, and reading it must say so.
+        """
         blocks = -(-(last - first) // _BLOCK)
-        empty = first_true(0, blocks, lambda block: not self._written(first + block * _BLOCK))
-        if empty == 0:
-            return first
-        start = first + (empty - 1) * _BLOCK
+        end, block = first, 0
+        while True:
+            empty = first_true(block, blocks, lambda b: not self._written(first + b * _BLOCK))
+            if empty > block:
+                end = max(end, self._written_in_block(first, empty - 1, last))
+            if empty >= blocks or self._cut(0)[1]:
+                return end
+            behind = self._written_in_block(first, empty, last)
+            if behind > first + empty * _BLOCK:
+                end, block = behind, empty + 1
+                continue
+            later = [b for b in (empty + 1, empty + 8) if b < blocks]
+            block = next((b for b in later if self._written(first + b * _BLOCK)), -1)
+            if block < 0:
+                return end
+
+    def _written_in_block(self, first: int, block: int, last: int) -> int:
+        """One past the last written entry of a block; its first slot where there is none."""
+        start = first + block * _BLOCK
         written = np.flatnonzero(written_mask(self.entries(start, min(start + _BLOCK, last))))
         return start + (int(written[-1]) + 1 if len(written) else 0)
 

@@ -45,6 +45,10 @@ class QueueSource(Protocol):
         """A queue of the store."""
         ...
 
+    def named_end(self) -> int:
+        """One past the newest record that queues vouch for; 0 where they cannot."""
+        ...
+
     def refresh(self, *, topology: bool = True) -> None:
         """List the store's files again."""
         ...
@@ -135,7 +139,7 @@ class _Reader:
         there = log.covers(portion.offsets, portion.sizes)
         if there.all():
             return portion
-        expired = ~there & (portion.offsets < log.min_offset)
+        expired = ~there & log.missing(portion.offsets)
         damaged = ~there & ~expired
         if expired.any() and self._options.fail_on_data_loss:
             raise log.gone(int(portion.offsets[expired][0]), int(portion.sizes[expired][0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,12 @@ def read_scan_split(
     log = store.log
     decoder = Decoder(store.broker_name, options, log.place)
     for item in walk_log(log, split.start, split.end, check_crc=options.check_crc):
-        if isinstance(item, Flaw):
+        if isinstance(item, Flaw) and item.resumes is None and item.offset < split.end:
+            # Behind it is no whole record; but if a queue names one there, it is lost.
+            named = min(store.named_end(), split.end)
+            if named > item.offset:
+                report_flaw(log, replace(item, resumes=named), split.end, options)
+        elif isinstance(item, Flaw):
             report_flaw(log, item, split.end, options)
         else:
             yield from _batches(decoder, item, split, options)
@@ -53,9 +59,15 @@ def report_flaw(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> N
 
     Raises:
         CorruptRecordError: there are whole records behind the flaw, and the mode is FAILFAST.
+        SegmentExpiredError: a file is missing there, and `fail_on_data_loss` is set.
     """
     if flaw.resumes is None or flaw.offset >= end:
         return  # the log ends here
+    if flaw.missing:
+        if options.fail_on_data_loss:
+            raise log.gone(flaw.offset)
+        _log.warning("failOnDataLoss=false: skipped %d bytes: %s", flaw.resumes - flaw.offset, flaw)
+        return
     file, at = log.place(flaw.offset)
     error = CorruptRecordError(flaw.cause, file=file, offset=at)
     if options.mode == "FAILFAST":

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.consumequeue import live_mask
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, live_mask
 from rmqstore_spark.layout.consumequeue_ext import (
     UNIT_HEAD_DTYPE,
     ext_offset,
@@ -116,6 +116,19 @@ def usable_entries(queue: Queue, first: int, last: int, options: ReadOptions) ->
         CorruptStoreError: there is one that does, and the mode is FAILFAST.
     """
     slots = np.arange(first, last)
+    if not options.fail_on_data_loss:
+        there = queue.segments.covers(slots * ENTRY_SIZE, np.full(len(slots), ENTRY_SIZE))
+        if not there.all():
+            say_lost(int((~there).sum()), f"{queue.topic}/{queue.queue_id}")
+            runs = np.split(slots[there], np.flatnonzero(np.diff(slots[there]) > 1) + 1)
+            parts = [
+                usable_entries(queue, int(run[0]), int(run[-1]) + 1, options)
+                for run in runs
+                if len(run)
+            ]
+            nothing = queue.entries(first, first), slots[:0]
+            found, places = zip(nothing, *parts, strict=True)
+            return np.concatenate(found), np.concatenate(places)
     if options.mode == "FAILFAST":
         return queue.live_entries(first, last), slots
     entries = queue.entries(first, last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["Store", "Topic", "default_broker_name"]
 
 _log = logging.getLogger(__name__)
+
+_NO_CUT: Final = (1 << 63) - 1
 
 
 def default_broker_name(path: str) -> str:
@@ -126,16 +128,23 @@ class Store:
         data = Segments.load(files, [self._dledger.data])
         return CommitLog(plain, data, committed_end(files, self._dledger, data))
 
-    def refresh(self, *, topology: bool = True) -> None:
-        """Look at the files again: segments that came and went, and new topics and queues.
+    def refresh(self, *, topology: bool = True, offsets: bool = True) -> None:
+        """Look at the files again: what came and went since `open` or the last look.
 
         Args:
-            topology: list topics and queues too, not only the log.
+            topology: look for topics and queues too, not only at the log.
+            offsets: with `topology`: find the queues' offsets anew when they are next asked for.
+                (Else it is for the caller to `refresh` those queues that matter.)
         """
-        if topology:
-            self.directory.refresh()
         self.log.replace(self._load_log())
         self._log_end = None
+        if topology:
+            queues = self.directory.refresh().queues
+            for topic, queue_id in list(self._queues):
+                if queue_id not in queues.get(topic, ()):
+                    del self._queues[topic, queue_id]
+                elif offsets:
+                    self._queues[topic, queue_id].forget()
 
     @property
     def path(self) -> str:
@@ -190,6 +199,15 @@ class Store:
             self._log_end = self.log.file_end
         return self._log_end
 
+    def _queue_cut(self, wanted: int) -> tuple[int, bool]:
+        """Past which place in the log no queue entry counts, and whether the broker was killed.
+
+        In a store that was closed, or that is open, an entry past the log's end is damage (or the
+        store a part copy), and is left for the reading to report.
+        """
+        end = self.log_end(wanted)
+        return (end if self._killed or self._dledger else _NO_CUT), self._killed
+
     def dispatched_end(self) -> int:
         """One past the newest record that a queue of the store names; the log's begin if none."""
         end = self.log.min_offset
@@ -198,6 +216,14 @@ class Store:
                 entry = queue.entries(queue.max_offset - 1, queue.max_offset)
                 end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
         return end
+
+    def named_end(self) -> int:
+        """One past the newest record that queues vouch for; 0 where they cannot.
+
+        (Those of a killed broker may name what never reached the disk.)
+        """
+        self.log_end()
+        return 0 if self._killed or not self.has_queues else self.dispatched_end()
 
     # ---- topics and queues ---------------------------------------------------------------------
 
@@ -237,7 +263,7 @@ class Store:
             queue_id,
             self.directory.queue(topic, queue_id),
             ext if len(ext) else None,
-            self.log_end,
+            self._queue_cut,
         )
         self._queues[topic, queue_id] = queue
         return queue
@@ -291,7 +317,7 @@ class Store:
 
     def scan_end(self) -> int:
         """Where `scan` ends."""
-        if self._dledger is None and self.is_being_written:
+        if self._dledger is None and self.is_being_written and self.has_queues:
             return self.dispatched_end()
         return self.log_end()
 

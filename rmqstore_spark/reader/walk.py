@@ -6,7 +6,7 @@ caller decides whether that is damage or the end of the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.dledger import decode_entry_headers
 from rmqstore_spark.layout.plain import STOP_BAD, STOP_BLANK, STOP_MORE
 from rmqstore_spark.layout.record import (
     MAX_RECORD_SIZE,
@@ -30,6 +31,7 @@ from rmqstore_spark.reader.commitlog import CommitLog, LogSegment
 __all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
 
 _CHUNK: Final = 2 << 20
+_FIRST_CHUNK: Final = 4 << 10
 _MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
 
 
@@ -57,12 +59,14 @@ class Flaw:
         cause: what is wrong there.
         resumes: where the next whole record stands, or None: the log ends at `offset`.
         empty: there is nothing at all there (zeros), as behind the last record of a log.
+        missing: no file holds the stretch up to `resumes`.
     """
 
     offset: int
     cause: str
     resumes: int | None
     empty: bool = False
+    missing: bool = False
 
 
 def walk_log(
@@ -83,9 +87,11 @@ def walk_log(
         SegmentExpiredError: a file went away under the walk.
     """
     at = start
-    buffer = np.empty(_CHUNK, np.uint8)
-    segments = list(log.segments())
+    whole = np.empty(_CHUNK, np.uint8)
+    room = _CHUNK
+    segments = log.segments()
     number = 0
+    patience = Patience()
     while at < end:
         while number < len(segments) and segments[number].end <= at:
             number += 1
@@ -93,15 +99,18 @@ def walk_log(
             return
         segment = segments[number]
         if at < segment.start:
-            yield Flaw(at, f"no file holds the log up to {segment.start}", segment.start)
+            cause = f"no file holds the log up to {segment.start}"
+            yield Flaw(at, cause, segment.start, missing=True)
             at = segment.start
-        buffer, filled = _fill(log, segment, at, buffer)
+        buffer, filled = _fill(log, segment, at, whole[:room])
+        room = min(4 * room, _CHUNK)
         step = _Step(segment, buffer, filled, at, min(end, segment.end))
         stretch, at, flaw = step.take(check_crc)
         if stretch is not None:
             yield stretch
         if flaw is not None:
-            resumes = next_record(log, flaw.offset + 1, check_crc=check_crc)
+            room = _FIRST_CHUNK  # flaws may follow one another closely
+            resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
             lead = _lead_at(segments, resumes)
             at = resumes - lead if resumes is not None else end
             yield Flaw(flaw.offset, flaw.cause, at if resumes is not None else None, flaw.empty)
@@ -109,7 +118,7 @@ def walk_log(
                 return
 
 
-def _lead_at(segments: list[LogSegment], offset: int | None) -> int:
+def _lead_at(segments: Sequence[LogSegment], offset: int | None) -> int:
     if offset is None:
         return 0
     return next((s.lead for s in segments if s.start <= offset < s.end), 0)
@@ -186,7 +195,9 @@ class _Step:
         return Flaw(offset, "there is no whole record here", None)
 
 
-def next_record(log: CommitLog, offset: int, *, check_crc: bool = True) -> int | None:
+def next_record(
+    log: CommitLog, offset: int, *, check_crc: bool = True, patience: Patience | None = None
+) -> int | None:
     """Where the next whole record at or past an offset begins; None where there is none.
 
     It is known by its magic code, by naming its own place, by lengths that add up and by the CRC
@@ -196,19 +207,21 @@ def next_record(log: CommitLog, offset: int, *, check_crc: bool = True) -> int |
     Raises:
         CorruptStoreError: so much looks like a record and is none that the search was given up.
     """
-    patience = _Patience()
+    patience = patience or Patience()
+    chunk = _FIRST_CHUNK
     for segment in log.segments():
         if segment.end <= offset:
             continue
         at = max(offset, segment.start)
         while at < segment.end:
-            data = log.read(at, min(_CHUNK, segment.end - at))
+            data = log.read(at, min(chunk, segment.end - at))
             patience.left += 4 * len(data)
+            chunk = min(4 * chunk, _CHUNK)
             for begin in _candidates(np.frombuffer(data, np.uint8), at):
                 size = int.from_bytes(data[begin : begin + 4], "big", signed=True)
                 if not MIN_RECORD_SIZE <= size <= min(MAX_RECORD_SIZE, segment.end - at - begin):
                     continue
-                if _is_whole(log, at + begin, size, check_crc):
+                if _is_whole(log, segment, at + begin, size, check_crc):
                     return at + begin
                 patience.spend(size, log.place(at + begin))
             if at + len(data) >= segment.end:
@@ -217,7 +230,7 @@ def next_record(log: CommitLog, offset: int, *, check_crc: bool = True) -> int |
     return None
 
 
-class _Patience:
+class Patience:
     """How many bytes of false records may still be looked at: some for each byte searched.
 
     Without a bound, a log made of overlapping heads of records would be read over and over.
@@ -235,7 +248,16 @@ class _Patience:
             )
 
 
-def _is_whole(log: CommitLog, offset: int, size: int, check_crc: bool) -> bool:
+def _is_whole(log: CommitLog, segment: LogSegment, offset: int, size: int, check_crc: bool) -> bool:
+    if segment.lead:
+        unit = offset - segment.lead
+        if unit < segment.start:
+            return False
+        head = np.frombuffer(log.read(unit, segment.lead), np.uint8)
+        headers, valid = decode_entry_headers(head, np.zeros(1, np.int64))
+        stated = headers["position"][0], headers["size"][0]
+        if not valid[0] or stated != (unit, size + segment.lead):
+            return False
     raw = np.frombuffer(log.read(offset, size), np.uint8)
     record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
     if check_crc:
