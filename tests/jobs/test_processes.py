@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import cloudpickle
 
+from jobs.backfill_task import BackfillTask, PieceItem
 from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
-from tests.jobs.running import data_files, read_back
+from tests.jobs.running import data_files, read_back, run_backfill
 from tests.support.expected import backed_rows, queue_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Golden = Callable[[str], Path]
 
@@ -78,3 +85,25 @@ def test_help_needs_no_spark(job: str) -> None:
     )  # fmt: skip
     assert "--startingOffsets POSITION" in done.stdout
     assert done.stderr == ""
+
+
+def test_tasks_run_where_the_jobs_are_not_installed(
+    golden: Golden, session: SparkSession, tmp_path: Path
+) -> None:
+    program = """
+import pickle, sys
+sys.modules["jobs"] = None  # an import of it fails
+task, work = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps([task(item) for item in work]))
+"""
+
+    def elsewhere(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        sent = cloudpickle.dumps((task, work))  # type: ignore[no-untyped-call]
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=sent, check=True, capture_output=True
+        )
+        found: list[dict[str, Any]] = pickle.loads(done.stdout)
+        return found
+
+    run_backfill(golden("tiny") / "store", tmp_path / "out", run=elsewhere)
+    assert len(read_back(tmp_path / "out")) == 60
