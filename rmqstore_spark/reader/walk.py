@@ -267,7 +267,7 @@ def _is_whole(log: CommitLog, segment: LogSegment, offset: int, size: int, check
 
 def _candidates(data: U1, base: int) -> list[int]:
     """Where in the data a magic code stands and the place names itself, ascending."""
-    begins = np.flatnonzero(data[4 : len(data) - 32] == _MAGIC_HEAD[0])
+    begins = np.flatnonzero(data[4 : max(4, len(data) - 32)] == _MAGIC_HEAD[0])
     for k in (1, 2):
         begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]
     if not len(begins):

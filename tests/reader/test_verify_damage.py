@@ -263,6 +263,21 @@ def test_a_damaged_end_of_a_closed_log_is_no_torn_tail(basic: Patient) -> None:
     assert report.log_end == last.physical_offset + last.store_size
 
 
+@pytest.mark.parametrize("length", [0, 5, 12, 22, 35, 36, 60])
+def test_a_log_that_is_cut_in_its_last_record(
+    patient: Callable[[str], Patient], length: int
+) -> None:
+    store = patient("tiny")
+    last = store.records[-1]
+    spot = store.record(last)
+    with spot.path.open("r+b") as file:
+        file.truncate(spot.offset + length)
+    report = store.verify()
+    assert not report.ok
+    assert report.counts["records"] == len(store.records) - 1
+    assert (report.torn_tail is not None) == (length > 0)
+
+
 def test_what_lies_behind_the_end_of_a_closed_log(basic: Patient) -> None:
     last = basic.records[-1]
     end = basic.record(last) + last.store_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -46,7 +47,8 @@ def find_index(store: Store, vouched_time: int, findings: Findings) -> tuple[Ind
         if info.size < HEADER_SIZE:
             findings.error("index-header", (path, info.size), "the file ends within its header")
         else:
-            bounds.append(_look(files, path, info, vouched_time))
+            with suppress(FileNotFoundError):  # expired since it was listed
+                bounds.append(_look(files, path, info, vouched_time))
     usual = Counter((b.size, b.slots) for b in bounds if b.slots)
     return tuple(b if b.slots else _like_the_others(files, b, usual) for b in bounds)
 
