@@ -14,6 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "_crc32.h"
 
 #if PY_BIG_ENDIAN
@@ -97,6 +101,7 @@ static int all_inside(const int64_t *starts, const int32_t *lengths, Py_ssize_t 
 static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
 {
     uint64_t a[2], b[2];
+    uint32_t c, d;
     if (n > 32) {
         memcpy(to, from, n);
     } else if (n >= 16) {
@@ -109,6 +114,11 @@ static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
         memcpy(b, from + n - 8, 8);
         memcpy(to, a, 8);
         memcpy(to + n - 8, b, 8);
+    } else if (n >= 4) {
+        memcpy(&c, from, 4);
+        memcpy(&d, from + n - 4, 4);
+        memcpy(to, &c, 4);
+        memcpy(to + n - 4, &d, 4);
     } else {
         while (n--)
             *to++ = *from++;
@@ -119,6 +129,7 @@ static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
 static inline int equal(const uint8_t *p, const uint8_t *q, size_t n)
 {
     uint64_t a[2], b[2];
+    uint32_t c[2], d[2];
     if (n > 16)
         return memcmp(p, q, n) == 0;
     if (n >= 8) {
@@ -128,10 +139,16 @@ static inline int equal(const uint8_t *p, const uint8_t *q, size_t n)
         memcpy(&b[1], q + n - 8, 8);
         return a[0] == b[0] && a[1] == b[1];
     }
-    for (; n > 0; n--)
-        if (*p++ != *q++)
-            return 0;
-    return 1;
+    if (n >= 4) {
+        memcpy(&c[0], p, 4);
+        memcpy(&c[1], p + n - 4, 4);
+        memcpy(&d[0], q, 4);
+        memcpy(&d[1], q + n - 4, 4);
+        return c[0] == d[0] && c[1] == d[1];
+    }
+    while (n > 0 && *p == *q)
+        p++, q++, n--;
+    return n == 0;
 }
 
 #define OUTSIDE "a span lies outside its buffer"
@@ -430,24 +447,23 @@ static PyObject *gather(PyObject *self, PyObject *args)
     TAKE(lengths, const int32_t, o[2], 0)
     TAKE(offsets, int32_t, o[3], 1)
     TAKE(data, uint8_t, o[4], 1)
-    Py_ssize_t n = starts_n;
+    Py_ssize_t n = starts_n, i = 0;
+    int64_t at = 0, room = data_n <= INT32_MAX ? data_n : INT32_MAX;
     REQUIRE(lengths_n == n && offsets_n == n + 1, SMALL)
-    REQUIRE(all_inside(starts, lengths, n, buffer_n), OUTSIDE)
-    int64_t total = 0;
-    for (Py_ssize_t i = 0; i < n; i++)
-        total += lengths[i] > 0 ? lengths[i] : 0;
-    REQUIRE(total <= data_n && total <= INT32_MAX, SMALL)
     Py_BEGIN_ALLOW_THREADS
-    int32_t at = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        offsets[i] = at;
-        if (lengths[i] > 0) {
-            copy(data + at, buffer + starts[i], (size_t)lengths[i]);
-            at += lengths[i];
-        }
+    for (; i < n; i++) {
+        offsets[i] = (int32_t)at;
+        if (lengths[i] <= 0)
+            continue;
+        if (!inside(starts[i], lengths[i], buffer_n) || lengths[i] > room - at)
+            break;
+        copy(data + at, buffer + starts[i], (size_t)lengths[i]);
+        at += lengths[i];
     }
-    offsets[n] = at;
+    offsets[n] = (int32_t)at;
     Py_END_ALLOW_THREADS
+    REQUIRE(i == n || !inside(starts[i], lengths[i], buffer_n), SMALL)
+    REQUIRE(i == n, OUTSIDE)
     release(&views);
     Py_RETURN_NONE;
 }
@@ -583,19 +599,16 @@ static PyObject *format_hosts(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < n; i++)
         REQUIRE(inside(starts[i], v6[i] ? 20 : 8, buffer_n), OUTSIDE)
     Py_BEGIN_ALLOW_THREADS
-    uint8_t *out = data;
+    uint8_t *out = data, text[HOST_ROOM];
+    size_t length = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
+        /* Neighbours mostly share their host: it is printed once. */
+        if (i == 0 || v6[i] != v6[i - 1] ||
+            !equal(buffer + starts[i], buffer + starts[i - 1], v6[i] ? 20 : 8))
+            length = (size_t)(put_host(text, buffer + starts[i], v6[i]) - text);
         offsets[i] = (int32_t)(out - data);
-        /* Neighbours mostly share their host: copying the text is cheaper than printing it. */
-        int width = v6[i] ? 20 : 8;
-        if (i && v6[i] == v6[i - 1] &&
-            equal(buffer + starts[i], buffer + starts[i - 1], (size_t)width)) {
-            int length = offsets[i] - offsets[i - 1];
-            copy(out, data + offsets[i - 1], (size_t)length);
-            out += length;
-        } else {
-            out = put_host(out, buffer + starts[i], v6[i]);
-        }
+        copy(out, text, length);
+        out += length;
     }
     offsets[n] = (int32_t)(out - data);
     Py_END_ALLOW_THREADS
@@ -622,10 +635,16 @@ static PyObject *format_msg_ids(PyObject *self, PyObject *args)
         REQUIRE(inside(starts[i], v6[i] ? 20 : 8, buffer_n), OUTSIDE)
     Py_BEGIN_ALLOW_THREADS
     uint8_t *out = data;
+    uint8_t host[40];
     for (Py_ssize_t i = 0; i < n; i++) {
+        int words = v6[i] ? 5 : 2;
+        if (i == 0 || v6[i] != v6[i - 1] ||
+            !equal(buffer + starts[i], buffer + starts[i - 1], 4 * (size_t)words))
+            for (int word = 0; word < words; word++)
+                put_hex(host + 8 * word, be32(buffer + starts[i] + 4 * word));
         offsets[i] = (int32_t)(out - data);
-        for (int word = 0; word < (v6[i] ? 5 : 2); word++)
-            out = put_hex(out, be32(buffer + starts[i] + 4 * word));
+        copy(out, host, 8 * (size_t)words);
+        out += 8 * words;
         out = put_hex(out, (uint32_t)((uint64_t)physical[i] >> 32));
         out = put_hex(out, (uint32_t)physical[i]);
     }
@@ -649,16 +668,39 @@ static inline int same_name(const uint8_t *name, int32_t length, const Piece *pi
     return length == piece->name_length && equal(name, piece->name, (size_t)length);
 }
 
+/* The first byte from p on, and before end, that is 2 (or also 1); end where there is none.
+ * Up to limit bytes may be read, but do not count. */
+static inline const uint8_t *separator(const uint8_t *p, const uint8_t *end, const uint8_t *limit,
+                                       int or_one)
+{
+#if defined(__SSE2__)
+    const __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2);
+    for (; p < end && limit - p >= 16; p += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        __m128i hits = _mm_cmpeq_epi8(block, two);
+        if (or_one)
+            hits = _mm_or_si128(hits, _mm_cmpeq_epi8(block, one));
+        int mask = _mm_movemask_epi8(hits);
+        if (mask) {
+            p += __builtin_ctz((unsigned)mask);
+            return p < end ? p : end;
+        }
+    }
+#else
+    (void)limit;
+#endif
+    while (p < end && *p != 2 && !(or_one && *p == 1))
+        p++;
+    return p < end ? p : end;
+}
+
 /* The next piece that is a property, or 0 at the end. */
-static int next_property(const uint8_t **at, const uint8_t *end, Piece *piece)
+static inline int next_property(const uint8_t **at, const uint8_t *end, const uint8_t *limit,
+                                Piece *piece)
 {
     while (*at < end) {
-        const uint8_t *from = *at, *mark = from;
-        while (mark < end && *mark != 1 && *mark != 2) /* names are short: not worth a call */
-            mark++;
-        const uint8_t *stop = mark < end ? memchr(mark, 2, (size_t)(end - mark)) : NULL;
-        if (stop == NULL)
-            stop = end;
+        const uint8_t *from = *at, *mark = separator(from, end, limit, 1);
+        const uint8_t *stop = separator(mark, end, limit, 0);
         *at = stop + 1;
         if (mark == stop || mark == from || mark + 1 == stop)
             continue;
@@ -671,8 +713,48 @@ static int next_property(const uint8_t **at, const uint8_t *end, Piece *piece)
     return 0;
 }
 
+/* Names whose values are looked for, and where these go: row i of n of each of k arrays. */
+typedef struct {
+    Piece names[MOST_NAMES];
+    Py_ssize_t k, n;
+    int64_t *at;
+    int32_t *length;
+} Wanted;
+
+static int take_names(PyObject *tuple, Wanted *wanted)
+{
+    wanted->k = PyTuple_GET_SIZE(tuple);
+    for (Py_ssize_t j = 0; j < wanted->k; j++) {
+        char *name;
+        Py_ssize_t length;
+        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(tuple, j), &name, &length) < 0)
+            return 0;
+        wanted->names[j] = (Piece){.name = (const uint8_t *)name, .name_length = (int32_t)length};
+    }
+    return 1;
+}
+
+static inline void none_found(Wanted *wanted, Py_ssize_t i)
+{
+    for (Py_ssize_t j = 0; j < wanted->k; j++) {
+        wanted->at[j * wanted->n + i] = 0;
+        wanted->length[j * wanted->n + i] = -1;
+    }
+}
+
+static inline void note_wanted(Wanted *wanted, Py_ssize_t i, const Piece *piece, const uint8_t *buffer)
+{
+    for (Py_ssize_t j = 0; j < wanted->k; j++)
+        if (same_name(piece->name, piece->name_length, &wanted->names[j])) {
+            wanted->at[j * wanted->n + i] = piece->value - buffer;
+            wanted->length[j * wanted->n + i] = piece->value_length;
+            return;
+        }
+}
+
 /* A row's names while its duplicates are sought: compared one by one while they are few,
- * by a hash table past that, so that a row made of thousands of names stays linear. */
+ * by a hash table past that, so that a row made of thousands of names takes milliseconds, not
+ * seconds. */
 #define FEW 24
 #define SLOTS 32768 /* twice the pieces that 32,767 bytes can hold */
 
@@ -734,8 +816,9 @@ static Py_ssize_t place_of(Names *names, const Piece *piece)
 
 static PyObject *properties(PyObject *self, PyObject *args)
 {
-    PyObject *o[8];
-    if (!PyArg_ParseTuple(args, "OOOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7]))
+    PyObject *o[10], *found_names;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6],
+                          &o[7], &PyTuple_Type, &found_names, &o[8], &o[9]))
         return NULL;
     Views views = {.used = 0};
     TAKE(buffer, const uint8_t, o[0], 0)
@@ -746,24 +829,34 @@ static PyObject *properties(PyObject *self, PyObject *args)
     TAKE(name_length, int32_t, o[5], 1)
     TAKE(value_at, int64_t, o[6], 1)
     TAKE(value_length, int32_t, o[7], 1)
-    Py_ssize_t n = starts_n;
+    TAKE(found_at, int64_t, o[8], 1)
+    TAKE(found_length, int32_t, o[9], 1)
+    Py_ssize_t n = starts_n, k = PyTuple_GET_SIZE(found_names);
+    REQUIRE(k <= MOST_NAMES && found_at_n == n * k && found_length_n == n * k, SMALL)
     REQUIRE(lengths_n == n && rows_n == n + 1, SMALL)
     REQUIRE(name_length_n == name_at_n && value_at_n == name_at_n && value_length_n == name_at_n, SMALL)
     REQUIRE(all_inside(starts, lengths, n, buffer_n), OUTSIDE)
     for (Py_ssize_t i = 0; i < n; i++)
         REQUIRE(lengths[i] <= 65535, "properties are longer than their length field can say")
+    Wanted wanted = {.n = n, .at = found_at, .length = found_length};
+    if (!take_names(found_names, &wanted)) {
+        release(&views);
+        return NULL;
+    }
     Names names = {.buffer = buffer, .name_at = name_at, .name_length = name_length, .count = 0};
     int full = 0;
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n && !full; i++) {
         rows[i] = (int32_t)names.count;
+        none_found(&wanted, i);
         if (lengths[i] <= 0)
             continue;
         names.first = names.count;
         names.hashed = 0;
         const uint8_t *at = buffer + starts[i], *end = at + lengths[i];
         Piece piece;
-        while (next_property(&at, end, &piece)) {
+        while (next_property(&at, end, buffer + buffer_n, &piece)) {
+            note_wanted(&wanted, i, &piece, buffer);
             if (names.count == name_at_n) {
                 full = 1;
                 break;
@@ -788,63 +881,6 @@ static PyObject *properties(PyObject *self, PyObject *args)
     return PyLong_FromSsize_t(names.count);
 }
 
-static int wanted_names(PyObject *tuple, Piece *wanted)
-{
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(tuple); j++) {
-        char *name;
-        Py_ssize_t length;
-        if (PyBytes_AsStringAndSize(PyTuple_GET_ITEM(tuple, j), &name, &length) < 0)
-            return 0;
-        wanted[j] = (Piece){.name = (const uint8_t *)name, .name_length = (int32_t)length};
-    }
-    return 1;
-}
-
-static PyObject *pick_properties(PyObject *self, PyObject *args)
-{
-    PyObject *o[8], *names;
-    if (!PyArg_ParseTuple(args, "OOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
-                          &PyTuple_Type, &names, &o[6], &o[7]))
-        return NULL;
-    Views views = {.used = 0};
-    TAKE(buffer, const uint8_t, o[0], 0)
-    TAKE(rows, const int32_t, o[1], 0)
-    TAKE(name_at, const int64_t, o[2], 0)
-    TAKE(name_length, const int32_t, o[3], 0)
-    TAKE(value_at, const int64_t, o[4], 0)
-    TAKE(value_length, const int32_t, o[5], 0)
-    TAKE(found_at, int64_t, o[6], 1)
-    TAKE(found_length, int32_t, o[7], 1)
-    Py_ssize_t n = rows_n - 1, m = name_at_n, k = PyTuple_GET_SIZE(names);
-    REQUIRE(n >= 0 && k <= MOST_NAMES && found_at_n == n * k && found_length_n == n * k, SMALL)
-    REQUIRE(name_length_n == m && value_at_n == m && value_length_n == m, SMALL)
-    REQUIRE(all_inside(name_at, name_length, m, buffer_n), OUTSIDE)
-    for (Py_ssize_t i = 0; i < n; i++)
-        REQUIRE(rows[i] >= 0 && rows[i] <= rows[i + 1] && rows[i + 1] <= m, OUTSIDE)
-    Piece wanted[MOST_NAMES];
-    if (!wanted_names(names, wanted)) {
-        release(&views);
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < n; i++) {
-        for (Py_ssize_t j = 0; j < k; j++) {
-            found_at[j * n + i] = 0;
-            found_length[j * n + i] = -1;
-        }
-        for (int32_t p = rows[i]; p < rows[i + 1]; p++)
-            for (Py_ssize_t j = 0; j < k; j++)
-                if (same_name(buffer + name_at[p], name_length[p], &wanted[j])) {
-                    found_at[j * n + i] = value_at[p];
-                    found_length[j * n + i] = value_length[p];
-                    break;
-                }
-    }
-    Py_END_ALLOW_THREADS
-    release(&views);
-    Py_RETURN_NONE;
-}
-
 static PyObject *find_properties(PyObject *self, PyObject *args)
 {
     PyObject *o[5], *names;
@@ -854,34 +890,26 @@ static PyObject *find_properties(PyObject *self, PyObject *args)
     TAKE(buffer, const uint8_t, o[0], 0)
     TAKE(starts, const int64_t, o[1], 0)
     TAKE(lengths, const int32_t, o[2], 0)
-    TAKE(value_at, int64_t, o[3], 1)
-    TAKE(value_length, int32_t, o[4], 1)
+    TAKE(found_at, int64_t, o[3], 1)
+    TAKE(found_length, int32_t, o[4], 1)
     Py_ssize_t n = starts_n, k = PyTuple_GET_SIZE(names);
     REQUIRE(lengths_n == n && k <= MOST_NAMES, SMALL)
-    REQUIRE(value_at_n == n * k && value_length_n == n * k, SMALL)
+    REQUIRE(found_at_n == n * k && found_length_n == n * k, SMALL)
     REQUIRE(all_inside(starts, lengths, n, buffer_n), OUTSIDE)
-    Piece wanted[MOST_NAMES];
-    if (!wanted_names(names, wanted)) {
+    Wanted wanted = {.n = n, .at = found_at, .length = found_length};
+    if (!take_names(names, &wanted)) {
         release(&views);
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
-        for (Py_ssize_t j = 0; j < k; j++) {
-            value_at[j * n + i] = 0;
-            value_length[j * n + i] = -1;
-        }
+        none_found(&wanted, i);
         if (lengths[i] <= 0)
             continue;
         const uint8_t *at = buffer + starts[i], *end = at + lengths[i];
         Piece piece;
-        while (next_property(&at, end, &piece))
-            for (Py_ssize_t j = 0; j < k; j++)
-                if (same_name(piece.name, piece.name_length, &wanted[j])) {
-                    value_at[j * n + i] = piece.value - buffer;
-                    value_length[j * n + i] = piece.value_length;
-                    break;
-                }
+        while (next_property(&at, end, buffer + buffer_n, &piece))
+            note_wanted(&wanted, i, &piece, buffer);
     }
     Py_END_ALLOW_THREADS
     release(&views);
@@ -1038,7 +1066,6 @@ static PyMethodDef METHODS[] = {
     {"format_hosts", format_hosts, METH_VARARGS, "See plain.format_hosts."},
     {"format_msg_ids", format_msg_ids, METH_VARARGS, "See plain.format_msg_ids."},
     {"properties", properties, METH_VARARGS, "See plain.properties."},
-    {"pick_properties", pick_properties, METH_VARARGS, "See plain.pick_properties."},
     {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
     {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},

@@ -6,7 +6,6 @@ from rmqstore_spark.layout.plain import format_msg_ids as format_msg_ids
 from rmqstore_spark.layout.plain import gather as gather
 from rmqstore_spark.layout.plain import is_ascii as is_ascii
 from rmqstore_spark.layout.plain import parse as parse
-from rmqstore_spark.layout.plain import pick_properties as pick_properties
 from rmqstore_spark.layout.plain import pread_spans as pread_spans
 from rmqstore_spark.layout.plain import properties as properties
 from rmqstore_spark.layout.plain import repair_utf8 as repair_utf8

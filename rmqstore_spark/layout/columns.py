@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -100,6 +100,17 @@ def timestamp_array(millis: I8) -> pa.TimestampArray:
     return pa.Array.from_buffers(TIMESTAMP, len(millis), [None, pa.py_buffer(millis * 1000)])
 
 
+def _repeated(text: str, n: int) -> pa.StringArray:
+    """The same text n times; batch after batch takes its part of one array."""
+    size = max(n, 1 << 14)
+    return _repeat(text, 1 << (size - 1).bit_length())[:n]
+
+
+@lru_cache(maxsize=4)
+def _repeat(text: str, n: int) -> pa.StringArray:
+    return pa.repeat(text.encode("utf-8", "replace").decode(), n)
+
+
 class _Sources:
     """What the columns of one batch are built from; what several share is made once."""
 
@@ -108,7 +119,7 @@ class _Sources:
         records: Records,
         body: Spans,
         identity: Identity,
-        broker: Spans,
+        broker: str,
         columns: Sequence[str],
     ) -> None:
         self.records = records
@@ -120,20 +131,19 @@ class _Sources:
 
     @cached_property
     def properties(self) -> Properties:
-        return split_properties(self.records.properties)
+        return split_properties(self.records.properties, self._named)
 
     @cached_property
     def _found(self) -> dict[str, Spans]:
         if self._wants_all_properties:
-            return self.properties.find(self._named)
+            return self.properties.found
         return find_properties(self.records.properties, self._named)
 
     def named(self, name: str) -> Spans:
         return self._found[name]
 
     def broker_name(self) -> pa.StringArray:
-        zeros = np.zeros(len(self.records), np.int64)
-        return string_array(self.broker.take(zeros))
+        return _repeated(self.broker, len(self.records))
 
     @cached_property
     def _store_host(self) -> tuple[I8, U1]:
@@ -199,7 +209,7 @@ def build_batch(
     records: Records,
     columns: Sequence[str],
     *,
-    broker: Spans,
+    broker: str,
     body: Spans | None = None,
     identity: Identity | None = None,
     body_as_text: bool = False,
@@ -209,7 +219,7 @@ def build_batch(
     Args:
         records: n sound records.
         columns: names out of COLUMNS, in the order wanted.
-        broker: one span, the broker's name.
+        broker: the broker's name.
         body: n spans to take the place of the stored bodies (decompressed ones), if any.
         identity: topic, queueId and queueOffset of each row, if not the records' own.
         body_as_text: give the body as a string column.

@@ -26,7 +26,6 @@ __all__ = [
     "gather",
     "is_ascii",
     "parse",
-    "pick_properties",
     "pread_spans",
     "properties",
     "record_crc_differs",
@@ -479,11 +478,15 @@ def properties(
     name_length: I4,
     value_at: I8,
     value_length: I4,
+    names: tuple[bytes, ...],
+    found_at: I8,
+    found_length: I4,
 ) -> int:
     """Take properties apart; of a name given twice the last value counts, at the first's place.
 
     Args:
         rows: (n + 1) out: where each row's pairs begin in the four arrays that follow.
+        names, found_at, found_length: see `find_properties`.
 
     Returns:
         The number of pairs.
@@ -492,10 +495,10 @@ def properties(
     offsets = np.empty(len(row) + 1, np.int32)
     data = np.empty(int((mark - begin).sum()), np.uint8)
     gather(buffer, begin, (mark - begin).astype(np.int32), offsets, data)
-    names = pa.Array.from_buffers(
+    all_names = pa.Array.from_buffers(
         pa.binary(), len(row), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
-    codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
+    codes = all_names.dictionary_encode().indices.to_numpy().astype(np.int64)
     identity = row * (len(row) + 1) + codes
     _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
     last = np.empty(len(first), np.int64)
@@ -510,42 +513,8 @@ def properties(
     value_at[:count] = mark[chosen] + 1
     value_length[:count] = (end - mark - 1)[chosen]
     rows[:] = np.searchsorted(row[first[order]], np.arange(len(starts) + 1))
+    _find(buffer, row, begin, mark, end, names, found_at, found_length)
     return count
-
-
-def pick_properties(
-    buffer: U1,
-    rows: I4,
-    name_at: I8,
-    name_length: I4,
-    value_at: I8,
-    value_length: I4,
-    names: tuple[bytes, ...],
-    found_at: I8,
-    found_length: I4,
-) -> None:
-    """Find the values of a few properties among those that `properties` found.
-
-    Args:
-        rows, name_at, name_length, value_at, value_length: as `properties` leaves them.
-        found_at: (k, n) out: where the value of each of the k names begins.
-        found_length: (k, n) out: its length, -1 where a row has none.
-    """
-    _require_inside(buffer, name_at, name_length)
-    found_at[:] = 0
-    found_length[:] = -1
-    owner = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
-    for k, name in enumerate(names):
-        hits = _spans_of(buffer, name_at, name_length, name)
-        found_at[k, owner[hits]] = value_at[hits]
-        found_length[k, owner[hits]] = value_length[hits]
-
-
-def _spans_of(buffer: U1, starts: I8, lengths: npt.NDArray[Any], text: bytes) -> I8:
-    """Which spans hold just this text."""
-    candidates = np.flatnonzero(lengths == len(text))
-    windows = buffer[starts[candidates, None] + np.arange(len(text))]
-    return candidates[(windows == np.frombuffer(text, np.uint8)).all(axis=1)]
 
 
 def find_properties(
@@ -553,23 +522,39 @@ def find_properties(
     starts: I8,
     lengths: I4,
     names: tuple[bytes, ...],
-    value_at: I8,
-    value_length: I4,
+    found_at: I8,
+    found_length: I4,
 ) -> None:
     """Find the values of a few properties, all in one pass.
 
     Args:
-        value_at: (k, n) out: where the value of each of the k names begins.
-        value_length: (k, n) out: its length, -1 where a row has none.
+        names: k of them, at most 8.
+        found_at: (k, n) out: where the value of each begins.
+        found_length: (k, n) out: its length, -1 where a row has none.
     """
-    value_at[:] = 0
-    value_length[:] = -1
     row, begin, mark, end = _split_pairs(buffer, starts, lengths)
+    _find(buffer, row, begin, mark, end, names, found_at, found_length)
+
+
+def _find(
+    buffer: U1,
+    row: I8,
+    begin: I8,
+    mark: I8,
+    end: I8,
+    names: tuple[bytes, ...],
+    found_at: I8,
+    found_length: I4,
+) -> None:
+    found_at[:] = 0
+    found_length[:] = -1
     for k, name in enumerate(names):
-        hits = _spans_of(buffer, begin, mark - begin, name)
+        candidates = np.flatnonzero(mark - begin == len(name))
+        windows = buffer[begin[candidates, None] + np.arange(len(name))]
+        hits = candidates[(windows == np.frombuffer(name, np.uint8)).all(axis=1)]
         # Assignment keeps the last of several hits in a row, which is the one that counts.
-        value_at[k, row[hits]] = mark[hits] + 1
-        value_length[k, row[hits]] = end[hits] - mark[hits] - 1
+        found_at[k, row[hits]] = mark[hits] + 1
+        found_length[k, row[hits]] = end[hits] - mark[hits] - 1
 
 
 def split_spaces(

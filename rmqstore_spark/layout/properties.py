@@ -5,7 +5,6 @@ See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProper
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqstore_spark.layout.spans import I4, U1, Spans, string_array
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans, string_array
 
 __all__ = [
     "MAP_TYPE",
@@ -34,46 +33,48 @@ class Properties:
     """The properties of n records, taken apart.
 
     Attributes:
-        rows: (n + 1) int32, where each record's properties begin in the other two.
+        rows: (n + 1) int32, where each record's properties begin in the next two.
         names: one span per property.
         values: one span per property.
+        found: n values each of the properties that were looked for; length -1 for none.
     """
 
     rows: I4
     names: Spans
     values: Spans
+    found: dict[str, Spans]
 
     def to_maps(self) -> pa.MapArray:
         """The properties as Arrow maps; a record without any has an empty one."""
         names, values = string_array(self.names), string_array(self.values)
         return pa.MapArray.from_arrays(pa.array(self.rows), names, values)
 
-    def find(self, names: tuple[str, ...]) -> dict[str, Spans]:
-        """The values of a few properties, as `find_properties` gives them."""
-        return _find(
-            names, len(self.rows) - 1, self.values.buffer, kernel.active.pick_properties,
-            self.names.buffer, self.rows, self.names.starts, self.names.lengths,
-            self.values.starts, self.values.lengths,
-        )  # fmt: skip
 
-
-def split_properties(spans: Spans) -> Properties:
+def split_properties(spans: Spans, names: tuple[str, ...] = ()) -> Properties:
     """Take the properties of n records apart.
 
     A piece without a name or without a value is dropped; of a name given twice the last value
     counts.
+
+    Args:
+        names: at most 8 that are looked for.
     """
     # The shortest property takes three bytes and a separator; a length of -1 adds nothing here.
     room = (int(spans.lengths.sum(dtype=np.int64)) + len(spans)) // 4
     rows = np.empty(len(spans) + 1, np.int32)
     name_at, value_at = np.empty(room, np.int64), np.empty(room, np.int64)
     name_length, value_length = np.empty(room, np.int32), np.empty(room, np.int32)
+    at, length = _found_arrays(names, len(spans))
     n = kernel.active.properties(
         spans.buffer, spans.starts, spans.lengths, rows, name_at, name_length, value_at,
-        value_length,
+        value_length, _encoded(names), at, length,
     )  # fmt: skip
-    names = Spans(spans.buffer, name_at[:n], name_length[:n])
-    return Properties(rows, names, Spans(spans.buffer, value_at[:n], value_length[:n]))
+    return Properties(
+        rows,
+        Spans(spans.buffer, name_at[:n], name_length[:n]),
+        Spans(spans.buffer, value_at[:n], value_length[:n]),
+        _by_name(names, spans.buffer, at, length),
+    )
 
 
 def decode_properties(spans: Spans) -> pa.MapArray:
@@ -83,18 +84,22 @@ def decode_properties(spans: Spans) -> pa.MapArray:
 
 def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:
     """The values of a few properties (at most 8), by name; length -1 where a row has none."""
-    return _find(
-        names, len(spans), spans.buffer, kernel.active.find_properties,
-        spans.buffer, spans.starts, spans.lengths,
-    )  # fmt: skip
+    at, length = _found_arrays(names, len(spans))
+    kernel.active.find_properties(
+        spans.buffer, spans.starts, spans.lengths, _encoded(names), at, length
+    )
+    return _by_name(names, spans.buffer, at, length)
 
 
-def _find(
-    names: tuple[str, ...], n: int, buffer: U1, find: Callable[..., None], *where: object
-) -> dict[str, Spans]:
-    shape = len(names), n
-    at, length = np.empty(shape, np.int64), np.empty(shape, np.int32)
-    find(*where, tuple(name.encode() for name in names), at, length)
+def _encoded(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(name.encode() for name in names)
+
+
+def _found_arrays(names: tuple[str, ...], n: int) -> tuple[I8, I4]:
+    return np.empty((len(names), n), np.int64), np.empty((len(names), n), np.int32)
+
+
+def _by_name(names: tuple[str, ...], buffer: U1, at: I8, length: I4) -> dict[str, Spans]:
     return {name: Spans(buffer, at[k], length[k]) for k, name in enumerate(names)}
 
 

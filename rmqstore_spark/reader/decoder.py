@@ -32,7 +32,7 @@ from rmqstore_spark.layout.record import (
     Records,
     check_crcs,
 )
-from rmqstore_spark.layout.spans import I4, I8, Spans, string_array, text_pool
+from rmqstore_spark.layout.spans import I4, I8, Spans, string_array
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.unpack import decompressed
 
@@ -53,7 +53,7 @@ class Decoder:
     def __init__(
         self, broker_name: str, options: ReadOptions, place: Callable[[int], tuple[str, int]]
     ) -> None:
-        self._broker = text_pool([broker_name])
+        self._broker = broker_name
         self._options = options
         self._place = place
         self.dropped = 0
@@ -122,8 +122,9 @@ class Decoder:
         expected_size: npt.NDArray[np.int32] | None,
         identity: Identity | None,
     ) -> list[tuple[npt.NDArray[np.bool_], str]]:
-        found = [(records.status == status, text) for status, text in STATUS_TEXT.items()]
-        sound = records.status == 0
+        sound, found = records.status == 0, []
+        if not sound.all():
+            found += [(records.status == status, text) for status, text in STATUS_TEXT.items()]
         found.append(
             (
                 sound & (records.physical_offset != expected_offset),

@@ -24,7 +24,7 @@ from rmqstore_spark.layout.record import (
     encode_blank,
     walk_records,
 )
-from rmqstore_spark.layout.spans import U1, text_pool
+from rmqstore_spark.layout.spans import U1
 from tests.support.golden import GOLDEN_NAMES, RecordReport, load_records
 from tests.support.records import log_files, record_batch, stored_bytes
 from tests.support.strategies import RECORDS
@@ -48,7 +48,7 @@ def decode_all(data: U1, base: int = 0, lead: int = 0) -> Records:
 
 
 def rows_of(records: Records, columns: Iterator[str] | list[str]) -> list[dict[str, object]]:
-    batch = build_batch(records, list(columns), broker=text_pool(["broker-a"]))
+    batch = build_batch(records, list(columns), broker="broker-a")
     batch.validate(full=True)
     rows: list[dict[str, object]] = batch.to_pylist()
     return rows
@@ -169,8 +169,8 @@ def outcome(module: object, data: U1, positions: np.ndarray, rooms: np.ndarray) 
         walk = walk_records(data, 0, len(data), 0)
         records = decode_records(data, positions, rooms)
         sound = records.take(np.flatnonzero(records.status == 0))
-        rows = build_batch(sound, list(COLUMNS), broker=text_pool(["b"]))
-        text = build_batch(sound, ["body"], broker=text_pool(["b"]), body_as_text=True)
+        rows = build_batch(sound, list(COLUMNS), broker="b")
+        text = build_batch(sound, ["body"], broker="b", body_as_text=True)
         return (
             walk.positions.tolist(), walk.stop, walk.at, records.longs.tolist(),
             records.ints.tolist(), sound.body_crc_mismatch().tolist(),
