@@ -35,7 +35,7 @@ lint: $(INSTALLED) ## Check style, types and layers
 
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speed and memory on stores made for it
-	@$(SPARK) -m benchmarks
+	@$(SPARK) -m benchmarks $(BENCH_ARGS)
 
 .PHONY: docs
 docs: $(INSTALLED) ## Write docs/options.md from the table of options

@@ -64,8 +64,7 @@ class RmqStoreReader(DataSourceReader):
 def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[Split]]:
     """Plan each store of a batch query."""
     with_queues = [of.store for of in opened if of.store.has_queues]
-    if len(with_queues) == len(opened):  # of the others only a walk over the log can tell
-        check_topics(options, with_queues)
+    check_topics(options, [of.store for of in opened])
     ranges = _ranges(options, list(chosen_queues(options, with_queues))) if with_queues else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
@@ -119,6 +118,10 @@ def _plan_queues(
     return plan(store, ranges, limits, by=options.plan_by)
 
 
+def _needs_queues(store: Store, option: str) -> None:
+    store.require_queues(option, f"Leave {option} out, to read the whole store")
+
+
 def _plan_scan(options: Options, store: Store) -> Sequence[Split]:
     """Plan the reading of a store that has nothing but its log."""
     from rmqstore_spark.reader.plan import plan_scan
@@ -126,8 +129,10 @@ def _plan_scan(options: Options, store: Store) -> Sequence[Split]:
     if options.plan_by == "queue":
         store.require_queues("planBy=queue")
     if not isinstance(options.starting, Earliest):
-        store.require_queues(options.starting_option)
+        _needs_queues(store, options.starting_option)
     if not isinstance(options.ending, Latest):
-        store.require_queues(options.ending_option)
+        _needs_queues(store, options.ending_option)
+    if options.max_records_per_partition is not None:
+        _needs_queues(store, "maxRecordsPerPartition")
     topics = options.topics if options.assign is None else tuple(options.assign)
     return plan_scan(store, None if topics is None else frozenset(topics))

@@ -138,8 +138,12 @@ def _expand(path: str) -> list[str]:
         )
     if not glob.has_magic(path):
         return [absolute]
+    if "::" in path:
+        raise OptionError(
+            f"{path}: a pattern cannot stand in a URL of several parts. Name each store."
+        )
     if local_path(path) is None:
-        return [path] if "::" in path else _expand_remote(path)
+        return _expand_remote(path)
     if os.path.exists(absolute):
         return [absolute]
     return _matches(path, [found for found in sorted(glob.glob(absolute)) if os.path.isdir(found)])
@@ -194,6 +198,8 @@ def wants_topic(options: Options, name: str) -> bool:
 def check_topics(options: Options, stores: Sequence[Store]) -> None:
     """Check that what `subscribe` and `assign` name is there.
 
+    A store without queues is asked by a walk over its log, which ends when all are found.
+
     Raises:
         TopicNotFoundError: a topic is in none of the stores, or has no such queue.
     """
@@ -201,12 +207,22 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     for store in stores:
         for topic in store.topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
+    named = {*(options.topics or ()), *(options.assign or ())}
+    without_queues = [store for store in stores if not store.has_queues]
+    in_logs: set[str] = set()
+    for store in without_queues:
+        if not named <= existing.keys() | in_logs:
+            in_logs |= _topics_in_log(store, named - existing.keys() - in_logs)
+    for name in in_logs:
+        existing.setdefault(name, set())
     where = some([str(store.path) for store in stores])
     for name in [*(options.topics or ()), *(options.assign or ())]:
         if name not in existing:
             raise TopicNotFoundError(
                 f"There is no topic {name!r} in {where}. There are: {some(sorted(existing))}."
             )
+    if without_queues:
+        return  # which queues their topics have only the reading tells
     for name, queue_ids in (options.assign or {}).items():
         missing = sorted(set(queue_ids) - existing[name])
         if missing:
@@ -214,3 +230,16 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
                 f"Topic {name!r} has no queue {some(map(str, missing))} in {where}. It has: "
                 f"{some(map(str, sorted(existing[name])))}."
             )
+
+
+def _topics_in_log(store: Store, wanted: set[str]) -> set[str]:
+    """The topics that a log's records name, as far as it takes to find all that are wanted."""
+    from rmqstore_spark.reader.options import ReadOptions
+
+    found: set[str] = set()
+    options = ReadOptions(columns=("topic",), check_crc=False, mode="DROPMALFORMED")
+    for batch in store.scan(options=options):
+        found.update(batch.column("topic").unique().to_pylist())
+        if wanted <= found:
+            break
+    return found

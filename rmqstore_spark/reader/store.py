@@ -349,8 +349,12 @@ class Store:
 
         return verify(self, progress=progress, **options)
 
-    def require_queues(self, purpose: str) -> None:
+    def require_queues(self, purpose: str, remedy: str = "") -> None:
         """Refuse what cannot be done without queues.
+
+        Args:
+            purpose: what needs them.
+            remedy: what to do, where reading the store in batch is not the answer.
 
         Raises:
             UnsupportedStoreError: the store has none; says why and what to do.
@@ -362,7 +366,8 @@ class Store:
             why = "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
         elif self.directory.batch_queues().queues:
             why = "it has only batch queues (RocketMQ 5), which this package does not read"
+        remedy = remedy or "Read the store in batch with planBy=commitlog"
         raise UnsupportedStoreError(
-            f"{purpose} needs the queues of {self.path}, but {why}. Read the store in batch with "
-            "planBy=commitlog, or let a broker rebuild its queues by starting on a copy of it."
+            f"{purpose} needs the queues of {self.path}, but {why}. {remedy}, or let a broker "
+            "rebuild its queues by starting on a copy of it."
         )

@@ -505,3 +505,27 @@ def test_damage(golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
     # The CRC is of the body: who does not ask for it reads on.
     topics = StructType([StructField("topic", StringType())])
     assert len(batch_rows(store, topics, **options)) == count
+
+
+def test_a_topic_that_a_log_without_queues_does_not_name(golden: Golden) -> None:
+    path = str(golden("unclean-nocq") / "store")
+    with pytest.raises(TopicNotFoundError, match=r"no topic 'TopicTset'.*TopicTest"):
+        batch_rows(path, subscribe="TopicTset")
+    with pytest.raises(TopicNotFoundError, match=r"no topic 'Nope'"):
+        batch_rows(path, assign='{"Nope":[77]}')
+    both = f"{path},{golden('live') / 'store'}"
+    with pytest.raises(TopicNotFoundError, match=r"no topic 'LiveTopik'.*LiveTopic"):
+        batch_rows(both, subscribe="LiveTopik")
+    assert batch_rows(both, subscribe="LiveTopic,TopicTest")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"startingTimestamp": "0"}, {"maxRecordsPerPartition": "10"}, {"endingTimestamp": "9"}],
+)
+def test_what_needs_queues_is_to_be_left_out_where_there_are_none(
+    golden: Golden, option: dict[str, str]
+) -> None:
+    (name,) = option
+    with pytest.raises(UnsupportedStoreError, match=rf"Leave {name} out"):
+        batch_rows(golden("unclean-nocq") / "store", **option)

@@ -20,12 +20,12 @@ from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
 from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES
-from tests.support.records import commitlog_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Golden = Callable[[str], Path]
+Locate = Callable[[str, str], tuple[str, list[str]]]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -44,35 +44,26 @@ def message(error: Exception) -> str:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["local", "zip"])
 @pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
-def test_every_golden_store_in_one_query(spark: SparkSession, plan_by: str, golden: Golden) -> None:
+def test_every_golden_store_in_one_query(
+    spark: SparkSession, plan_by: str, kind: str, golden: Golden, locate: Locate
+) -> None:
     names = [n for n in GOLDEN_NAMES if not (n == "unclean-nocq" and plan_by == "queue")]
-    folders = {
-        name: [str(folder) for folder in commitlog_folders(golden(name))]
-        for name in names
-        if len(commitlog_folders(golden(name))) > 1
-    }
+    places = {name: locate(kind, name) for name in names}
+    folders = {name: logs for name, (_, logs) in places.items() if logs}
     frame = reader(
-        spark, planBy=plan_by, includeSystemTopics=True, storePathCommitLog=json.dumps(folders)
-    ).load([str(golden(name) / "store") for name in names])
+        spark,
+        planBy=plan_by,
+        includeSystemTopics=True,
+        storePathCommitLog=json.dumps(folders),
+        brokerNames=",".join(names),
+    ).load([url for url, _ in places.values()])
     got = by_broker(rows_of(frame))
     assert set(got) == set(names)
     for name in names:
         expected = backed_rows(golden(name)) or sorted(log_rows(golden(name)), key=queue_key)
         assert got[name] == expected, name
-
-
-def test_archives_that_the_workers_can_see(
-    spark: SparkSession, golden: Golden, tmp_path: Path
-) -> None:
-    names = ["basic", "ipv6", "dledger"]
-    urls = [
-        f"zip://store::file://{shutil.make_archive(str(tmp_path / n), 'zip', golden(n), 'store')}"
-        for n in names
-    ]
-    frame = reader(spark, includeSystemTopics=True, brokerNames=",".join(names)).load(urls)
-    got = by_broker(rows_of(frame))
-    assert got == {name: expected_rows(golden(name)) for name in names}
 
 
 # ---- columns ------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore, keys_of
 from tests.support.expected import backed_rows
 from tests.support.golden import GOLDEN_NAMES
-from tests.support.records import commitlog_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,22 +89,26 @@ def growing(tmp_path: Path) -> GrowingStore:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", ["local", "zip"])
 def test_every_golden_store_in_one_stream(
-    spark: SparkSession, golden: Golden, tmp_path: Path, queries: Start
+    spark: SparkSession,
+    golden: Golden,
+    tmp_path: Path,
+    queries: Start,
+    kind: str,
+    locate: Callable[[str, str], tuple[str, list[str]]],
 ) -> None:
     names = [name for name in GOLDEN_NAMES if name != "unclean-nocq"]
-    folders = {
-        name: [str(folder) for folder in commitlog_folders(golden(name))]
-        for name in names
-        if len(commitlog_folders(golden(name))) > 1
-    }
+    places = {name: locate(kind, name) for name in names}
+    folders = {name: logs for name, (_, logs) in places.items() if logs}
     sink = Sink()
     frame = stream_of(
         spark,
-        json.dumps([str(golden(name) / "store") for name in names]),
+        json.dumps([url for url, _ in places.values()]),
         startingOffsets="earliest",
         includeSystemTopics=True,
         storePathCommitLog=json.dumps(folders),
+        brokerNames=",".join(names),
         maxOffsetsPerTrigger=8000,
     )
     progress = run(queries(writer(frame, tmp_path / "checkpoint", sink, availableNow=True)))
