@@ -524,7 +524,7 @@ def test_a_topic_that_a_log_without_queues_does_not_name(golden: Golden) -> None
     [{"startingTimestamp": "0"}, {"maxRecordsPerPartition": "10"}, {"endingTimestamp": "9"}],
 )
 def test_what_needs_queues_is_to_be_left_out_where_there_are_none(
-    golden: Golden, option: dict[str, str]
+    golden: Golden, option: dict[str, Any]
 ) -> None:
     (name,) = option
     with pytest.raises(UnsupportedStoreError, match=rf"Leave {name} out"):

@@ -78,7 +78,7 @@ def test_a_part_copy_of_a_closed_store_is_no_shorter_store(
         last.unlink()
     with Store.open(store_path) as store:
         with pytest.raises(
-            CorruptStoreError, match="past the end of the CommitLog|ends early|none can"
+            CorruptStoreError, match=r"past the end of the CommitLog|ends early|none can"
         ):
             rows(store)
         assert 0 < rows(store, DROP) < 60
