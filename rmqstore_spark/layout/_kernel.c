@@ -46,6 +46,7 @@ static inline uint64_t be64(const uint8_t *p)
 #include "_spans.h"
 #include "_hosts.h"
 #include "_properties.h"
+#include "_entries.h"
 #include "_text.h"
 
 static PyMethodDef METHODS[] = {
@@ -61,6 +62,7 @@ static PyMethodDef METHODS[] = {
     {"properties", properties, METH_VARARGS, "See plain.properties."},
     {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
     {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
+    {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
     {NULL, NULL, 0, NULL},

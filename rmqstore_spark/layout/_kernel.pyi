@@ -10,5 +10,6 @@ from rmqstore_spark.layout.plain import pread_spans as pread_spans
 from rmqstore_spark.layout.plain import properties as properties
 from rmqstore_spark.layout.plain import repair_utf8 as repair_utf8
 from rmqstore_spark.layout.plain import spans_equal as spans_equal
+from rmqstore_spark.layout.plain import split_entries as split_entries
 from rmqstore_spark.layout.plain import split_spaces as split_spaces
 from rmqstore_spark.layout.plain import walk as walk

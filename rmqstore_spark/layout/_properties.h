@@ -98,133 +98,146 @@ static inline void note_wanted(Wanted *wanted, Py_ssize_t i, const Piece *piece,
         }
 }
 
-/* A row's names while its duplicates are sought: compared one by one while they are few,
- * by a hash table past that, so that a row made of thousands of names takes milliseconds, not
- * seconds. */
+/* The pairs of one row, as places and lengths within it. A name that was there before is sought
+ * one by one while they are few, by a hash table past that, so that a row made of thousands of
+ * names takes milliseconds, not seconds. */
+#define LONGEST 32767
+#define MOST_PAIRS 8192 /* the shortest takes three bytes and a separator */
 #define FEW 24
-#define SLOTS 32768 /* twice the pieces that 32,767 bytes can hold */
+#define SLOTS (2 * MOST_PAIRS)
 
 typedef struct {
-    const uint8_t *buffer;
-    int64_t *name_at;
-    int32_t *name_length;
-    Py_ssize_t first, count;
-    int hashed;
-    int32_t slots[SLOTS];
-} Names;
+    uint16_t name, name_length, value, value_length;
+} Pair;
 
-static uint32_t name_hash(const uint8_t *p, int32_t n)
+typedef struct {
+    const uint8_t *start;
+    int count, hashed;
+    Pair pairs[MOST_PAIRS];
+    int16_t slots[SLOTS];
+} Row;
+
+static inline int has_name(const Row *row, int k, const Piece *piece)
+{
+    return same_name(row->start + row->pairs[k].name, row->pairs[k].name_length, piece);
+}
+
+/* Where in the table a name stands, or is to stand. */
+static int slot_of(const Row *row, const Piece *piece)
 {
     uint32_t h = 2166136261u;
-    while (n--)
-        h = (h ^ *p++) * 16777619u;
-    return (h ^ (h >> 15)) & (SLOTS - 1);
-}
-
-static int is_known(const Names *names, Py_ssize_t k, const Piece *piece)
-{
-    return same_name(names->buffer + names->name_at[k], names->name_length[k], piece);
-}
-
-static uint32_t slot_of(const Names *names, const Piece *piece)
-{
-    uint32_t slot = name_hash(piece->name, piece->name_length);
-    while (names->slots[slot] >= 0 && !is_known(names, names->slots[slot] + names->first, piece))
+    for (int32_t i = 0; i < piece->name_length; i++)
+        h = (h ^ piece->name[i]) * 16777619u;
+    int slot = (int)((h ^ (h >> 15)) & (SLOTS - 1));
+    while (row->slots[slot] >= 0 && !has_name(row, row->slots[slot], piece))
         slot = (slot + 1) & (SLOTS - 1);
     return slot;
 }
 
-/* Where the piece's name stands already, or names->count where it is new. */
-static Py_ssize_t place_of(Names *names, const Piece *piece)
+/* Which pair has the piece's name; row->count where it is new. */
+static int place_of(Row *row, const Piece *piece)
 {
-    if (names->count - names->first < FEW) {
-        Py_ssize_t k = names->first;
-        while (k < names->count && !is_known(names, k, piece))
+    if (row->count < FEW) {
+        int k = 0;
+        while (k < row->count && !has_name(row, k, piece))
             k++;
         return k;
     }
-    if (!names->hashed) {
-        memset(names->slots, -1, sizeof names->slots);
-        for (Py_ssize_t k = names->first; k < names->count; k++) {
-            Piece known = {.name = names->buffer + names->name_at[k],
-                           .name_length = names->name_length[k]};
-            names->slots[slot_of(names, &known)] = (int32_t)(k - names->first);
+    if (!row->hashed) {
+        memset(row->slots, -1, sizeof row->slots);
+        for (int k = 0; k < row->count; k++) {
+            Piece known = {.name = row->start + row->pairs[k].name,
+                           .name_length = row->pairs[k].name_length};
+            row->slots[slot_of(row, &known)] = (int16_t)k;
         }
-        names->hashed = 1;
+        row->hashed = 1;
     }
-    uint32_t slot = slot_of(names, piece);
-    if (names->slots[slot] < 0) {
-        names->slots[slot] = (int32_t)(names->count - names->first);
-        return names->count;
+    int slot = slot_of(row, piece);
+    if (row->slots[slot] < 0) {
+        row->slots[slot] = (int16_t)row->count;
+        return row->count;
     }
-    return names->slots[slot] + names->first;
+    return row->slots[slot];
+}
+
+/* Of a name given twice the last value counts, in the place of the first. */
+static inline void add_pair(Row *row, const Piece *piece)
+{
+    int k = place_of(row, piece);
+    if (k == row->count)
+        row->count++;
+    row->pairs[k] = (Pair){.name = (uint16_t)(piece->name - row->start),
+                           .name_length = (uint16_t)piece->name_length,
+                           .value = (uint16_t)(piece->value - row->start),
+                           .value_length = (uint16_t)piece->value_length};
 }
 
 static PyObject *properties(PyObject *self, PyObject *args)
 {
-    PyObject *o[10], *found_names;
+    PyObject *o[10], *wanted_names;
     if (!PyArg_ParseTuple(args, "OOOOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6],
-                          &o[7], &PyTuple_Type, &found_names, &o[8], &o[9]))
+                          &o[7], &PyTuple_Type, &wanted_names, &o[8], &o[9]))
         return NULL;
     Views views = {.used = 0};
     TAKE(buffer, const uint8_t, o[0], 0)
     TAKE(starts, const int64_t, o[1], 0)
     TAKE(lengths, const int32_t, o[2], 0)
     TAKE(rows, int32_t, o[3], 1)
-    TAKE(name_at, int64_t, o[4], 1)
-    TAKE(name_length, int32_t, o[5], 1)
-    TAKE(value_at, int64_t, o[6], 1)
-    TAKE(value_length, int32_t, o[7], 1)
+    TAKE(name_offsets, int32_t, o[4], 1)
+    TAKE(names, uint8_t, o[5], 1)
+    TAKE(value_offsets, int32_t, o[6], 1)
+    TAKE(values, uint8_t, o[7], 1)
     TAKE(found_at, int64_t, o[8], 1)
     TAKE(found_length, int32_t, o[9], 1)
-    Py_ssize_t n = starts_n, k = PyTuple_GET_SIZE(found_names);
+    Py_ssize_t n = starts_n, k = PyTuple_GET_SIZE(wanted_names);
     REQUIRE(k <= MOST_NAMES && found_at_n == n * k && found_length_n == n * k, SMALL)
-    REQUIRE(lengths_n == n && rows_n == n + 1, SMALL)
-    REQUIRE(name_length_n == name_at_n && value_at_n == name_at_n && value_length_n == name_at_n, SMALL)
+    REQUIRE(lengths_n == n && rows_n == n + 1 && name_offsets_n == value_offsets_n, SMALL)
     REQUIRE(all_inside(starts, lengths, n, buffer_n), OUTSIDE)
-    for (Py_ssize_t i = 0; i < n; i++)
-        REQUIRE(lengths[i] <= 65535, "properties are longer than their length field can say")
+    int64_t total = 0, room = 1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        REQUIRE(lengths[i] <= LONGEST, "properties are longer than they can be")
+        total += lengths[i] > 0 ? lengths[i] : 0;
+        room += lengths[i] > 0 ? (lengths[i] + 1) / 4 : 0;
+    }
+    REQUIRE(total <= names_n && total <= values_n && total <= INT32_MAX, SMALL)
+    REQUIRE(room <= name_offsets_n, SMALL)
     Wanted wanted = {.n = n, .at = found_at, .length = found_length};
-    if (!take_names(found_names, &wanted)) {
+    if (!take_names(wanted_names, &wanted)) {
         release(&views);
         return NULL;
     }
-    Names names = {.buffer = buffer, .name_at = name_at, .name_length = name_length, .count = 0};
-    int full = 0;
+    Row row;
+    int32_t count = 0, name_end = 0, value_end = 0;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < n && !full; i++) {
-        rows[i] = (int32_t)names.count;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        rows[i] = count;
         none_found(&wanted, i);
         if (lengths[i] <= 0)
             continue;
-        names.first = names.count;
-        names.hashed = 0;
-        const uint8_t *at = buffer + starts[i], *end = at + lengths[i];
+        row.start = buffer + starts[i];
+        row.count = row.hashed = 0;
+        const uint8_t *at = row.start, *end = at + lengths[i];
         Piece piece;
         while (next_property(&at, end, buffer + buffer_n, &piece)) {
             note_wanted(&wanted, i, &piece, buffer);
-            if (names.count == name_at_n) {
-                full = 1;
-                break;
-            }
-            /* Of a name given twice the last value counts, in the place of the first. */
-            Py_ssize_t k = place_of(&names, &piece);
-            name_at[k] = piece.name - buffer;
-            name_length[k] = piece.name_length;
-            value_at[k] = piece.value - buffer;
-            value_length[k] = piece.value_length;
-            if (k == names.count)
-                names.count++;
+            add_pair(&row, &piece);
+        }
+        for (int p = 0; p < row.count; p++, count++) {
+            const Pair *pair = &row.pairs[p];
+            name_offsets[count] = name_end;
+            copy(names + name_end, row.start + pair->name, pair->name_length);
+            name_end += pair->name_length;
+            value_offsets[count] = value_end;
+            copy(values + value_end, row.start + pair->value, pair->value_length);
+            value_end += pair->value_length;
         }
     }
-    rows[n] = (int32_t)names.count;
+    rows[n] = count;
+    name_offsets[count] = name_end;
+    value_offsets[count] = value_end;
     Py_END_ALLOW_THREADS
     release(&views);
-    if (full) {
-        PyErr_SetString(PyExc_ValueError, SMALL);
-        return NULL;
-    }
-    return PyLong_FromSsize_t(names.count);
+    return PyLong_FromLong(count);
 }
 
 static PyObject *find_properties(PyObject *self, PyObject *args)

@@ -18,7 +18,6 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmqstore_spark.layout.properties import (
     MAP_TYPE,
-    Properties,
     find_properties,
     split_keys,
     split_properties,
@@ -130,13 +129,16 @@ class _Sources:
         self._wants_all_properties = "properties" in columns
 
     @cached_property
-    def properties(self) -> Properties:
+    def _split(self) -> tuple[pa.MapArray, dict[str, Spans]]:
         return split_properties(self.records.properties, self._named)
+
+    def properties(self) -> pa.MapArray:
+        return self._split[0]
 
     @cached_property
     def _found(self) -> dict[str, Spans]:
         if self._wants_all_properties:
-            return self.properties.found
+            return self._split[1]
         return find_properties(self.records.properties, self._named)
 
     def named(self, name: str) -> Spans:
@@ -191,7 +193,7 @@ _BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
     "tags": lambda s: string_array(s.named(PROPERTY_TAGS)),
     "keys": lambda s: split_keys(s.named(PROPERTY_KEYS)),
     "body": lambda s: binary_array(s.body),
-    "properties": lambda s: s.properties.to_maps(),
+    "properties": _Sources.properties,
     "bornTimestamp": lambda s: timestamp_array(s.records.born_timestamp),
     "bornHost": _Sources.born_host,
     "storeTimestamp": lambda s: timestamp_array(s.records.store_timestamp),

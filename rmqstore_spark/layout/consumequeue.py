@@ -9,24 +9,29 @@ nothing in it is authoritative, and a reader checks each entry against the recor
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .buffers import BytesLike, records_in
+from . import kernel
+from .buffers import BytesLike, octets, records_in
+from .spans import I4, I8
 
 __all__ = [
     "ENTRY_DTYPE",
     "ENTRY_SIZE",
     "FILLER_SIZE",
-    "all_live",
+    "EntryColumns",
     "decode_entries",
     "encode_entries",
     "filler_entries",
     "is_filler",
     "live_mask",
     "live_prefix_length",
+    "split_entries",
     "unpack_entry",
     "written_mask",
 ]
@@ -44,6 +49,45 @@ Entries = npt.NDArray[np.void]
 def decode_entries(data: BytesLike) -> Entries:
     """A view of the whole entries in `data`; bytes of a part entry at its end are left out."""
     return records_in(data, ENTRY_DTYPE)
+
+
+@dataclass(frozen=True)
+class EntryColumns:
+    """n entries, a column each.
+
+    Attributes:
+        offsets: n physical offsets.
+        sizes: n record sizes, bytes.
+        codes: n tagsCodes.
+    """
+
+    offsets: I8
+    sizes: I4
+    codes: I8
+
+    @classmethod
+    def joined(cls, parts: Sequence[EntryColumns]) -> EntryColumns:
+        """The entries of several, at least one, one behind the other."""
+        return cls(
+            np.concatenate([part.offsets for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
+            np.concatenate([part.codes for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> EntryColumns:
+        return EntryColumns(self.offsets[rows], self.sizes[rows], self.codes[rows])
+
+
+def split_entries(data: BytesLike) -> tuple[EntryColumns, bool]:
+    """The columns of whole entries, and whether each stands for a message (`live_mask`)."""
+    raw = octets(data)
+    n = len(raw) // ENTRY_SIZE
+    columns = EntryColumns(np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64))
+    live = kernel.active.split_entries(raw, columns.offsets, columns.sizes, columns.codes)
+    return columns, live
 
 
 def unpack_entry(data: bytes) -> tuple[int, int, int]:
@@ -93,16 +137,6 @@ def written_mask(entries: Entries) -> npt.NDArray[np.bool_]:
 def live_mask(entries: Entries) -> npt.NDArray[np.bool_]:
     """Which entries stand for a message: neither unwritten nor a filler."""
     return written_mask(entries) & ~is_filler(entries)
-
-
-def all_live(entries: Entries) -> bool:
-    """Whether every entry stands for a message: what `live_mask` says, for less."""
-    if not len(entries):
-        return True
-    sizes = entries["size"].astype(np.int32)
-    if sizes.min() > 0 and sizes.max() < FILLER_SIZE:
-        return bool(entries["physicalOffset"].min() >= 0)
-    return bool(live_mask(entries).all())
 
 
 def live_prefix_length(entries: Entries) -> int:

@@ -45,6 +45,7 @@ __all__ = [
     "record_crc_differs",
     "repair_utf8",
     "spans_equal",
+    "split_entries",
     "split_spaces",
     "walk",
 ]
@@ -56,6 +57,9 @@ MIN_RECORD = 91
 STOP_FULL, STOP_MORE, STOP_BLANK, STOP_BAD = range(4)
 OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
 CHECK_BODY, CHECK_RECORD = 1, 2
+
+_ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_FILLER = 2_147_483_647
 
 _TRAILER = 20  # "__CRC32#", 0x01, ten digits with the least first, 0x02
 _TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
@@ -193,6 +197,23 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     spans = (body_at, body, topic_at, topic, properties_at, length)
     for field, values in enumerate(spans, start=7):
         ints[field, rows] = values[good]
+
+
+def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
+    """Take n ConsumeQueue entries apart.
+
+    Args:
+        data: n * 20 bytes, or more.
+        offsets, sizes, codes: n out: physicalOffset, size and tagsCode of each.
+
+    Returns:
+        Whether each of them stands for a message (see `consumequeue.live_mask`).
+    """
+    fields = _ENTRY.itemsize
+    entries = data[: len(offsets) * fields].view(_ENTRY)
+    offsets[:], sizes[:], codes[:] = entries["offset"], entries["size"], entries["code"]
+    filler = (sizes == _FILLER) & (offsets == 0) & (codes == 0)
+    return not bool(((offsets < 0) | (sizes <= 0) | filler).any())
 
 
 def record_crc_differs(

@@ -205,47 +205,49 @@ def properties(
     starts: I8,
     lengths: I4,
     rows: I4,
-    name_at: I8,
-    name_length: I4,
-    value_at: I8,
-    value_length: I4,
-    names: tuple[bytes, ...],
+    name_offsets: I4,
+    names: U1,
+    value_offsets: I4,
+    values: U1,
+    wanted: tuple[bytes, ...],
     found_at: I8,
     found_length: I4,
 ) -> int:
     """Take properties apart; of a name given twice the last value counts, at the first's place.
 
     Args:
-        rows: (n + 1) out: where each row's pairs begin in the four arrays that follow.
-        names, found_at, found_length: see `find_properties`.
+        lengths: at most 32,767 each.
+        rows: (n + 1) out: where each row's pairs begin among all m.
+        name_offsets, names: out, names one behind the other; with room for as many pairs and bytes
+            as there can be.
+        value_offsets, values: likewise.
+        wanted, found_at, found_length: see `find_properties`.
 
     Returns:
-        The number of pairs.
+        m, the number of pairs.
     """
     row, begin, mark, end = _split_pairs(buffer, starts, lengths)
     offsets = np.empty(len(row) + 1, np.int32)
     data = np.empty(int((mark - begin).sum()), np.uint8)
     gather(buffer, begin, (mark - begin).astype(np.int32), offsets, data)
-    all_names = pa.Array.from_buffers(
+    every_name = pa.Array.from_buffers(
         pa.binary(), len(row), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
-    codes = all_names.dictionary_encode().indices.to_numpy().astype(np.int64)
+    codes = every_name.dictionary_encode().indices.to_numpy().astype(np.int64)
     identity = row * (len(row) + 1) + codes
     _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
     last = np.empty(len(first), np.int64)
     last[inverse.ravel()] = np.arange(len(row))
     order = np.argsort(first)
-    count = len(first)
-    if count > len(name_at):
+    m = len(first)
+    if m >= len(name_offsets):
         raise ValueError("an output array is too small")
-    chosen = last[order]
-    name_at[:count] = begin[chosen]
-    name_length[:count] = (mark - begin)[chosen]
-    value_at[:count] = mark[chosen] + 1
-    value_length[:count] = (end - mark - 1)[chosen]
+    at, to, until = (places[last[order]] for places in (begin, mark, end))
+    gather(buffer, at, (to - at).astype(np.int32), name_offsets[: m + 1], names)
+    gather(buffer, to + 1, (until - to - 1).astype(np.int32), value_offsets[: m + 1], values)
     rows[:] = np.searchsorted(row[first[order]], np.arange(len(starts) + 1))
-    _find(buffer, row, begin, mark, end, names, found_at, found_length)
-    return count
+    _find(buffer, row, begin, mark, end, wanted, found_at, found_length)
+    return m
 
 
 def find_properties(

@@ -5,19 +5,16 @@ See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProper
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqstore_spark.layout.spans import I4, I8, U1, Spans, string_array
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans, checked_strings, string_array
 
 __all__ = [
     "MAP_TYPE",
-    "Properties",
     "decode_properties",
     "encode_properties",
     "find_properties",
@@ -28,58 +25,45 @@ __all__ = [
 MAP_TYPE = pa.map_(pa.string(), pa.string())
 
 
-@dataclass(frozen=True)
-class Properties:
-    """The properties of n records, taken apart.
-
-    Attributes:
-        rows: (n + 1) int32, where each record's properties begin in the next two.
-        names: one span per property.
-        values: one span per property.
-        found: n values each of the properties that were looked for; length -1 for none.
-    """
-
-    rows: I4
-    names: Spans
-    values: Spans
-    found: dict[str, Spans]
-
-    def to_maps(self) -> pa.MapArray:
-        """The properties as Arrow maps; a record without any has an empty one."""
-        names, values = string_array(self.names), string_array(self.values)
-        return pa.MapArray.from_arrays(pa.array(self.rows), names, values)
-
-
-def split_properties(spans: Spans, names: tuple[str, ...] = ()) -> Properties:
+def split_properties(
+    spans: Spans, wanted: tuple[str, ...] = ()
+) -> tuple[pa.MapArray, dict[str, Spans]]:
     """Take the properties of n records apart.
 
     A piece without a name or without a value is dropped; of a name given twice the last value
     counts.
 
     Args:
-        names: at most 8 that are looked for.
+        spans: of at most 32,767 bytes each.
+        wanted: names of at most 8 properties that are looked for besides.
+
+    Returns:
+        The properties as maps, empty for a record without any; of those that are looked for the
+        values, as `find_properties` gives them.
     """
-    # The shortest property takes three bytes and a separator; a length of -1 adds nothing here.
-    room = (int(spans.lengths.sum(dtype=np.int64)) + len(spans)) // 4
-    rows = np.empty(len(spans) + 1, np.int32)
-    name_at, value_at = np.empty(room, np.int64), np.empty(room, np.int64)
-    name_length, value_length = np.empty(room, np.int32), np.empty(room, np.int32)
-    at, length = _found_arrays(names, len(spans))
-    n = kernel.active.properties(
-        spans.buffer, spans.starts, spans.lengths, rows, name_at, name_length, value_at,
-        value_length, _encoded(names), at, length,
+    n, total = len(spans), int(np.maximum(spans.lengths, 0).sum(dtype=np.int64))
+    room = (total + n) // 4 + 1  # the shortest property takes three bytes and a separator
+    rows = np.empty(n + 1, np.int32)
+    name_ends, value_ends = np.empty(room, np.int32), np.empty(room, np.int32)
+    names, values = pa.allocate_buffer(total), pa.allocate_buffer(total)
+    at, length = _found_arrays(wanted, n)
+    m = kernel.active.properties(
+        spans.buffer, spans.starts, spans.lengths, rows,
+        name_ends, np.frombuffer(names, np.uint8), value_ends, np.frombuffer(values, np.uint8),
+        _encoded(wanted), at, length,
     )  # fmt: skip
-    return Properties(
-        rows,
-        Spans(spans.buffer, name_at[:n], name_length[:n]),
-        Spans(spans.buffer, value_at[:n], value_length[:n]),
-        _by_name(names, spans.buffer, at, length),
-    )
+    texts = _texts(name_ends, names, m), _texts(value_ends, values, m)
+    maps = pa.MapArray.from_arrays(pa.array(rows), *texts)
+    return maps, _by_name(wanted, spans.buffer, at, length)
+
+
+def _texts(offsets: I4, data: pa.Buffer, n: int) -> pa.StringArray:
+    return checked_strings(offsets[: n + 1], data.slice(0, int(offsets[n])))
 
 
 def decode_properties(spans: Spans) -> pa.MapArray:
     """The properties of n records as Arrow maps, see `split_properties`."""
-    return split_properties(spans).to_maps()
+    return split_properties(spans)[0]
 
 
 def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:

@@ -14,7 +14,17 @@ import pyarrow as pa
 
 from rmqstore_spark.layout import kernel
 
-__all__ = ["I4", "I8", "U1", "Spans", "array_spans", "binary_array", "string_array", "text_pool"]
+__all__ = [
+    "I4",
+    "I8",
+    "U1",
+    "Spans",
+    "array_spans",
+    "binary_array",
+    "checked_strings",
+    "string_array",
+    "text_pool",
+]
 
 U1 = npt.NDArray[np.uint8]
 I4 = npt.NDArray[np.int32]
@@ -117,7 +127,15 @@ def string_array(spans: Spans) -> pa.StringArray:
     (As Java's `new String(bytes, UTF_8)` and Python's `decode("utf-8", "replace")` have it.)
     """
     validity, offsets, data = _gather(spans)
-    array = pa.Array.from_buffers(pa.string(), len(spans), [validity, pa.py_buffer(offsets), data])
+    return checked_strings(offsets, data, validity)
+
+
+def checked_strings(
+    offsets: npt.NDArray[np.int32], data: pa.Buffer, validity: pa.Buffer | None = None
+) -> pa.StringArray:
+    """A string array of its buffers, once what is no UTF-8 in them was replaced."""
+    n = len(offsets) - 1
+    array = pa.Array.from_buffers(pa.string(), n, [validity, pa.py_buffer(offsets), data])
     raw = np.frombuffer(data, np.uint8)
     if kernel.active.is_ascii(raw):
         return array
@@ -130,4 +148,4 @@ def string_array(spans: Spans) -> pa.StringArray:
     new_offsets = np.empty_like(offsets)
     used = kernel.active.repair_utf8(offsets, raw, new_offsets, np.frombuffer(repaired, np.uint8))
     buffers = [validity, pa.py_buffer(new_offsets), repaired.slice(0, used)]
-    return pa.Array.from_buffers(pa.string(), len(spans), buffers)
+    return pa.Array.from_buffers(pa.string(), n, buffers)

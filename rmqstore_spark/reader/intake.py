@@ -126,4 +126,5 @@ class _Space:
         parted = None
         if bodies is not None:
             parted = Spans(bodies, self._body_at, self._ints[8], settled=True)
-        return Records(self._rest, self._rest_at, self._longs, self._ints, parted, crc_checked=True)
+        rest = self._rest[: self._rest_tail]
+        return Records(rest, self._rest_at, self._longs, self._ints, parted, crc_checked=True)

@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.layout.consumequeue import EntryColumns
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.search import first_true
 from rmqstore_spark.reader.selection import Selection, TagFilter, unexpired, usable_entries
 from rmqstore_spark.reader.splits import LogSplit
@@ -51,13 +52,14 @@ class _Cursor:
             self._entries, self._slots = usable_entries(
                 self._queue, now.start, now.stop, self._options
             )
-            offsets = self._entries["physicalOffset"].astype(np.int64)
-            self._places = np.minimum.accumulate(offsets[::-1])[::-1]
+            self._places = self._entries.offsets
+            if (self._places[1:] < self._places[:-1]).any():
+                self._places = np.minimum.accumulate(self._places[::-1])[::-1]
             self._at = 0
             self._portion = min(2 * self._portion, self._most)
         return int(self._places[self._at]) if self._at < len(self._entries) else _NEVER
 
-    def take(self, end: int) -> Iterator[tuple[Entries, I8]]:
+    def take(self, end: int) -> Iterator[tuple[EntryColumns, I8]]:
         """Entries that lie before a physical offset, and their slots, in portions."""
         while self.next_place() < end:
             upto = int(np.searchsorted(self._places, end))
@@ -91,23 +93,26 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
     heads = np.array([cursor.next_place() for cursor in cursors], np.int64)
     window = options.batch_bytes
     while len(heads) and (at := int(heads.min())) != _NEVER:
-        found: list[tuple[int, Entries, I8]] = []
+        found: list[tuple[int, EntryColumns, I8]] = []
         looked_at = 0
         for number in np.flatnonzero(heads < at + window).tolist():
             for entries, slots in cursors[number].take(at + window):
                 looked_at += len(entries)
-                keep = tags.may_match(queues[number], entries) if tags else slice(None)
-                found.append((number, entries[keep], slots[keep]))
+                if tags is not None:
+                    keep = tags.may_match(queues[number], entries)
+                    entries, slots = entries[keep], slots[keep]
+                found.append((number, entries, slots))
             heads[number] = cursors[number].next_place()
         if looked_at < _ENOUGH:
             window *= 2
-        offsets = np.concatenate([e["physicalOffset"].astype(np.int64) for _, e, _ in found])
+        offsets = np.concatenate([e.offsets for _, e, _ in found])
+        numbers = np.array([number for number, _, _ in found], np.int32)
         order = np.argsort(offsets, kind="stable")
         if len(order):
             yield Selection(
                 offsets[order],
-                np.concatenate([e["size"].astype(np.int32) for _, e, _ in found])[order],
-                np.concatenate([np.full(len(s), n, np.int32) for n, _, s in found])[order],
+                np.concatenate([e.sizes for _, e, _ in found])[order],
+                np.repeat(numbers, [len(slots) for _, _, slots in found])[order],
                 np.concatenate([s for _, _, s in found])[order],
                 topics,
                 queue_ids,

@@ -18,9 +18,10 @@ from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
     FILLER_SIZE,
-    all_live,
+    EntryColumns,
     decode_entries,
     live_mask,
+    split_entries,
     unpack_entry,
     written_mask,
 )
@@ -137,10 +138,19 @@ class Queue:
             SegmentExpiredError: a file of the queue is gone.
             CorruptStoreError: the range reaches past the files' end.
         """
+        return decode_entries(self._read(start, end))
+
+    def _read(self, start: int, end: int) -> bytes:
         if end <= start:
-            return decode_entries(b"")
-        data = self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
-        return decode_entries(data)
+            return b""
+        return self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
+
+    def live_columns(self, start: int, end: int) -> EntryColumns:
+        """As `live_entries`, a column each."""
+        columns, live = split_entries(self._read(start, end))
+        if not live:
+            self.live_entries(start, end)
+        return columns
 
     def live_entries(self, start: int, end: int) -> Entries:
         """As `entries`, of which every one must stand for a message.
@@ -149,8 +159,9 @@ class Queue:
             CorruptStoreError: one does not.
         """
         found = self.entries(start, end)
-        if not all_live(found):
-            slot = start + int(np.argmin(live_mask(found)))
+        live = live_mask(found)
+        if not live.all():
+            slot = start + int(np.argmin(live))
             segment = self.segments.locate(slot * ENTRY_SIZE)
             raise CorruptStoreError(
                 f"the entry of offset {slot} of {self.topic}/{self.queue_id} is empty or damaged",

@@ -92,8 +92,8 @@ def _selections(
             keep = tags.may_match(queue, entries)
             entries, slots = entries[keep], slots[keep]
         yield Selection(
-            entries["physicalOffset"].astype(np.int64),
-            entries["size"].astype(np.int32),
+            entries.offsets,
+            entries.sizes,
             np.zeros(len(entries), np.int32),
             slots,
             topics,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, live_mask
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
 from rmqstore_spark.layout.consumequeue_ext import (
     UNIT_HEAD_DTYPE,
     ext_offset,
@@ -21,7 +21,7 @@ from rmqstore_spark.layout.consumequeue_ext import (
 from rmqstore_spark.layout.hashing import java_hash_code
 from rmqstore_spark.layout.spans import I8, Spans
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.splits import QueueRange
 
 __all__ = [
@@ -109,7 +109,9 @@ def unexpired(
     return replace(wanted, start=start)
 
 
-def usable_entries(queue: Queue, first: int, last: int, options: ReadOptions) -> tuple[Entries, I8]:
+def usable_entries(
+    queue: Queue, first: int, last: int, options: ReadOptions
+) -> tuple[EntryColumns, I8]:
     """Entries of a range of a queue, and their offsets, without those that stand for nothing.
 
     Raises:
@@ -126,11 +128,11 @@ def usable_entries(queue: Queue, first: int, last: int, options: ReadOptions) ->
                 for run in runs
                 if len(run)
             ]
-            nothing = queue.entries(first, first), slots[:0]
+            nothing = queue.live_columns(first, first), slots[:0]
             found, places = zip(nothing, *parts, strict=True)
-            return np.concatenate(found), np.concatenate(places)
+            return EntryColumns.joined(found), np.concatenate(places)
     if options.mode == "FAILFAST":
-        return queue.live_entries(first, last), slots
+        return queue.live_columns(first, last), slots
     entries = queue.entries(first, last)
     live = live_mask(entries)
     if not live.all():
@@ -138,7 +140,7 @@ def usable_entries(queue: Queue, first: int, last: int, options: ReadOptions) ->
             "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
             np.count_nonzero(~live), queue.topic, queue.queue_id, first,
         )  # fmt: skip
-    return entries[live], slots[live]
+    return split_entries(entries[live].tobytes())[0], slots[live]
 
 
 class TagFilter:
@@ -151,11 +153,11 @@ class TagFilter:
         hashes = java_hash_code(pa.array(sorted(tags), pa.string()))
         self._codes = hashes.astype(np.int64)
 
-    def may_match(self, queue: Queue, entries: Entries) -> npt.NDArray[np.bool_]:
+    def may_match(self, queue: Queue, entries: EntryColumns) -> npt.NDArray[np.bool_]:
         """Which of n entries can stand for a message with one of the tags."""
         if queue.topic == SCHEDULE_TOPIC:
             return np.ones(len(entries), np.bool_)  # the field holds a time there
-        codes = entries["tagsCode"].astype(np.int64)
+        codes = entries.codes
         passed = self._is_wanted(codes)
         addressed = np.flatnonzero(is_ext_address(codes))
         if len(addressed):

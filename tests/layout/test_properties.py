@@ -59,7 +59,7 @@ def test_any_bytes_decode_as_java_reads_them(rows: list[bytes], each_kernel: str
     spans = array_spans(pa.array(rows, pa.binary()))
     for found in (
         find_properties(spans, ("TAGS", "a")),
-        split_properties(spans, ("TAGS", "a")).found,
+        split_properties(spans, ("TAGS", "a"))[1],
     ):
         for name, values in found.items():
             assert string_array(values).to_pylist() == [
