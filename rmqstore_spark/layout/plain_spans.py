@@ -141,8 +141,11 @@ def format_hosts(buffer: U1, starts: I8, v6: U1, offsets: I4, data: U1) -> None:
         offsets[0] = 0
         return
     table = _addresses(buffer, starts, v6)
-    unique, inverse = np.unique(table, axis=0, return_inverse=True)
-    _write_strings([_host_text(row.tobytes()) for row in unique], inverse.ravel(), offsets, data)
+    width, n = table.shape[1], len(table)
+    rows = pa.Array.from_buffers(pa.binary(width), n, [None, pa.py_buffer(table)])
+    coded = rows.dictionary_encode()
+    texts = [_host_text(address) for address in coded.dictionary.to_pylist()]
+    _write_strings(texts, coded.indices.to_numpy().astype(np.int64), offsets, data)
 
 
 def format_msg_ids(buffer: U1, starts: I8, v6: U1, physical: I8, offsets: I4, data: U1) -> None:
@@ -178,8 +181,9 @@ def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8
     cuts = np.flatnonzero(buffer[index] == separator)
     row_ends = np.cumsum(lengths[rows], dtype=np.int64)
     row_starts = row_ends - lengths[rows]
-    begins = np.unique(np.concatenate([row_starts, cuts + 1]))
-    begins = begins[begins < len(index)]
+    opens = np.zeros(len(index) + 1, np.bool_)
+    opens[row_starts] = opens[cuts + 1] = True
+    begins = np.flatnonzero(opens[:-1])
     owner = np.searchsorted(row_ends, begins, side="right")
     next_cut = np.append(cuts, len(index))[np.searchsorted(cuts, begins)]
     ends = np.minimum(next_cut, row_ends[owner])
@@ -234,18 +238,17 @@ def properties(
         pa.binary(), len(row), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     codes = every_name.dictionary_encode().indices.to_numpy().astype(np.int64)
-    identity = row * (len(row) + 1) + codes
-    _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
-    last = np.empty(len(first), np.int64)
-    last[inverse.ravel()] = np.arange(len(row))
-    order = np.argsort(first)
-    m = len(first)
+    # Equal names of a row get the same number; numbers go by where they come first.
+    pairs = pa.array(row * (len(row) + 1) + codes).dictionary_encode()
+    m = len(pairs.dictionary)
     if m >= len(name_offsets):
         raise ValueError("an output array is too small")
-    at, to, until = (places[last[order]] for places in (begin, mark, end))
+    last = np.empty(m, np.int64)
+    last[pairs.indices.to_numpy()] = np.arange(len(row))
+    at, to, until = begin[last], mark[last], end[last]
     gather(buffer, at, (to - at).astype(np.int32), name_offsets[: m + 1], names)
     gather(buffer, to + 1, (until - to - 1).astype(np.int32), value_offsets[: m + 1], values)
-    rows[:] = np.searchsorted(row[first[order]], np.arange(len(starts) + 1))
+    rows[:] = np.searchsorted(row[last], np.arange(len(starts) + 1))
     _find(buffer, row, begin, mark, end, wanted, found_at, found_length)
     return m
 
