@@ -237,6 +237,7 @@ def test_a_scan_of_a_log_cut_at_every_byte_ends_at_a_record(
     tiny: Path, golden: Golden, each_kernel: None
 ) -> None:
     expected = expected_scan(golden("tiny"))
+    shutil.rmtree(tiny / "store" / "consumequeue")  # queues would tell that more is missing
     last = log_of(tiny)[-1]
     whole = last.read_bytes()
     start = int(last.name)
