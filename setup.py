@@ -105,6 +105,7 @@ setup(
         "isal>=1.5",
         "lz4>=4.3",
         "numpy>=1.26",
+        "prometheus-client>=0.20",
         "pyarrow>=18",
         "pyspark>=4.2,<5",
         "rich>=13",

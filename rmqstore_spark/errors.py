@@ -8,6 +8,7 @@
     ├── UnsupportedStoreError                  a store of a kind that this package cannot read
     ├── DataLossError                          messages that were asked for are gone
     │   └── SegmentExpiredError                a file was removed under the reader
+    ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
 
@@ -23,6 +24,7 @@ __all__ = [
     "OptionError",
     "RmqStoreError",
     "SegmentExpiredError",
+    "ServiceError",
     "StoreAccessError",
     "StoreNotFoundError",
     "TopicNotFoundError",
@@ -56,6 +58,10 @@ class UnsupportedStoreError(RmqStoreError):
 
 class DataLossError(RmqStoreError):
     """Messages that were asked for are no longer in the store."""
+
+
+class ServiceError(RmqStoreError, ConnectionError):
+    """A store process cannot be started or reached, or refuses what it is asked."""
 
 
 class _Located(RmqStoreError):

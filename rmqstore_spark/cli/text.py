@@ -9,35 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-import unicodedata
 from datetime import datetime
 from typing import Any, Final
+
+from rmqstore_spark.printable import escaped, is_printable
 
 __all__ = ["body_text", "escaped", "json_text", "shortened", "show_time"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-
-
-def escaped(text: str) -> str:
-    r"""The text with all that cannot be printed written as `\n`, `\x1b`, `\u202e`."""
-    if text.isprintable():
-        return text
-    return "".join(char if _is_safe(char) else _escape(char) for char in text)
-
-
-def _is_safe(char: str) -> bool:
-    # `isprintable` knows one space only.
-    return char.isprintable() or unicodedata.category(char) == "Zs"
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if char in _SHORT:
-        return _SHORT[char]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def shortened(text: str, most: int) -> str:
@@ -72,7 +51,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
         return text
     # Whatever may not be printed stands inside of a string, but for the line ends of `indent`.
     return "".join(
-        char if char == "\n" or _is_safe(char) else json.dumps(char)[1:-1] for char in text
+        char if char == "\n" or is_printable(char) else json.dumps(char)[1:-1] for char in text
     )
 
 
