@@ -8,6 +8,8 @@
     ├── UnsupportedStoreError                  a store of a kind that this package cannot read
     ├── DataLossError                          messages that were asked for are gone
     │   └── SegmentExpiredError                a file was removed under the reader
+    ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
+    ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
@@ -26,7 +28,9 @@ __all__ = [
     "SegmentExpiredError",
     "ServiceError",
     "StoreAccessError",
+    "StoreLockedError",
     "StoreNotFoundError",
+    "StoreWriteError",
     "TopicNotFoundError",
     "UnsupportedStoreError",
 ]
@@ -46,6 +50,14 @@ class StoreNotFoundError(RmqStoreError, FileNotFoundError):
 
 class StoreAccessError(RmqStoreError, PermissionError):
     """A file or folder of the store may not be read."""
+
+
+class StoreLockedError(RmqStoreError, BlockingIOError):
+    """Another process has the store open for writing."""
+
+
+class StoreWriteError(RmqStoreError, OSError):
+    """A file of the store could not be written, flushed or made."""
 
 
 class TopicNotFoundError(RmqStoreError, LookupError):
