@@ -15,6 +15,7 @@ from rmqstore_spark.datasource.positions import parse_assign, parse_offsets, par
 from rmqstore_spark.datasource.values import (
     parse_boolean,
     parse_bytes,
+    parse_choice,
     parse_duration_ms,
     parse_integer,
     parse_json_object,
@@ -62,16 +63,6 @@ class Option:
         if self.minimum is not None and value < self.minimum:
             raise ValueError(f"must be at least {self.minimum}")
         return value
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        for word in words:
-            if text.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"must be {' or '.join(words)}")
-
-    return parse
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -222,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsetsByTimestampStrategy",
         "`error` or `latest`",
-        _choice("error", "latest"),
+        parse_choice("error", "latest"),
         "error",
         BOTH,
         "What a starting time does on a queue without a message that late: fail, or start at its "
@@ -287,6 +278,7 @@ OPTIONS: tuple[Option, ...] = (
         "maxBytesPerTrigger",
         "size",
         parse_bytes,
+        parse_choice,
         None,
         STREAM,
         "At most about this many bytes of CommitLog in a micro-batch, shared out likewise.",
@@ -314,6 +306,7 @@ OPTIONS: tuple[Option, ...] = (
         "maxBytesPerPartition",
         "size",
         parse_bytes,
+        parse_choice,
         "256m",
         BOTH,
         "Split ranges that hold more bytes of CommitLog.",
@@ -340,7 +333,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "planBy",
         "`auto`, `queue` or `commitlog`",
-        _choice("auto", "queue", "commitlog"),
+        parse_choice("auto", "queue", "commitlog"),
         "auto",
         BATCH,
         "`queue`: a partition is a range of one queue. `commitlog`: a partition is a range of the "
@@ -368,7 +361,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "mode",
         "`FAILFAST` or `DROPMALFORMED`",
-        _choice("FAILFAST", "DROPMALFORMED"),
+        parse_choice("FAILFAST", "DROPMALFORMED"),
         "FAILFAST",
         BOTH,
         "What a damaged record does: fail the query, or be skipped, counted and logged.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from rmqstore_spark.reader.times import parse_timestamp_ms
@@ -15,6 +16,7 @@ from rmqstore_spark.reader.times import parse_timestamp_ms
 __all__ = [
     "parse_boolean",
     "parse_bytes",
+    "parse_choice",
     "parse_duration_ms",
     "parse_integer",
     "parse_json_object",
@@ -36,6 +38,18 @@ _DURATION_UNITS = {
 }
 _LONG_MAX = 2**63 - 1
 _ASCII_DIGITS = re.compile(r"-?[0-9]{1,20}")
+
+
+def parse_choice(*words: str) -> Callable[[str], str]:
+    """Make a parser that takes one of some words, in any case."""
+
+    def parse(text: str) -> str:
+        for word in words:
+            if text.strip().lower() == word.lower():
+                return word
+        raise ValueError(f"must be {' or '.join(words)}")
+
+    return parse
 
 
 def parse_boolean(text: str) -> bool:

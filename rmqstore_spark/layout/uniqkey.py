@@ -1,0 +1,107 @@
+"""UNIQ_KEY, the id that a producer gives a message: whole columns at a time.
+
+    address 4 or 16 | process id 2 | instance 4 | milliseconds of this month 4 | counter 2
+
+in upper-case hex: 32 characters, 56 with an IPv6 address. Upstream: `MessageClientIDSetter`, where
+the instance is the hash code of a class loader, a number that differs from process to process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["UniqKeys", "own_address"]
+
+_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_HEX_PAIRS: Final = np.stack([np.repeat(_HEX, 16), np.tile(_HEX, 16)], axis=1).reshape(-1)
+_PAIRS: Final = np.ascontiguousarray(_HEX_PAIRS).view(np.uint16)
+_TAIL_BYTES: Final = 6
+_COUNTER_BITS: Final = 16
+_ROUTES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses for documentation (RFC 5737, RFC 3849): no packet is ever sent to them."""
+
+
+def own_address() -> bytes | None:
+    """The address that this machine's packets carry, IPv4 before IPv6; None if it has none."""
+    for family, anywhere in _ROUTES:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((anywhere, 9))  # chooses a route; a datagram socket sends nothing
+                return socket.inet_pton(family, probe.getsockname()[0])
+        except OSError:
+            continue
+    return None
+
+
+class UniqKeys:
+    """Makes ids that no other process, and no other call, makes. Usable from several threads.
+
+    Forked processes (Spark's workers are) do not share one: each makes its own.
+
+    Args:
+        address: 4 or 16 bytes; this machine's where left out, and as RocketMQ does it four bytes
+            of the clock where it has none.
+        process_id: of which the low 16 bits are used.
+        instance: 4 bytes; random ones where left out.
+        clock: milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        address: bytes | None = None,
+        process_id: int | None = None,
+        instance: bytes | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = 0
+        host = address or own_address() or struct.pack(">q", clock())[4:]
+        process = os.getpid() if process_id is None else process_id
+        head = host + (process & 0xFFFF).to_bytes(2, "big") + (instance or os.urandom(4))
+        self._head = np.frombuffer(head.hex().upper().encode(), np.uint8)
+
+    def take(self, count: int) -> pa.StringArray:
+        """Make `count` ids, ascending.
+
+        The counter starts at 0 in each millisecond and carries into the next one, so that ids
+        stay apart however fast they are made. (RocketMQ's runs on, and wraps.)
+        """
+        width = len(self._head) + 2 * _TAIL_BYTES
+        data = np.empty((count, width), np.uint8)
+        data[:, : len(self._head)] = self._head
+        serial = self._serials(count).astype(">u8").view(np.uint8).reshape(count, 8)
+        tail = _PAIRS[serial[:, 8 - _TAIL_BYTES :]]
+        data[:, len(self._head) :] = tail.view(np.uint8)
+        offsets = np.arange(count + 1, dtype=np.int32) * width
+        return pa.Array.from_buffers(
+            pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        )
+
+    def _serials(self, count: int) -> npt.NDArray[np.int64]:
+        """Milliseconds of this month and counter, as one 48-bit number each."""
+        now = self._clock()
+        since = (now - _month_begin(now)) & 0xFFFFFFFF
+        with self._lock:
+            first = since << _COUNTER_BITS
+            # Of a clock that stands or goes back, the ids go on; a new month begins anew.
+            if self._next > first and self._next - first < 1 << 40:
+                first = self._next
+            self._next = first + count
+        return np.arange(first, first + count, dtype=np.int64) & ((1 << 48) - 1)
+
+
+def _month_begin(now: int) -> int:
+    """Milliseconds at which the month of `now` began, on this machine's calendar."""
+    local = time.localtime(now // 1000)
+    return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
