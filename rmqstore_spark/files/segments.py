@@ -25,6 +25,7 @@ from rmqstore_spark.files.base import (
     UInt8Array,
     join,
 )
+from rmqstore_spark.files.own import GUARD_NAME
 from rmqstore_spark.files.spans import plan_runs
 
 __all__ = ["MAX_ENTRY", "Segment", "Segments", "segment_start"]
@@ -92,6 +93,8 @@ class Segments:
         found: dict[int, Segment] = {}
         for folder, listing in zip(self.folders, listings, strict=True):
             for info in listing:
+                if info.name.startswith(GUARD_NAME):
+                    continue
                 path = join(folder, info.name)
                 start = segment_start(info.name)
                 reason = _why_stray(info, start)

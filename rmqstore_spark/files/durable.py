@@ -1,0 +1,123 @@
+"""Writing files of the local disk such that a power cut leaves the old or the new, never half.
+
+The one seam through which the writer makes, flushes and removes small files. See docs/semantics.md
+and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import StoreWriteError
+
+__all__ = [
+    "FILE_MODE",
+    "FOLDER_MODE",
+    "explained",
+    "make_folder",
+    "remove_file",
+    "replace_file",
+    "sync_file",
+    "sync_folder",
+    "write_all",
+]
+
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+@contextmanager
+def explained(path: str, doing: str) -> Iterator[None]:
+    """Turn an `OSError` inside into a `StoreWriteError` that names the file.
+
+    Args:
+        path: of the file.
+        doing: what was tried, as in "could not be {doing}".
+    """
+    try:
+        yield
+    except StoreWriteError:
+        raise
+    except OSError as error:
+        text = f"{path} could not be {doing}: {error.strerror or error}. Look after the disk."
+        failure = StoreWriteError(text)
+        failure.errno = error.errno
+        raise failure from error
+
+
+def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int) -> None:
+    """Write all of `data` at an offset, however many calls that takes."""
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Put a file in place, durably: temporary name, flush, rename, flush of the folder.
+
+    Raises:
+        StoreWriteError: it could not be written; the old file is untouched.
+    """
+    temporary = f"{path}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with explained(path, "written"):
+        descriptor = os.open(temporary, flags, FILE_MODE)
+        try:
+            write_all(descriptor, data, 0)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    sync_folder(os.path.dirname(path))
+
+
+def remove_file(path: str) -> bool:
+    """Remove a file, durably; tells whether there was one."""
+    with explained(path, "removed"):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+    sync_folder(os.path.dirname(path))
+    return True
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it, each known to the one above on disk."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path.rstrip("/"))
+    make_folder(above)
+    with explained(path, "made"):
+        try:
+            os.mkdir(path, FOLDER_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+    sync_folder(above)
+
+
+def sync_folder(path: str) -> None:
+    """Bring the names in a folder to disk."""
+    with explained(path, "flushed"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_file(path: str) -> None:
+    """Bring the bytes of a file to disk."""
+    with explained(path, "flushed"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)

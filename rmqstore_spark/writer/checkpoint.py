@@ -1,0 +1,102 @@
+"""The checkpoint of a store that is written: up to which times its files are on disk.
+
+Rewritten in place, as a broker does it: its fields lie in one sector, so that a power cut leaves
+the old ones or the new ones. A store without it is recovered from the log's begin.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.durable import explained, replace_file, write_all
+from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
+
+__all__ = ["CheckpointKeeper"]
+
+
+class CheckpointKeeper:
+    """Holds a store's checkpoint and writes it. Thread-safe; no time ever goes back.
+
+    The times are storeTimestamps of published messages: `physic` of one that is flushed to the log
+    with all before it, `logics` of one whose queue entries are flushed with all before them,
+    `index` of the last message of the newest index file that is full and flushed.
+
+    Args:
+        store: the store directory.
+    """
+
+    def __init__(self, store: str) -> None:
+        self.path = os.path.join(store, "checkpoint")
+        self._lock = threading.Lock()
+        self._existed, self._value = _read(self.path)
+        self._written = self._value
+
+    @property
+    def value(self) -> Checkpoint:
+        """What is to be written next."""
+        return self._value
+
+    @property
+    def existed(self) -> bool:
+        """Whether the store had a readable checkpoint when this object was made."""
+        return self._existed
+
+    def advance(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
+        """Move times on, milliseconds; smaller ones than those held are passed over."""
+        with self._lock:
+            old = self._value
+            self._value = replace(
+                old,
+                physic_msg_timestamp=max(old.physic_msg_timestamp, physic),
+                logics_msg_timestamp=max(old.logics_msg_timestamp, logics),
+                index_msg_timestamp=max(old.index_msg_timestamp, index),
+            )
+
+    def reset(self, *, physic: int, logics: int, index: int) -> None:
+        """Set all times anew, as after a recovery that cut the log."""
+        with self._lock:
+            self._value = replace(
+                self._value,
+                physic_msg_timestamp=physic,
+                logics_msg_timestamp=logics,
+                index_msg_timestamp=index,
+            )
+
+    def write(self) -> None:
+        """Bring the times to disk, if any has moved.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        with self._lock:
+            value = self._value
+            if value == self._written and self._existed:
+                return
+            data = value.encode()
+            if self._existed:
+                _rewrite(self.path, data)
+            else:
+                replace_file(self.path, data)
+            self._written, self._existed = value, True
+
+
+def _read(path: str) -> tuple[bool, Checkpoint]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(CHECKPOINT_SIZE)
+        return len(data) == CHECKPOINT_SIZE, Checkpoint.decode(data, file=path)
+    except (FileNotFoundError, CorruptStoreError):
+        return False, Checkpoint()
+
+
+def _rewrite(path: str, data: bytes) -> None:
+    with explained(path, "written"):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            write_all(descriptor, data, 0)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
