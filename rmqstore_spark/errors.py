@@ -11,6 +11,7 @@
     ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
+    ├── BlockError (ValueError)                a block to be stored with an unacceptable record
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
 
@@ -20,6 +21,7 @@ Each text says what happened, in which file at which offset, and what to do.
 from __future__ import annotations
 
 __all__ = [
+    "BlockError",
     "CorruptRecordError",
     "CorruptStoreError",
     "DataLossError",
@@ -74,6 +76,31 @@ class DataLossError(RmqStoreError):
 
 class ServiceError(RmqStoreError, ConnectionError):
     """A store process cannot be started or reached, or refuses what it is asked."""
+
+
+class BlockError(RmqStoreError, ValueError):
+    """A block that was sent to be stored holds what is no acceptable record.
+
+    Args:
+        row: number of the first such record in the block.
+        at: the byte at which it starts.
+        status: RocketMQ's name for it: MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED.
+        cause: what is wrong, in one phrase.
+    """
+
+    def __init__(self, row: int, at: int, status: str, cause: str) -> None:
+        self.row = row
+        self.at = at
+        self.status = status
+        self.cause = cause
+        super().__init__(row, at, status, cause)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.status}: record {self.row} of the block, at byte {self.at}: {self.cause}. "
+            "Nothing of the block was stored; leave this record out, or mend it, and send the "
+            "others again."
+        )
 
 
 class _Located(RmqStoreError):

@@ -7,11 +7,11 @@ disk. The order of writes that makes a crash harmless is the writer's business.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from . import plain
 from .buffers import BytesLike, octets
 from .index import (
     ENTRY_DTYPE,
@@ -25,9 +25,57 @@ from .index import (
     slot_position,
 )
 
-__all__ = ["IndexFile"]
+__all__ = ["IndexFile", "link_entries"]
 
-_MAX_TIME_DIFF: Final = 2**31 - 1
+
+def link_entries(
+    header: IndexHeader,
+    slots: Slots,
+    room: int,
+    key_hash: npt.NDArray[np.int32],
+    phy_offset: npt.NDArray[np.int64],
+    store_timestamp: npt.NDArray[np.int64],
+) -> tuple[IndexEntries, IndexHeader]:
+    """Put keys into a file of which only the header and the slots are at hand, until it is full.
+
+    Args:
+        header: as it stands.
+        slots: int32, big-endian, one a slot; changed in place.
+        room: all entries that there is room for, entry 0 included.
+        key_hash: n, as `hashing.index_key_hash` gives it.
+        phy_offset: n, of the keys' records.
+        store_timestamp: n, of the keys' records, milliseconds.
+
+    Returns:
+        The new entries, whose numbers go on from `header.next_entry`: as many as there was room
+        for, the other keys belong into the next file. And the header that the file now has.
+    """
+    start = header.next_entry
+    count = max(min(len(key_hash), room - start), 0)
+    entries = np.empty(count, ENTRY_DTYPE)
+    if not count:
+        return entries, header
+    times = np.ascontiguousarray(store_timestamp[:count], np.int64)
+    offsets = np.ascontiguousarray(phy_offset[:count], np.int64)
+    fresh = plain.link_keys(
+        slots,
+        start,
+        np.ascontiguousarray(key_hash[:count], np.int32),
+        offsets,
+        times,
+        header.begin_timestamp,
+        entries.view(np.uint8),
+    )
+    begins = start == 1
+    return entries, replace(
+        header,
+        begin_timestamp=int(times[0]) if begins else header.begin_timestamp,
+        begin_phy_offset=int(offsets[0]) if begins else header.begin_phy_offset,
+        end_timestamp=int(times[-1]),
+        end_phy_offset=int(offsets[-1]),
+        hash_slot_count=header.hash_slot_count + fresh,
+        index_count=start + count,
+    )
 
 
 class IndexFile:
@@ -102,66 +150,10 @@ class IndexFile:
         Returns:
             How many keys went in; the others belong into the next file.
         """
+        room = len(self.entries)
         start = self.header.next_entry
-        count = min(len(key_hash), len(self.entries) - start)
-        if count <= 0:
-            return 0
-        key_hash, phy_offset = key_hash[:count], phy_offset[:count]
-        store_timestamp = store_timestamp[:count]
-        numbers = np.arange(start, start + count)
-        previous, fresh_slots = self._link(key_hash, numbers)
-
-        rows = self.entries[start : start + count]
-        rows["keyHash"] = key_hash
-        rows["phyOffset"] = phy_offset
-        rows["timeDiff"] = self._time_diff(store_timestamp)
-        rows["previous"] = previous
-        begins = start == 1
-        self.header = replace(
-            self.header,
-            begin_timestamp=int(store_timestamp[0]) if begins else self.header.begin_timestamp,
-            begin_phy_offset=int(phy_offset[0]) if begins else self.header.begin_phy_offset,
-            end_timestamp=int(store_timestamp[-1]),
-            end_phy_offset=int(phy_offset[-1]),
-            hash_slot_count=self.header.hash_slot_count + fresh_slots,
-            index_count=start + count,
+        entries, self.header = link_entries(
+            self.header, self.slots, room, key_hash, phy_offset, store_timestamp
         )
-        return count
-
-    def _link(
-        self, key_hash: npt.NDArray[np.int32], numbers: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], int]:
-        """Hangs new entries into their chains: slots are set, `previous` is returned.
-
-        Returns:
-            previous: for each entry.
-            fresh: how many slots were not in use before.
-        """
-        slot = key_hash % len(self.slots)
-        by_slot = np.argsort(slot, kind="stable")
-        sorted_slot, sorted_number = slot[by_slot], numbers[by_slot]
-        opens = np.ones(len(slot), np.bool_)
-        opens[1:] = sorted_slot[1:] != sorted_slot[:-1]
-        closes = np.roll(opens, -1)
-
-        held = self.slots[sorted_slot[opens]].astype(np.int64)
-        # a slot that leads past the newest entry is a crash's leftover, and counts as unused
-        held[(held < 0) | (held >= sorted_number[opens])] = 0
-        chained = np.empty_like(sorted_number)
-        chained[1:] = sorted_number[:-1]
-        chained[opens] = held
-        self.slots[sorted_slot[closes]] = sorted_number[closes]
-
-        previous = np.empty_like(chained)
-        previous[by_slot] = chained
-        return previous, int(np.count_nonzero(held == 0))
-
-    def _time_diff(self, store_timestamp: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Whole seconds since the file's begin, as the header stands at each key."""
-        begin = np.full(len(store_timestamp), self.header.begin_timestamp, np.int64)
-        if self.header.next_entry == 1:
-            # the first key is measured from the file before, and sets the begin for the others
-            begin[1:] = store_timestamp[0]
-        seconds = np.clip((store_timestamp - begin) // 1000, 0, _MAX_TIME_DIFF)
-        seconds[begin <= 0] = 0
-        return seconds
+        self.entries[start : start + len(entries)] = entries
+        return len(entries)
