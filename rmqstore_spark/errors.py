@@ -10,6 +10,7 @@
     │   └── SegmentExpiredError                a file was removed under the reader
     ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
+    ├── RefusedError                           a store refuses to stage or commit; RocketMQ's status
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── BlockError (ValueError)                a block to be stored with an unacceptable record
     └── CorruptStoreError (ValueError)         bytes that no broker writes
@@ -26,6 +27,7 @@ __all__ = [
     "CorruptStoreError",
     "DataLossError",
     "OptionError",
+    "RefusedError",
     "RmqStoreError",
     "SegmentExpiredError",
     "ServiceError",
@@ -72,6 +74,22 @@ class UnsupportedStoreError(RmqStoreError):
 
 class DataLossError(RmqStoreError):
     """Messages that were asked for are no longer in the store."""
+
+
+class RefusedError(RmqStoreError):
+    """A store refuses what it was asked to stage or to commit, and is as it was before.
+
+    Args:
+        text: what is refused, why, and what to do.
+        status: RocketMQ's word for it (a name of `PutStatus`).
+    """
+
+    def __init__(self, text: str, status: str) -> None:
+        self.status = status
+        super().__init__(text, status)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} ({self.status})"
 
 
 class ServiceError(RmqStoreError, ConnectionError):
