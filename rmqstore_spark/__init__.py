@@ -1,10 +1,11 @@
-"""A RocketMQ message store as a Spark source.
+"""A RocketMQ message store as a Spark source and sink.
 
     import rmqstore_spark
     rmqstore_spark.register(spark)
     spark.read.format("rmqstore").load("/data/rocketmq/store")
 
-`rmqstore_spark.reader.Store` reads the same without Spark.
+`rmqstore_spark.reader.Store` reads the same without Spark. `rmqstore_spark.embedded(path)` starts a
+process to write to.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import os
+
     from pyspark.sql import SparkSession
 
     from rmqstore_spark.datasource.source import RmqStoreDataSource
+    from rmqstore_spark.embedding import EmbeddedStore, Setting
 
-__all__ = ["RmqStoreDataSource", "__version__", "register"]
+__all__ = ["RmqStoreDataSource", "__version__", "embedded", "register"]
 
 __version__ = "0.1.0"
 
@@ -29,6 +33,35 @@ def register(spark: SparkSession) -> None:
     from rmqstore_spark.datasource.source import RmqStoreDataSource
 
     spark.dataSource.register(RmqStoreDataSource)
+
+
+def embedded(
+    path: str | os.PathLike[str],
+    *,
+    port: int = 0,
+    ready_seconds: float | None = None,
+    **settings: Setting,
+) -> EmbeddedStore:
+    """Start a store process that ends with this program.
+
+        with rmqstore_spark.embedded("/data/store") as endpoint:
+            rows.write.format("rmqstore").option("endpoint", endpoint).mode("append").save()
+
+    Args:
+        path: the store directory; made where there is none.
+        port: port on this machine's loopback address; 0 for any free one.
+        ready_seconds: how long it may take to come up.
+        settings: keys of the store's configuration (docs/configuration.md):
+            `embedded(path, flushDiskType="ASYNC_FLUSH")`.
+
+    Returns:
+        A context manager that gives the endpoint; outside of `with`, call `start` and `stop`.
+    """
+    from rmqstore_spark.embedding import READY_SECONDS, EmbeddedStore
+
+    return EmbeddedStore(
+        path, port=port, ready_seconds=ready_seconds or READY_SECONDS, settings=settings
+    )
 
 
 def __getattr__(name: str) -> object:

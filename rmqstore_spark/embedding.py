@@ -1,0 +1,200 @@
+"""A store process that lives as long as the program that started it: `rmqstore_spark.embedded`.
+
+For notebooks, scripts and tests. The process is `rmqstore serve` on a free port of this machine's
+loopback address. It ends with its `with` block, with the interpreter, and also when this process is
+killed: its standard input is a pipe whose other side only this process has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from rmqstore_spark.errors import ServiceError
+
+__all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
+
+Setting: TypeAlias = str | int | float | bool
+
+READY_SECONDS: Final = 120.0
+"""How long a store may take to come up, unless the caller says."""
+
+_STOP_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.02
+_SHOWN_LINES: Final = 20
+_SHOWN_BYTES: Final = 8 << 10
+
+
+class EmbeddedStore:
+    """A store process of this program.
+
+    As a context manager it gives the endpoint. Outside of `with`, use `start` and `stop`. After
+    `stop`, or after the process was killed, `start` begins again, on the same port.
+
+    Args:
+        path: the store directory; made where there is none.
+        port: port to listen on; 0 for any free one.
+        ready_seconds: how long it may take to come up. A store that was not closed is recovered
+            first, for about a second per GB.
+        settings: keys of the store's configuration (docs/configuration.md).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        port: int = 0,
+        ready_seconds: float = READY_SECONDS,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._port = port
+        self._ready_seconds = ready_seconds
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._endpoint = ""
+        self._output: Path | None = None
+        self._end: weakref.finalize[..., EmbeddedStore] | None = None
+
+    def __enter__(self) -> str:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"EmbeddedStore({self.path!r}, {self._endpoint or 'not started'})"
+
+    @property
+    def endpoint(self) -> str:
+        """Where the store is served, as the option `endpoint` takes it.
+
+        Raises:
+            ServiceError: it was not started.
+        """
+        if not self._endpoint:
+            raise ServiceError(f"The store {self.path} is not served: call start() first.")
+        return self._endpoint
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None where none runs."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """The last lines that the process printed: its log."""
+        if self._output is None:
+            return ""
+        with self._output.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN_BYTES))
+            lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+        return "\n".join(lines[-_SHOWN_LINES:])
+
+    def start(self) -> str:
+        """Start the process, wait until it serves, and give its endpoint.
+
+        Raises:
+            ServiceError: it did not come up; holds what it said.
+        """
+        if self.pid is not None:
+            return self.endpoint
+        self.stop()
+        folder = tempfile.TemporaryDirectory(prefix="rmqstore-")
+        ready, self._output = Path(folder.name, "ready.json"), Path(folder.name, "output")
+        with self._output.open("wb") as out:
+            process = subprocess.Popen(
+                self._command(ready),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for this program, which ends the store when it has ended its work.
+                start_new_session=True,
+            )
+        self._process = process
+        self._end = weakref.finalize(self, _stop, os.getpid(), process, folder)
+        try:
+            self._endpoint = self._wait(process, ready)
+        except BaseException:
+            self.stop()
+            raise
+        self._port = int(self._endpoint.rpartition(":")[2])
+        return self._endpoint
+
+    def stop(self) -> None:
+        """End the process as SIGTERM does: what was acknowledged is on disk, the store closed."""
+        if self._end is not None:
+            self._end()
+        self._process = self._end = self._output = None
+
+    def kill(self) -> None:
+        """End the process at once, as `kill -9` does; `start` then recovers the store."""
+        if self._process is not None:
+            self._process.kill()
+        self.stop()
+
+    def _command(self, ready: Path) -> list[str]:
+        settings = {name: _text(value) for name, value in self._settings.items()}
+        return [
+            *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
+            *("--store", self.path, "--host", "127.0.0.1", "--port", str(self._port)),
+            *("--ready-file", str(ready), "--until-stdin-ends"),
+            *(f"--set={name}={value}" for name, value in settings.items()),
+        ]
+
+    def _wait(self, process: subprocess.Popen[bytes], ready: Path) -> str:
+        deadline = time.monotonic() + self._ready_seconds
+        while time.monotonic() < deadline:
+            if ready.exists():
+                endpoint: str = json.loads(ready.read_text(encoding="utf-8"))["endpoint"]
+                return endpoint
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(_LOOK_SECONDS)
+                raise ServiceError(
+                    f"The store process for {self.path} ended with code {code} before it served. "
+                    f"It said: {self.output or 'nothing.'}"
+                )
+        raise ServiceError(
+            f"The store process for {self.path} did not serve within {self._ready_seconds:g} s: "
+            f"give it longer (ready_seconds). It said: {self.output or 'nothing.'}"
+        )
+
+
+def _text(value: Setting) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _stop(
+    owner: int, process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]
+) -> None:
+    """End a process and whatever it started; it may have ended already."""
+    if os.getpid() != owner:
+        return  # a fork of the program that started it
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # it is not reaped: the group is its own
+            process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    folder.cleanup()

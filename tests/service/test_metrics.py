@@ -1,0 +1,170 @@
+"""Metrics and health over HTTP, as Prometheus and supervisors ask for them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.service.monitoring import HEALTHY, Monitoring
+
+STATS: dict[str, Any] = {
+    "state": HEALTHY,
+    "uptimeSeconds": 12.5,
+    "putMessages": 1_000,
+    "putBytes": 250_000,
+    "commits": 3,
+    "stages": 2,
+    "stagedBytes": 4_096,
+    "commitLogMinOffset": 0,
+    "commitLogMaxOffset": 250_000,
+    "commitLogFlushedOffset": 200_000,
+    "dispatchBehindBytes": 512,
+    "diskUsedRatio": 0.42,
+    "putLatency": {"buckets": [[0.001, 7], [0.01, 9], ["+Inf", 10]], "sum": 0.5, "count": 10},
+    "flushLatency": {"buckets": [["+Inf", 0]], "sum": 0.0, "count": 0},
+    "queues": {"orders": {"0": [5, 30], "1": [0, 0]}, '%RETRY%a"\\\n': {"0": [0, 1]}},
+}
+
+
+class Figures:
+    """Figures that a test changes."""
+
+    def __init__(self) -> None:
+        self.now: Mapping[str, Any] = STATS
+        self.answering = threading.Event()
+        self.answering.set()
+
+    def __call__(self) -> Mapping[str, Any]:
+        assert self.answering.wait(60)
+        return self.now
+
+
+@pytest.fixture
+def figures() -> Figures:
+    return Figures()
+
+
+@pytest.fixture
+def monitoring(figures: Figures) -> Iterator[Monitoring]:
+    made = Monitoring(figures, "127.0.0.1", 0)
+    yield made
+    figures.answering.set()
+    made.close()
+
+
+def ask(
+    monitoring: Monitoring, path: str, *, method: str = "GET", accept: str = ""
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(monitoring.address, timeout=60)
+    try:
+        connection.request(method, path, headers={"Accept": accept})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_every_figure(monitoring: Monitoring) -> None:
+    status, text = ask(monitoring, "/metrics")
+    assert status == 200
+    found = samples(text)
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value("rmqstore_put_messages_total") == 1_000
+    assert value("rmqstore_put_bytes_total") == 250_000
+    assert value("rmqstore_commits_total") == 3
+    assert value("rmqstore_staged_bytes") == 4_096
+    assert value("rmqstore_stages") == 2
+    assert value("rmqstore_commitlog_max_offset") == 250_000
+    assert value("rmqstore_commitlog_flushed_offset") == 200_000
+    assert value("rmqstore_dispatch_behind_bytes") == 512
+    assert value("rmqstore_disk_used_ratio") == 0.42
+    assert value("rmqstore_put_latency_seconds_bucket", le="0.001") == 7
+    assert value("rmqstore_put_latency_seconds_bucket", le="+Inf") == 10
+    assert value("rmqstore_put_latency_seconds_sum") == 0.5
+    assert value("rmqstore_put_latency_seconds_count") == 10
+    assert value("rmqstore_flush_latency_seconds_count") == 0
+    assert value("rmqstore_queue_messages", topic="orders", queue="0") == 25
+    assert value("rmqstore_queue_max_offset", topic="orders", queue="0") == 30
+    assert value("rmqstore_queue_messages", topic='%RETRY%a"\\\n', queue="0") == 1
+    assert value("rmqstore_state", state=HEALTHY) == 1
+    assert value("process_resident_memory_bytes") > 0
+    # Every figure of the store is there under some name.
+    assert text.count("# TYPE rmqstore_") == len(STATS) + 1 + 1  # build, and two of the queues
+
+
+def test_newer_prometheus_reads_them_too(monitoring: Monitoring) -> None:
+    status, text = ask(monitoring, "/metrics", accept="application/openmetrics-text;version=1.0.0")
+    assert status == 200
+    families = parse_openmetrics(text)  # type: ignore[no-untyped-call]
+    names = {family.name for family in families}
+    assert {"rmqstore_put_messages", "rmqstore_put_latency_seconds"} <= names
+
+
+def test_figures_are_those_of_the_moment(monitoring: Monitoring, figures: Figures) -> None:
+    figures.now = {**STATS, "putMessages": 1_001}
+    found = samples(ask(monitoring, "/metrics")[1])
+    assert found["rmqstore_put_messages_total", frozenset()] == 1_001
+
+
+def test_health(monitoring: Monitoring, figures: Figures) -> None:
+    status, text = ask(monitoring, "/healthz")
+    assert (status, json.loads(text)) == (200, {"state": HEALTHY})
+    figures.now = {**STATS, "state": "CLOSING"}
+    status, text = ask(monitoring, "/healthz")
+    assert (status, json.loads(text)) == (503, {"state": "CLOSING"})
+
+
+def test_nothing_else_is_answered(monitoring: Monitoring) -> None:
+    assert ask(monitoring, "/")[0] == 404
+    assert ask(monitoring, "/../etc/passwd")[0] == 404
+    assert ask(monitoring, "/metrics", method="POST")[0] == 501
+    assert ask(monitoring, "/metrics?name[]=x")[0] == 200
+
+
+def test_requests_beyond_the_limit_are_refused_at_once(
+    monitoring: Monitoring, figures: Figures
+) -> None:
+    host, _, port = monitoring.address.rpartition(":")
+    held = [socket.create_connection((host, int(port)), 60) for _ in range(8)]
+    try:
+        with socket.create_connection((host, int(port)), 60) as one_more:
+            assert one_more.recv(1) == b""
+        held.pop().close()
+        # A place is free once its thread has seen that.
+        while True:
+            try:
+                assert ask(monitoring, "/healthz")[0] == 200
+                break
+            except (ConnectionError, http.client.BadStatusLine):
+                continue
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_a_port_in_use_is_said(monitoring: Monitoring, figures: Figures) -> None:
+    host, _, port = monitoring.address.rpartition(":")
+    with pytest.raises(ServiceError, match=rf"{port}: Address already in use\. Set metrics"):
+        Monitoring(figures, host, int(port))
