@@ -1,18 +1,21 @@
 """The JSON of a broker's configuration files, as fastjson writes it.
 
 It is JSON, but a key that was a number in Java stands without quotes: `{"offsetTable":{0:17}}`.
-See docs/format.md, "A store directory" and "Delayed messages".
+See docs/format.md, "A store directory" and "Delayed messages" (upstream: RemotingSerializable,
+which calls fastjson with its feature PrettyFormat).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
 
-__all__ = ["MAX_DEPTH", "MAX_LENGTH", "parse_fastjson"]
+__all__ = ["MAX_DEPTH", "MAX_LENGTH", "dump_fastjson", "parse_fastjson"]
 
 MAX_LENGTH: Final = 1 << 28
 """Characters of a text; a broker with a hundred thousand groups writes a tenth of it."""
@@ -43,6 +46,67 @@ def parse_fastjson(text: str, *, file: str = "") -> Any:
     if len(text) > MAX_LENGTH:
         raise CorruptStoreError(f"a JSON text of {len(text)} characters is too long", file=file)
     return _Parser(text, file).whole()
+
+
+def dump_fastjson(value: Any) -> str:
+    """A text as a broker writes it into its configuration files.
+
+    Args:
+        value: dict, list, str, int, float, bool or None. Keys are str, or int for those that stand
+            without quotes. What a key leads to None is left out, as fastjson does.
+
+    Raises:
+        TypeError: it is, or has in it, something else.
+        ValueError: a number that is not finite, or a lone surrogate in a text.
+    """
+    return "".join(_pieces(value, "\n"))
+
+
+def _pieces(value: Any, line: str) -> Iterable[str]:
+    """The text of a value, in pieces.
+
+    Args:
+        value: see `dump_fastjson`.
+        line: what begins a line at the value's depth.
+    """
+    if isinstance(value, dict):
+        yield "{"
+        kept = [(key, member) for key, member in value.items() if member is not None]
+        for n, (key, member) in enumerate(kept):
+            yield "," if n else ""
+            yield _key_text(key, line + "\t")
+            yield from _pieces(member, line + "\t")
+        yield line + "}" if kept else "}"
+    elif isinstance(value, (list, tuple)):
+        yield "["
+        for n, member in enumerate(value):
+            yield ("," if n else "") + line + "\t"
+            yield from _pieces(member, line + "\t")
+        yield line + "]" if value else "]"
+    else:
+        yield _scalar_text(value)
+
+
+def _key_text(key: Any, line: str) -> str:
+    """A key and its colon; fastjson gives a key that is a number no line of its own."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"{key}:"
+    if isinstance(key, str):
+        return f"{line}{_scalar_text(key)}:"
+    raise TypeError(f"a JSON key cannot be {type(key).__name__}")
+
+
+def _scalar_text(value: Any) -> str:
+    if isinstance(value, str):
+        value.encode()  # a lone surrogate would spoil the file
+        # Java counts U+2028 and U+2029 as ends of lines, so fastjson writes neither as it is.
+        text = json.dumps(value, ensure_ascii=False)
+        return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON has no number {value}")
+    if value is None or isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    raise TypeError(f"a JSON value cannot be {type(value).__name__}")
 
 
 class _Parser:

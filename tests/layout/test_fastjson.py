@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout import fastjson
-from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 from tests.support.golden import load_queues
 
 
@@ -175,3 +175,56 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
 def test_hostile_quotes_take_no_quadratic_time() -> None:
     with pytest.raises(CorruptStoreError):
         parse_fastjson('{"' + '\\"' * 2_000_000)
+
+
+@pytest.mark.parametrize("name", ["live", "ha-master", "delayed"])
+def test_a_brokers_config_files_are_written_as_the_broker_did(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    for path in (golden(name) / "store/config").glob("*.json*"):
+        text = path.read_text("utf-8")
+        assert dump_fastjson(_numbered(parse_fastjson(text))) == text
+
+
+def _numbered(value: Any) -> Any:
+    """The same with numbers for keys that are numbers in Java."""
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if key.isdigit() else key: _numbered(v) for key, v in value.items()}
+
+
+JSON_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+JSON_VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), JSON_TEXTS,
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(JSON_TEXTS, inner.filter(lambda value: value is not None), max_size=4),
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(JSON_VALUES)
+def test_what_is_written_is_read_again(value: Any) -> None:
+    assert parse_fastjson(dump_fastjson(value)) == value
+
+
+def test_lists_numbers_as_keys_and_nothing() -> None:
+    assert dump_fastjson({"a": [1, "b"], "c": [], "d": {}, "e": None, "f": {0: 17, 1: 2}}) == (
+        '{\n\t"a":[\n\t\t1,\n\t\t"b"\n\t],\n\t"c":[],\n\t"d":{},\n\t"f":{0:17,1:2\n\t}\n}'
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\ud800", {"a": [float("inf")]}])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"JSON has no number|surrogates not allowed"):
+        dump_fastjson(value)
+
+
+@pytest.mark.parametrize("value", [b"", {1.5: 1}, {True: 1}, [object()]])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"a JSON (key|value) cannot be"):
+        dump_fastjson(value)
