@@ -36,7 +36,7 @@ from jobs.parquet_files import CODECS, FileFormat
 from jobs.progress import run_tasks
 from jobs.session import start_session
 from jobs.tally import Tally, describe_difference
-from rmqstore_spark.datasource.option_table import STREAM
+from rmqstore_spark.datasource.option import STREAM
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.datasource.values import parse_bytes, parse_paths

@@ -25,7 +25,7 @@ from jobs.columns import SCHEMA_HELP, columns_to_read
 from jobs.failures import run_job
 from jobs.parquet_files import CODECS
 from jobs.session import start_session
-from rmqstore_spark.datasource.option_table import BATCH
+from rmqstore_spark.datasource.option import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

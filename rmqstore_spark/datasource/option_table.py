@@ -1,4 +1,4 @@
-"""The options of `format("rmqstore")`: the one place that names them.
+"""The options of reading with `format("rmqstore")`: the one place that names them.
 
 `options.py` reads values by this table, and `docs/options.md` is generated from it.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM, Option, OptionTable
 from rmqstore_spark.datasource.positions import parse_assign, parse_offsets, parse_times
 from rmqstore_spark.datasource.values import (
     parse_boolean,
@@ -24,45 +22,7 @@ from rmqstore_spark.datasource.values import (
     parse_timestamp_ms,
 )
 
-__all__ = ["BATCH", "BOTH", "OPTIONS", "STREAM", "Option", "option_named"]
-
-BOTH = "batch and stream"
-BATCH = "batch only"
-STREAM = "stream only"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option.
-
-    Args:
-        name: as users write it; Spark's options know no case.
-        kind: what its value is, in a word or two.
-        parse: text -> value; raises ValueError with a phrase that follows the name.
-        default: as users would write it, None where there is none.
-        scope: the kind of query that it applies to.
-        doc: what it does, in Markdown.
-        default_doc: how the default is told where `default` alone does not say it.
-        minimum: the least number that makes sense.
-        aliases: other names for the same.
-    """
-
-    name: str
-    kind: str
-    parse: Callable[[str], Any]
-    default: str | None
-    scope: str
-    doc: str
-    default_doc: str = ""
-    minimum: int | None = None
-    aliases: tuple[str, ...] = ()
-
-    def read(self, text: str) -> Any:
-        """Parse a value and check its range."""
-        value = self.parse(text)
-        if self.minimum is not None and value < self.minimum:
-            raise ValueError(f"must be at least {self.minimum}")
-        return value
+__all__ = ["OPTIONS", "READING"]
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -366,9 +326,4 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-_BY_NAME = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
-
-
-def option_named(name: str) -> Option | None:
-    """Find an option by any of its names, in any case."""
-    return _BY_NAME.get(name.lower())
+READING = OptionTable(OPTIONS)

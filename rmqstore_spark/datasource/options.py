@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rmqstore_spark.datasource.option_table import BATCH, BOTH, OPTIONS, STREAM, option_named
+from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM
+from rmqstore_spark.datasource.option_table import OPTIONS, READING
 from rmqstore_spark.datasource.positions import (
     EARLIEST,
     LATEST,
@@ -18,6 +19,7 @@ from rmqstore_spark.datasource.positions import (
     Latest,
     Position,
 )
+from rmqstore_spark.datasource.sink.option_table import SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["Options", "check_options", "parse_options"]
@@ -67,12 +69,17 @@ class Options:
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Check all that can be told without knowing whether a query is batch or stream.
+    """Check all that can be told without knowing whether rows will be read or written.
 
     Raises:
         OptionError: an option is unknown, given twice under two names, or has a wrong value.
     """
-    _read_all(given)
+    known = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
+    writing = {name: text for name, text in known.items() if WRITING.named(name)}
+    reading = {name: text for name, text in known.items() if name not in writing}
+    READING.read(reading)
+    # `topic` is an option of both: which values are right depends on the direction.
+    WRITING.read({name: text for name, text in writing.items() if not READING.named(name)})
 
 
 def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
@@ -83,13 +90,15 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         streaming: whether a stream is being started.
 
     Raises:
-        OptionError: as `check_options`, and for contradictory or missing options.
+        OptionError: an option is unknown, given twice, wrong or missing, or two contradict
+            each other.
     """
-    values = _read_all(given)
+    for name in given:
+        if READING.named(name) is None and WRITING.named(name) is not None:
+            raise OptionError(f"Option {name} is for writing: leave it out when reading.")
+    values = READING.read(given)
     _check_scope(values, streaming)
-    for option in OPTIONS:
-        if option.default is not None and option.name not in values:
-            values[option.name] = option.read(option.default)
+    values = READING.with_defaults(values)
     if "path" not in values:
         raise OptionError(
             "Option path is missing: name a store directory, as in load('/data/store'). (A table "
@@ -159,37 +168,6 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         check_crc=values["checkCrc"],
         mode=values["mode"],
     )
-
-
-def _read_all(given: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    for name, text in given.items():
-        option = option_named(name)
-        if option is None:
-            raise OptionError(f"There is no option {name!r}. {_nearest(name)}")
-        if option.name in values:
-            raise OptionError(
-                f"Options {names[option.name]} and {name} are the same option: give one."
-            )
-        try:
-            values[option.name] = option.read(text)
-        except ValueError as error:
-            raise OptionError(f"Option {option.name} {error}, not {text!r}.") from None
-        names[option.name] = name
-    return values
-
-
-def _nearest(name: str) -> str:
-    import difflib
-
-    spelled = {
-        known.lower(): known for option in OPTIONS for known in (option.name, *option.aliases)
-    }
-    close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {spelled[close[0]]}?"
-    return f"The options are: {', '.join(option.name for option in OPTIONS)}."
 
 
 def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:

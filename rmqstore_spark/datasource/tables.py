@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType
 
-from rmqstore_spark.datasource.option_table import option_named
+from rmqstore_spark.datasource.option_table import READING
 
 __all__ = ["options_in", "query_options", "source_options", "with_options"]
 
@@ -72,7 +72,7 @@ def query_options(given: Mapping[str, str], schema: StructType) -> dict[str, str
 
 
 def _canonical(name: str) -> str:
-    option = option_named(name)
+    option = READING.named(name)
     return option.name if option else name.lower()
 
 

@@ -1,0 +1,119 @@
+"""What an option of `format("rmqstore")` is, and how options are read by a table of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["BATCH", "BOTH", "STREAM", "Option", "OptionTable"]
+
+BOTH: Final = "batch and stream"
+BATCH: Final = "batch only"
+STREAM: Final = "stream only"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Args:
+        name: as users write it; Spark's options know no case.
+        kind: what its value is, in a word or two.
+        parse: text -> value; raises ValueError with a phrase that follows the name.
+        default: as users would write it, None where there is none.
+        scope: the kind of query that it applies to.
+        doc: what it does, in Markdown.
+        default_doc: how the default is told where `default` alone does not say it.
+        minimum: the least number that makes sense.
+        aliases: other names for the same.
+    """
+
+    name: str
+    kind: str
+    parse: Callable[[str], Any]
+    default: str | None
+    scope: str
+    doc: str
+    default_doc: str = ""
+    minimum: int | None = None
+    aliases: tuple[str, ...] = ()
+
+    def read(self, text: str) -> Any:
+        """Parse a value and check its range."""
+        value = self.parse(text)
+        if self.minimum is not None and value < self.minimum:
+            raise ValueError(f"must be at least {self.minimum}")
+        return value
+
+
+@dataclass(frozen=True)
+class OptionTable:
+    """The options of one direction, reading or writing."""
+
+    options: tuple[Option, ...]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Option]:
+        return {
+            name.lower(): option
+            for option in self.options
+            for name in (option.name, *option.aliases)
+        }
+
+    def named(self, name: str) -> Option | None:
+        """Find an option by any of its names, in any case."""
+        return self._by_name.get(name.lower())
+
+    def read(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Read what the user set: values by the options' own names.
+
+        Args:
+            given: texts by name, in any case.
+
+        Raises:
+            OptionError: an option is unknown, given twice under two names, or has a wrong value.
+        """
+        values: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        for name, text in given.items():
+            option = self.named(name)
+            if option is None:
+                raise OptionError(f"There is no option {name!r}. {self.nearest(name)}")
+            if option.name in values:
+                raise OptionError(
+                    f"Options {names[option.name]} and {name} are the same option: give one."
+                )
+            try:
+                values[option.name] = option.read(text)
+            except OptionError as error:
+                raise OptionError(f"Option {option.name}: {error}") from None
+            except ValueError as error:
+                raise OptionError(f"Option {option.name} {error}, not {text!r}.") from None
+            names[option.name] = name
+        return values
+
+    def with_defaults(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Add what was not set and has a default."""
+        defaults = {
+            option.name: option.read(option.default)
+            for option in self.options
+            if option.default is not None and option.name not in values
+        }
+        return {**defaults, **values}
+
+    def nearest(self, name: str) -> str:
+        """Say what may have been meant by a name that is none."""
+        spelled = {
+            known.lower(): known
+            for option in self.options
+            for known in (option.name, *option.aliases)
+        }
+        close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
+        if close:
+            return f"Did you mean {spelled[close[0]]}?"
+        return f"The options are: {', '.join(option.name for option in self.options)}."

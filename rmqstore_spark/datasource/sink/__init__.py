@@ -1,0 +1,1 @@
+"""Writing: rows of Spark become records, and a store process puts them into its store."""

@@ -1,0 +1,238 @@
+"""The columns that a sink takes: found when a write is planned, and read in its tasks."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegralType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from rmqstore_spark.datasource.schema import COLUMN_TYPES
+from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["SINK_COLUMNS", "SinkColumn", "SinkColumns", "find_columns"]
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
+
+
+def _is_integer(kind: DataType) -> bool:
+    return isinstance(kind, IntegralType)
+
+
+def _is_texts(kind: DataType) -> bool:
+    return isinstance(kind, ArrayType) and _is_text(kind.elementType)
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and _is_text(kind.keyType) and _is_text(kind.valueType)
+
+
+@dataclass(frozen=True)
+class SinkColumn:
+    """A column that can be written.
+
+    Args:
+        name: as users write it; in any case.
+        kinds: the types that it can have, in words.
+        fits: whether a type is one of them.
+        doc: what it does, in Markdown.
+        preserved: it counts only with `preserve=true`, and is ignored otherwise.
+    """
+
+    name: str
+    kinds: str
+    fits: Callable[[DataType], bool]
+    doc: str
+    preserved: bool = False
+
+
+SINK_COLUMNS: Final[tuple[SinkColumn, ...]] = (
+    SinkColumn(
+        "body",
+        "binary or string",
+        lambda kind: isinstance(kind, BinaryType) or _is_text(kind),
+        "The message's body. Required, and never null; it may be empty.",
+    ),
+    SinkColumn(
+        "topic",
+        "string",
+        _is_text,
+        "The message's topic. Required unless the option `topic` is given; never null.",
+    ),
+    SinkColumn("tags", "string", _is_text, "Its tag (the property TAGS)."),
+    SinkColumn(
+        "keys",
+        "array<string> or string",
+        lambda kind: _is_texts(kind) or _is_text(kind),
+        "Its keys (the property KEYS): an array of them, none with a space in it, or a string with "
+        "spaces between them.",
+    ),
+    SinkColumn(
+        "properties",
+        "map<string,string>",
+        _is_text_map,
+        "Its other properties; those without a value (null) are left out. Where there are columns "
+        "`tags` and `keys`, these decide, and not what is called TAGS and KEYS in here. What "
+        "belongs to a delivery is left out (DELAY, REAL_TOPIC, REAL_QID, INNER_MULTI_*, TRAN_MSG, "
+        "\\_\\_CRC32#, WAIT), and UNIQ_KEY too unless `preserve` is on.",
+    ),
+    SinkColumn(
+        "queueId",
+        "integer",
+        _is_integer,
+        "Its queue, with `queueSelector=column`; ignored otherwise.",
+    ),
+    SinkColumn(
+        "shardingKey",
+        "string",
+        _is_text,
+        "What `queueSelector=hash` goes by; rows that share it share a queue. It is not stored.",
+    ),
+    SinkColumn("flag", "integer", _is_integer, "The producer's own flag, 0 where null."),
+    SinkColumn(
+        "bornTimestamp",
+        "timestamp or bigint",
+        lambda kind: isinstance(kind, TimestampType | LongType),
+        "When it was born, a bigint in milliseconds since 1970; now where null.",
+    ),
+    SinkColumn(
+        "bornHost",
+        "string",
+        _is_text,
+        "With `preserve`: where it was born, `ip:port` or `[ip]:port`; the executor where null.",
+        preserved=True,
+    ),
+    SinkColumn(
+        "reconsumeTimes",
+        "integer",
+        _is_integer,
+        "With `preserve`: how often it was consumed again, 0 where null.",
+        preserved=True,
+    ),
+    SinkColumn(
+        "uniqKey",
+        "string",
+        _is_text,
+        "With `preserve`: the id that its producer gave it. Where it is null, that of `properties` "
+        "counts, and a new one is made where there is none.",
+        preserved=True,
+    ),
+)
+
+_BY_NAME: Final = {column.name.lower(): column for column in SINK_COLUMNS}
+_IGNORED: Final = frozenset(name.lower() for name in COLUMN_TYPES) - _BY_NAME.keys()
+_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "body": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "queueId": pa.int64(),
+    "flag": pa.int64(),
+    "reconsumeTimes": pa.int64(),
+}
+
+
+@dataclass(frozen=True)
+class SinkColumns:
+    """Where in Spark's batches the columns stand that are written.
+
+    Args:
+        places: number of each column that counts, by its name.
+    """
+
+    places: Mapping[str, int]
+
+    def read(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Take the columns out of one of Spark's batches, each in one Arrow type.
+
+        Returns:
+            By name: body binary, properties a map, keys a string or a list of strings,
+            bornTimestamp int64 milliseconds, other numbers int64, all else string.
+        """
+        return {name: _as_written(name, batch.column(at)) for name, at in self.places.items()}
+
+
+def _as_written(name: str, column: pa.Array) -> pa.Array:
+    kind = column.type
+    if name == "bornTimestamp" and pa.types.is_timestamp(kind):
+        # Counted from 1970 in UTC, whatever the session's time zone is.
+        return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
+    if name == "bornTimestamp":
+        return column
+    if name == "keys" and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return column.cast(pa.list_(pa.string()))
+    wanted = _ARROW_TYPES.get(name, pa.string())
+    return column if kind == wanted else column.cast(wanted)
+
+
+def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
+    """Find the columns of a write in its schema.
+
+    Raises:
+        OptionError: there is a column that cannot be written, one is given twice or of a wrong
+            type, or one is missing.
+    """
+    places: dict[str, int] = {}
+    seen: set[str] = set()
+    for at, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name in seen:
+            raise OptionError(f"There are two columns called {field.name!r}: drop one.")
+        seen.add(name)
+        if name in _IGNORED:
+            continue
+        column = _BY_NAME.get(name)
+        if column is None:
+            raise OptionError(
+                f"Column {field.name!r} cannot be written: drop it, or put it into body or "
+                f"properties. {_right_ones()}"
+            )
+        if not _counts(column, options):
+            continue
+        if not column.fits(field.dataType):
+            raise OptionError(
+                f"Column {column.name} must be {column.kinds}, not "
+                f"{field.dataType.simpleString()}: cast it."
+            )
+        places[column.name] = at
+    _check_required(places, options)
+    return SinkColumns(places)
+
+
+def _counts(column: SinkColumn, options: SinkOptions) -> bool:
+    if column.name == "topic":
+        return options.topic is None
+    if column.name == "queueId":
+        return options.queue_selector == "column"
+    if column.name == "shardingKey":
+        return options.queue_selector != "roundrobin"
+    return options.preserve or not column.preserved
+
+
+def _check_required(places: Mapping[str, int], options: SinkOptions) -> None:
+    if "body" not in places:
+        raise OptionError(f"Column body is missing, the message's content. {_right_ones()}")
+    if "topic" not in places and options.topic is None:
+        raise OptionError(
+            "It is not said which topic to write to: give the option topic, or a column of that "
+            "name."
+        )
+    if "queueId" not in places and options.queue_selector == "column":
+        raise OptionError("queueSelector=column goes by the column queueId: there is none.")
+
+
+def _right_ones() -> str:
+    listed = ", ".join(f"{column.name} ({column.kinds})" for column in SINK_COLUMNS)
+    return f"The columns that can be written are: {listed}. Others that reading gives are ignored."

@@ -1,0 +1,120 @@
+"""From the texts that Spark hands over to the checked, typed options of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rmqstore_spark.datasource.connection import Connection
+from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.option_table import READING
+from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["SinkOptions", "Transaction", "parse_sink_options"]
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """What a batch write that may be run again is known by.
+
+    Args:
+        app_id: names the series.
+        version: of this write.
+    """
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of one write, checked against each other.
+
+    Args:
+        topic: of all rows; None where a column says it.
+        exactly_once: False means at least once.
+        max_in_flight, max_transaction: bytes.
+    """
+
+    connection: Connection
+    topic: str | None
+    exactly_once: bool
+    queue_selector: Literal["hash", "roundrobin", "column"]
+    preserve: bool
+    max_in_flight: int
+    max_transaction: int
+    atomic: bool
+    transaction: Transaction | None
+
+
+def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions:
+    """Read the options of a write.
+
+    Args:
+        given: what the user set, names in any case.
+        streaming: whether a stream is written.
+
+    Raises:
+        OptionError: an option is unknown, wrong or missing, or two contradict each other.
+    """
+    given = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
+    _check_direction(given)
+    values = WRITING.read(given)
+    if "endpoint" not in values:
+        raise OptionError(
+            "Option endpoint is missing: name the store process that writes, as in "
+            "option('endpoint', 'grpc://127.0.0.1:10920'). `rmqstore serve` starts one and prints "
+            "its endpoint; rmqstore_spark.embedded(path) starts one for the life of a script."
+        )
+    if streaming:
+        _check_stream(given)
+    if ("txnAppId" in values) != ("txnVersion" in values):
+        raise OptionError("Options txnAppId and txnVersion belong together: give both.")
+    values = WRITING.with_defaults(values)
+    exactly_once = values["deliveryGuarantee"] == "exactly-once"
+    transaction = None
+    if "txnAppId" in values:
+        transaction = Transaction(values["txnAppId"], values["txnVersion"])
+        if not exactly_once:
+            raise OptionError(
+                "Options txnAppId and deliveryGuarantee=at-least-once contradict each other: only "
+                "an exactly-once write can know that it was run before."
+            )
+    return SinkOptions(
+        connection=Connection.of(values),
+        topic=values.get("topic"),
+        exactly_once=exactly_once,
+        queue_selector=values["queueSelector"],
+        preserve=values["preserve"],
+        max_in_flight=values["maxInFlightBytes"],
+        max_transaction=values["maxTransactionBytes"],
+        atomic=values["atomic"],
+        transaction=transaction,
+    )
+
+
+def _check_direction(given: Mapping[str, str]) -> None:
+    for name in given:
+        if WRITING.named(name) is not None:
+            continue
+        option = READING.named(name)
+        if option is None:
+            continue
+        if option.name == "path":
+            raise OptionError(
+                "A store is written by its store process: give option('endpoint', ...) in place of "
+                "a path, and call save() or start() without one."
+            )
+        raise OptionError(f"Option {option.name} is for reading: leave it out when writing.")
+
+
+def _check_stream(given: Mapping[str, str]) -> None:
+    named = {option.name for name in given if (option := WRITING.named(name)) is not None}
+    for option in SINK_OPTIONS:
+        if option.scope == BATCH and option.name in named:
+            raise OptionError(
+                f"Option {option.name} is for batch writes: a stream's micro-batches are told "
+                "apart by its checkpoint, and each is committed whole. Remove it."
+            )
