@@ -162,6 +162,7 @@ class KeySearch:
     def __init__(self, store: Store, wanted: KeyWanted, options: ReadOptions) -> None:
         self._files = store.directory.files
         self._log = store.log
+        self._published_end = store.published_end
         self._wanted = KeyWanted(
             _texts(wanted.keys),
             None if wanted.topics is None else _texts(wanted.topics),
@@ -219,12 +220,15 @@ class KeySearch:
         """Where the log itself has wanted records, ascending."""
         found = [np.empty(0, np.int64)]
         # Bodies are checked where they are decoded, as they are for what the index names.
-        for item in walk_log(self._log, start, end, check_crc=False):
+        for item in walk_log(self._log, start, end, check_crc=False, is_damage=self._is_damage):
             if isinstance(item, Flaw):
                 report_flaw(self._log, item, end, self._options)
             else:
                 found.append(item.offsets[self._wanted.matches(item.records)])
         return np.concatenate(found)
+
+    def _is_damage(self, flaw: Flaw) -> bool:
+        return flaw.offset < self._published_end()
 
     def _read(self, offsets: I8) -> Iterator[Records]:
         """The records at some places, the last ones first."""

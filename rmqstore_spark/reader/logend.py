@@ -6,7 +6,8 @@ Three cases (docs/format.md, "Start, recovery"):
   entry is written after its record, so what the queues name is there.
 - A store whose broker was killed: the log is walked from where the checkpoint vouches for it. The
   first record that is not whole ends it, unless it lies before what is known as flushed: that is
-  damage, and the log goes on behind it.
+  damage, and the log goes on behind it. A block that was not published ends it too, unless the
+  checkpoint knows its time: it never covers one that is still to be published.
 - A DLedger log: up to the entry that is known as committed.
 """
 
@@ -139,7 +140,7 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
             start = segment.start
     newest = 0
     end = start
-    for item in walk_log(log, start, log.file_end):
+    for item in walk_log(log, start, log.file_end, is_damage=lambda f: _is_covered(f, flushed)):
         if isinstance(item, Flaw):
             if item.resumes is None or _past_flushed(log, item, newest, flushed):
                 return item.offset
@@ -150,13 +151,23 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
     return end
 
 
+def _is_covered(flaw: Flaw, flushed: int) -> bool:
+    return flaw.unpublished is not None and flaw.unpublished <= flushed
+
+
 def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
     """Whether a flaw lies past the message that the checkpoint knows as flushed.
 
     That message's own time is `flushed`. Where the record in question does not tell its own, it is
-    past that message only if one before it already is: several can have the same millisecond.
+    past that message if one before it already is, or if one before it is of that very time and the
+    next one behind it later: then nothing says that what is lost was flushed.
     """
+    if flaw.unpublished is not None:
+        return flaw.unpublished > flushed
     record = record_head(log, flaw.offset)
     if record is not None:
         return int(record.store_timestamp[0]) > flushed
+    behind = record_head(log, flaw.resumes) if flaw.resumes is not None else None
+    if newest == flushed and behind is not None:
+        return int(behind.store_timestamp[0]) > flushed
     return newest > flushed

@@ -49,6 +49,10 @@ class QueueSource(Protocol):
         """One past the newest record that queues vouch for; 0 where they cannot."""
         ...
 
+    def published_end(self) -> int:
+        """Below it, what looks like a block that is still to be published is damage."""
+        ...
+
     def refresh(self, *, topology: bool = True) -> None:
         """List the store's files again."""
         ...

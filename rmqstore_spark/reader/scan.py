@@ -39,7 +39,13 @@ def read_scan_split(
     """
     log = store.log
     decoder = Decoder(store.broker_name, options, log.place)
-    for item in walk_log(log, split.start, split.end, check_crc=options.check_crc):
+    for item in walk_log(
+        log,
+        split.start,
+        split.end,
+        check_crc=options.check_crc,
+        is_damage=lambda flaw: flaw.offset < store.published_end(),
+    ):
         if isinstance(item, Flaw) and item.resumes is None and item.offset < split.end:
             # Behind it is no whole record; but if a queue names one there, it is lost.
             named = min(store.named_end(), split.end)

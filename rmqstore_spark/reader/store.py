@@ -225,6 +225,11 @@ class Store:
         self.log_end()
         return 0 if self._killed or not self.has_queues else self.dispatched_end()
 
+    def published_end(self) -> int:
+        """Below it, what looks like a block that is still to be published is damage."""
+        end = self.log_end()
+        return end if self._killed else self.named_end()
+
     # ---- topics and queues ---------------------------------------------------------------------
 
     @property
@@ -305,7 +310,7 @@ class Store:
         """All records of the log, in physical order: prepared and rolled-back ones too.
 
         Needs no queues. While a broker writes the store it ends at the newest record that was
-        dispatched to a queue; else at the end of the intact log.
+        dispatched to a queue, where there are queues; else at the end of the intact log.
 
         Args:
             start: physical offset where a record begins; by default the log's first.
@@ -317,8 +322,10 @@ class Store:
 
     def scan_end(self) -> int:
         """Where `scan` ends."""
-        if self._dledger is None and self.is_being_written and self.has_queues:
-            return self.dispatched_end()
+        if self._dledger is None and self.is_being_written:
+            if self.has_queues:
+                return self.dispatched_end()
+            return intact_end(self.log, self.checkpoint)
         return self.log_end()
 
     def read_split(self, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:

@@ -1,19 +1,20 @@
 """A walk over the CommitLog itself, record by record in physical order, without the queues.
 
 Where a record fails, the walk says so, looks for the next one that is whole and goes on there: the
-caller decides whether that is damage or the end of the log.
+caller decides whether that is damage or the end of the log. A block that is not published yet ends
+the walk (docs/format.md, "A block that is not published yet").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.constants import BLANK_SIZE, BORNHOST_V6_FLAG
 from rmqstore_spark.layout.dledger import decode_entry_headers
 from rmqstore_spark.layout.plain import STOP_BAD, STOP_BLANK, STOP_MORE
 from rmqstore_spark.layout.record import (
@@ -32,6 +33,7 @@ __all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
 
 _CHUNK: Final = 2 << 20
 _FIRST_CHUNK: Final = 4 << 10
+_OWN_PLACE: Final = slice(28, 36)
 _MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
 
 
@@ -60,6 +62,8 @@ class Flaw:
         resumes: where the next whole record stands, or None: the log ends at `offset`.
         empty: there is nothing at all there (zeros), as behind the last record of a log.
         missing: no file holds the stretch up to `resumes`.
+        unpublished: storeTimestamp of the record there, which is whole but for a magic code of
+            zero: a writer has not published the block that it begins. None for anything else.
     """
 
     offset: int
@@ -67,10 +71,16 @@ class Flaw:
     resumes: int | None
     empty: bool = False
     missing: bool = False
+    unpublished: int | None = None
 
 
 def walk_log(
-    log: CommitLog, start: int, end: int, *, check_crc: bool = True
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    check_crc: bool = True,
+    is_damage: Callable[[Flaw], bool] | None = None,
 ) -> Iterator[Stretch | Flaw]:
     """Walk from one physical offset to another.
 
@@ -78,6 +88,8 @@ def walk_log(
         start: where a record (in a DLedger log: an entry) begins.
         end: records that begin at or past it are left out.
         check_crc: check the CRC of each body too.
+        is_damage: whether what looks like an unpublished block is known to have been published,
+            so that the walk goes on behind it; by default it ends there.
 
     Yields:
         Stretches of records, ascending, and the flaws between them. A flaw without a place to
@@ -109,11 +121,16 @@ def walk_log(
         if stretch is not None:
             yield stretch
         if flaw is not None:
+            if flaw.unpublished is not None:
+                if is_damage is None or not is_damage(flaw):
+                    yield flaw
+                    return
+                flaw = replace(flaw, cause="there is no whole record here (its magic code is 0)")
             room = _FIRST_CHUNK  # flaws may follow one another closely
             resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
             lead = _lead_at(segments, resumes)
             at = resumes - lead if resumes is not None else end
-            yield Flaw(flaw.offset, flaw.cause, at if resumes is not None else None, flaw.empty)
+            yield replace(flaw, resumes=at if resumes is not None else None)
             if resumes is None:
                 return
 
@@ -192,7 +209,22 @@ class _Step:
             return Flaw(offset, "a segment ends without a blank record", None)
         if not head.any():
             return Flaw(offset, "nothing is written here", None, empty=True)
+        if not self.segment.lead and (time := _unpublished_time(head, offset)) is not None:
+            cause = "a block begins here that was not published"
+            return Flaw(offset, cause, None, unpublished=time)
         return Flaw(offset, "there is no whole record here", None)
+
+
+def _unpublished_time(head: U1, offset: int) -> int | None:
+    """The storeTimestamp of a record that is hidden by a magic code of zero; None for others."""
+    if len(head) < MIN_RECORD_SIZE or head[4:8].any():
+        return None
+    size = int.from_bytes(head[:4].tobytes(), "big", signed=True)
+    own = int.from_bytes(head[_OWN_PLACE].tobytes(), "big", signed=True)
+    if not MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE or own != offset:
+        return None
+    time_at = 68 if int(head[39]) & BORNHOST_V6_FLAG else 56
+    return int.from_bytes(head[time_at : time_at + 8].tobytes(), "big", signed=True)
 
 
 def next_record(

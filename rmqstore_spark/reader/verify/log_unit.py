@@ -62,7 +62,9 @@ class _LogPass:
         """Check everything up to the unit's end, or until too much is damaged."""
         done = self._unit.start
         # A body that fails its CRC does not stop the walk: what follows is checked all the same.
-        for item in walk_log(self._log, self._unit.start, self._unit.end, check_crc=False):
+        # The unit ends before what is not published: what looks so in it is damage.
+        start, stop = self._unit.start, self._unit.end
+        for item in walk_log(self._log, start, stop, check_crc=False, is_damage=lambda _: True):
             if isinstance(item, Stretch):
                 self._check(item)
                 end = item.end
