@@ -1,0 +1,350 @@
+"""The ConsumeQueues of a store that is written.
+
+    consumequeue/{topic}/{queueId}/{20 digits}      files of one size, named by byte offset
+
+See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue). Rebuildable, never
+authoritative: entries are flushed at leisure, and after a crash recovery goes through the log from
+where the checkpoint vouches for them. The files are made at full length, and sparse.
+
+`append` and what changes queues belongs to one thread at a time; `flush`, `max_offset` and `ranges`
+may be called from any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    explained,
+    make_folder,
+    sync_file,
+    sync_folder,
+    write_all,
+)
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.segments import segment_start
+from rmqstore_spark.layout.constants import is_safe_folder_name
+from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
+from rmqstore_spark.reader.queue import Queue
+
+__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
+
+Entries = npt.NDArray[np.void]
+
+DEFAULT_FILE_SIZE = 300_000 * ENTRY_SIZE
+"""`mappedFileSizeConsumeQueue` of a broker that was not told otherwise."""
+
+_OPEN_FILES = 256
+_BLOCK = 1 << 20
+
+
+@dataclass
+class _State:
+    """What is known of one queue.
+
+    Attributes:
+        min_offset: first offset that the log still backs.
+        max_offset: one past the last entry.
+        begin: first slot that a file holds, -1 where there is no file yet.
+    """
+
+    min_offset: int
+    max_offset: int
+    begin: int
+
+
+class ConsumeQueues:
+    """All ConsumeQueues of a store.
+
+    Args:
+        store: the store directory.
+        file_size: bytes of a queue's file where the store has none yet; else theirs counts.
+        open_files: files kept open at most.
+    """
+
+    def __init__(
+        self, store: str, *, file_size: int = DEFAULT_FILE_SIZE, open_files: int = _OPEN_FILES
+    ) -> None:
+        self.folder = os.path.join(store, "consumequeue")
+        self.file_size = file_size
+        self._states: dict[tuple[str, int], _State] = {}
+        self._handles: HandleCache[int] = HandleCache(os.close, open_files)
+        self._lock = threading.Lock()
+        self._dirty: set[str] = set()
+        self._new_folders: set[str] = set()
+
+    # ---- what there is -------------------------------------------------------------------------
+
+    def load(self, queues: Iterable[Queue]) -> None:
+        """Take up the queues that a store has, each as far as its reader's `Queue` lets it count.
+
+        Raises:
+            StoreWriteError: their files are of several sizes.
+        """
+        sizes: Counter[int] = Counter()
+        for queue in queues:
+            sizes.update(segment.size for segment in queue.segments)
+            begin = queue.first_slot if len(queue.segments) else -1
+            state = _State(queue.min_offset, queue.max_offset, begin)
+            self._states[queue.topic, queue.queue_id] = state
+        if sizes:
+            self.file_size = max(sizes, key=lambda size: (sizes[size], size))
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that the queue's next entry gets; 0 for a queue that is not there."""
+        state = self._states.get((topic, queue_id))
+        return state.max_offset if state else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset that the log backed when the store was opened."""
+        state = self._states.get((topic, queue_id))
+        return state.min_offset if state else 0
+
+    def __contains__(self, route: tuple[str, int]) -> bool:
+        return route in self._states
+
+    def ranges(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Least and greatest offset of each queue, by topic and number."""
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for (topic, queue_id), state in list(self._states.items()):
+            found.setdefault(topic, {})[queue_id] = state.min_offset, state.max_offset
+        return found
+
+    # ---- writing -------------------------------------------------------------------------------
+
+    def append(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> None:
+        """Write entries of a queue, from an offset on. Doing it again with the same does no harm.
+
+        Slots between the queue's end (or the begin of its first file) and the first entry are
+        filled with what a broker fills them with; entries behind the last one are not touched, and
+        no longer count.
+
+        Args:
+            topic: a name that is safe as a folder's.
+            queue_id: not negative.
+            entries: k, ENTRY_DTYPE.
+            first_offset: queue offset of the first.
+
+        Raises:
+            StoreWriteError: they could not be written; `errno` says why.
+        """
+        if not len(entries):
+            return
+        with self._lock:
+            state = self._state(topic, queue_id, first_offset)
+            if first_offset > state.max_offset:
+                self._fill(topic, queue_id, state, first_offset)
+            self._write(topic, queue_id, entries.view(np.uint8), first_offset)
+            state.max_offset = first_offset + len(entries)
+
+    def reconcile(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> int:
+        """As `append`, but writes only what does not stand there already.
+
+        Returns:
+            How many of the entries did not.
+        """
+        held = self.read(topic, queue_id, first_offset, len(entries))
+        same = held == entries[: len(held)]
+        state = self._states.get((topic, queue_id))
+        if len(held) == len(entries) and state and first_offset <= state.max_offset and same.all():
+            state.max_offset = first_offset + len(entries)
+            return 0
+        self.append(topic, queue_id, entries, first_offset)
+        return len(entries) - int(np.count_nonzero(same))
+
+    def read(self, topic: str, queue_id: int, first_offset: int, count: int) -> Entries:
+        """What stands in some slots, up to the first file that is not there."""
+        parts = []
+        at, left = first_offset * ENTRY_SIZE, count * ENTRY_SIZE
+        while left > 0:
+            start, within = self._split(at)
+            try:
+                handle = self._open(self._path(topic, queue_id, start), make=False)
+            except FileNotFoundError:
+                break
+            part = os.pread(handle, min(left, self.file_size - within), within)
+            if not part:
+                break
+            parts.append(part)
+            at, left = at + len(part), left - len(part)
+        data = b"".join(parts)
+        return np.frombuffer(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE], ENTRY_DTYPE)
+
+    def flush(self) -> None:
+        """Bring all entries that were written before this call to disk, and their files' names.
+
+        Raises:
+            StoreWriteError: that failed; nothing may be taken as flushed then.
+        """
+        with self._lock:
+            paths, self._dirty = self._dirty, set()
+            folders, self._new_folders = self._new_folders, set()
+        try:
+            for path in sorted(paths):
+                _unless_gone(sync_file, path)
+            for folder in sorted(folders):
+                _unless_gone(sync_folder, folder)
+        except BaseException:
+            with self._lock:
+                self._dirty |= paths
+                self._new_folders |= folders
+            raise
+
+    def rewind(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let a queue end at an offset; what stands behind it goes with `trim`."""
+        self._states[topic, queue_id].max_offset = offset
+
+    def trim(self) -> int:
+        """Wipe what stands behind the ends of all queues, so that it never comes back.
+
+        Returns:
+            How many entries of messages that wiped out.
+        """
+        with self._lock:
+            return sum(self._trim(*route, state) for route, state in self._states.items())
+
+    def drop(self, topic: str) -> None:
+        """Remove a topic's queues with their files."""
+        with self._lock:
+            self._handles.close()
+            for route in [route for route in self._states if route[0] == topic]:
+                del self._states[route]
+            folder = os.path.join(self.folder, _checked(topic))
+            with explained(folder, "removed"), suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+            if os.path.isdir(self.folder):
+                sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Close all files, without flushing them."""
+        with self._lock:
+            self._handles.close()
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _state(self, topic: str, queue_id: int, first_offset: int) -> _State:
+        state = self._states.get((topic, queue_id))
+        if state is None:
+            self._make_folder(topic, queue_id)
+            state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
+        if state.begin < 0:
+            start, _ = self._split(first_offset * ENTRY_SIZE)
+            state.begin = state.max_offset = -(-start // ENTRY_SIZE)
+            state.min_offset = first_offset
+        return state
+
+    def _make_folder(self, topic: str, queue_id: int) -> None:
+        folder = os.path.dirname(self._path(topic, queue_id, 0))
+        if not os.path.isdir(folder):
+            make_folder(folder)
+
+    def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
+        at = state.max_offset
+        while at < first_offset:
+            count = min(first_offset - at, _BLOCK // ENTRY_SIZE)
+            fillers = np.frombuffer(filler_entries(count), np.uint8)
+            self._write(topic, queue_id, fillers, at)
+            at += count
+
+    def _write(
+        self, topic: str, queue_id: int, data: npt.NDArray[np.uint8], first_offset: int
+    ) -> None:
+        at = first_offset * ENTRY_SIZE
+        while len(data):
+            start, within = self._split(at)
+            path = self._path(topic, queue_id, start)
+            part = data[: self.file_size - within]
+            self._dirty.add(path)
+            with explained(path, "written"):
+                write_all(self._open(path, make=True), part, within)
+            data, at = data[len(part) :], at + len(part)
+
+    def _split(self, at: int) -> tuple[int, int]:
+        """The start of the file that holds a byte of the queue, and where in it that lies."""
+        return at // self.file_size * self.file_size, at % self.file_size
+
+    def _path(self, topic: str, queue_id: int, start: int) -> str:
+        return os.path.join(self.folder, _checked(topic), str(queue_id), f"{start:020}")
+
+    def _open(self, path: str, *, make: bool) -> int:
+        return self._handles.get(path, self._make if make else _open_existing)
+
+    def _make(self, path: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            if os.fstat(descriptor).st_size < self.file_size:
+                os.ftruncate(descriptor, self.file_size)
+                self._new_folders.add(os.path.dirname(path))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _trim(self, topic: str, queue_id: int, state: _State) -> int:
+        folder = os.path.dirname(self._path(topic, queue_id, 0))
+        if state.begin < 0:
+            return 0
+        end = state.max_offset * ENTRY_SIZE
+        wiped = 0
+        starts = [segment_start(name) for name in os.listdir(folder)]
+        for start in sorted(start for start in starts if start is not None):
+            if start + self.file_size <= end:
+                continue
+            path = os.path.join(folder, f"{start:020}")
+            wiped += self._wipe(path, max(0, end - start))
+            if start > end or (start == end and start > state.begin * ENTRY_SIZE):
+                self._handles.drop(path)
+                with explained(path, "removed"):
+                    os.unlink(path)
+                self._dirty.discard(path)
+                self._new_folders.add(folder)
+        return wiped
+
+    def _wipe(self, path: str, within: int) -> int:
+        """Zero a file from a byte on; tells how many entries that were written there."""
+        handle = self._open(path, make=True)
+        wiped = 0
+        with explained(path, "wiped"):
+            while data := os.pread(handle, _BLOCK // ENTRY_SIZE * ENTRY_SIZE, within):
+                raw = np.frombuffer(data, np.uint8)
+                if raw.any():
+                    whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
+                    wiped += int(np.count_nonzero(written_mask(whole)))
+                    write_all(handle, np.zeros_like(raw), within)
+                    self._dirty.add(path)
+                within += len(data)
+        return wiped
+
+
+def _checked(topic: str) -> str:
+    if not is_safe_folder_name(topic):
+        raise StoreWriteError(
+            f"topic {topic!r} cannot be the name of a folder: it has no queue on disk."
+        )
+    return topic
+
+
+def _open_existing(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _unless_gone(sync: Callable[[str], None], path: str) -> None:
+    """Flush a file or folder, but for one of a topic that was deleted in the meantime."""
+    try:
+        sync(path)
+    except StoreWriteError as error:
+        if error.errno != errno.ENOENT:
+            raise
