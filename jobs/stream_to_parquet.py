@@ -10,11 +10,9 @@ before it stopped, as its checkpoint says; each message is written once.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if not __package__:
     # spark-submit puts the script's folder on the path: its parent holds this package.
@@ -23,16 +21,16 @@ if not __package__:
 from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.columns import SCHEMA_HELP, columns_to_read
 from jobs.failures import run_job
+from jobs.following import follow
 from jobs.parquet_files import CODECS
 from jobs.session import start_session
 from rmqstore_spark.datasource.option import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["follow", "main", "parse_arguments", "start_query"]
+__all__ = ["main", "parse_arguments", "start_query"]
 
 AVAILABLE_NOW = "available-now"
 
@@ -82,36 +80,8 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     return writer.start(arguments.output)
 
 
-def follow(query: StreamingQuery) -> None:
-    """Print what each micro-batch did, until the query ends or is interrupted."""
-    printed = -1
-
-    def report() -> None:
-        nonlocal printed
-        for progress in query.recentProgress:
-            if progress.batchId > printed and progress.numInputRows:
-                print(_line(progress), flush=True)
-                printed = progress.batchId
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        while not query.awaitTermination(1):
-            report()
-        report()
-    except KeyboardInterrupt:
-        with contextlib.suppress(KeyboardInterrupt):
-            query.stop()
-        report()
-
-
-def _line(progress: StreamingQueryProgress) -> str:
-    return (
-        f"batch {progress.batchId}: {progress.numInputRows:,} rows, "
-        f"{progress.processedRowsPerSecond:,.0f} rows/s"
-    )
+def _copy(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    follow(start_query(spark, arguments))
 
 
 def main(command: list[str] | None = None) -> int:
@@ -119,7 +89,7 @@ def main(command: list[str] | None = None) -> int:
     arguments = parse_arguments(command)
     spark = start_session("rmqstore stream_to_parquet")
     try:
-        return run_job(lambda: follow(start_query(spark, arguments)))
+        return run_job(lambda: _copy(spark, arguments))
     finally:
         spark.stop()
 
