@@ -1,4 +1,4 @@
-/* The loops of the decoder, compiled.
+/* The loops of the decoder, and those over blocks to be stored, compiled.
  *
  * Each function does what the function of the same name in plain.py does, over the same
  * arrays: that file is the reference, and the tests hold the two against each other.
@@ -48,6 +48,9 @@ static inline uint64_t be64(const uint8_t *p)
 #include "_properties.h"
 #include "_entries.h"
 #include "_text.h"
+#include "_hash.h"
+#include "_block.h"
+#include "_index.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -65,6 +68,12 @@ static PyMethodDef METHODS[] = {
     {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
+    {"check_block", check_block, METH_VARARGS, "See plain.check_block."},
+    {"number_rows", number_rows, METH_VARARGS, "See plain.number_rows."},
+    {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},
+    {"queue_entries", queue_entries, METH_VARARGS, "See plain.queue_entries."},
+    {"index_hashes", index_hashes, METH_VARARGS, "See plain.index_hashes."},
+    {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import BlockError
-from rmqstore_spark.layout import plain_block
+from rmqstore_spark.layout import kernel, plain_block
 from rmqstore_spark.layout import plain_parse as status_of
 from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
@@ -153,7 +153,7 @@ def _split(
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
     table = np.zeros(1 << (2 * room).bit_length(), np.int32)
-    n, count, status, at = plain_block.check_block(
+    n, count, status, at = kernel.active.check_block(
         data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
         starts, sizes, route_of, tags_code, queued, found, table,
     )  # fmt: skip
@@ -195,7 +195,7 @@ def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -
         n queueOffsets; 0 where a row is not queued.
     """
     queue_offset = np.empty(len(route_of), np.int64)
-    plain_block.number_rows(route_of, queued.view(np.uint8), next_offsets, queue_offset)
+    kernel.active.number_rows(route_of, queued.view(np.uint8), next_offsets, queue_offset)
     return queue_offset
 
 
@@ -218,7 +218,7 @@ def stamp_records(
     Raises:
         ValueError: a record is not in `data`, or has room for the other kind of host.
     """
-    plain_block.stamp_records(
+    kernel.active.stamp_records(
         data, starts, queue_offset, physical_offset, store_timestamp, store_host
     )
 
@@ -238,7 +238,7 @@ def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
     queued = block.queued.view(np.uint8)
     entries = np.empty(ENTRY_SIZE * int(np.count_nonzero(queued)), np.uint8)
     bounds = np.empty(len(block.routes) + 1, np.int64)
-    plain_block.queue_entries(
+    kernel.active.queue_entries(
         block.route_of, queued, physical_offset, block.sizes, block.tags_code, entries, bounds
     )
     return entries.view(ENTRY_DTYPE), bounds
@@ -261,7 +261,7 @@ def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
     done, room = 0, max(2 * len(starts), _MOST_KEYS)
     while True:
         key_hash, rows = np.empty(room, np.int32), np.empty(room, np.int32)
-        done, count = plain_block.index_hashes(data, starts, sizes, done, key_hash, rows)
+        done, count = kernel.active.index_hashes(data, starts, sizes, done, key_hash, rows)
         parts.append((key_hash[:count], rows[:count]))
         if done == len(starts):
             break

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from . import plain
+from . import kernel
 from .buffers import BytesLike, octets
 from .index import (
     ENTRY_DTYPE,
@@ -57,7 +57,7 @@ def link_entries(
         return entries, header
     times = np.ascontiguousarray(store_timestamp[:count], np.int64)
     offsets = np.ascontiguousarray(phy_offset[:count], np.int64)
-    fresh = plain.link_keys(
+    fresh = kernel.active.link_keys(
         slots,
         start,
         np.ascontiguousarray(key_hash[:count], np.int32),
