@@ -12,6 +12,7 @@
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
     ├── RefusedError                           a store refuses to stage or commit; RocketMQ's status
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
+    ├── RowError (ValueError)                  a row that cannot become a message
     ├── BlockError (ValueError)                a block to be stored with an unacceptable record
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
@@ -29,6 +30,7 @@ __all__ = [
     "OptionError",
     "RefusedError",
     "RmqStoreError",
+    "RowError",
     "SegmentExpiredError",
     "ServiceError",
     "StoreAccessError",
@@ -46,6 +48,23 @@ class RmqStoreError(Exception):
 
 class OptionError(RmqStoreError, ValueError):
     """An option is unknown, has a wrong value, or contradicts another."""
+
+
+class RowError(RmqStoreError, ValueError):
+    """A row cannot become a message.
+
+    Args:
+        row: which of the rows that were looked at together.
+        cause: what is wrong with it, as the rest of a sentence that begins with the row.
+    """
+
+    def __init__(self, row: int, cause: str) -> None:
+        self.row = row
+        self.cause = cause
+        super().__init__(row, cause)
+
+    def __str__(self) -> str:
+        return f"Row {self.row} {self.cause}."
 
 
 class StoreNotFoundError(RmqStoreError, FileNotFoundError):
