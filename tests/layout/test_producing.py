@@ -48,7 +48,7 @@ def test_every_column() -> None:
 
 
 def test_what_belongs_to_a_delivery_is_left_out() -> None:
-    given = {
+    given: Properties = {
         "DELAY": "3", "a": "1", "REAL_TOPIC": "t", "REAL_QID": "0", "INNER_MULTI_DISPATCH": "q",
         "INNER_MULTI_QUEUE_OFFSET": "7", "TRAN_MSG": "true", "__CRC32#": "1234567890",
         "WAIT": "true", "UNIQ_KEY": "old", "b": "2", "DELAYED": "no",
