@@ -1,0 +1,248 @@
+"""One connection to a store process: calls with time limits, retries, errors in plain words."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
+from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
+from rmqstore_spark.wire.failures import BUSY, refused
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, PROCESS_HEADER
+from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
+
+__all__ = ["Connection"]
+
+T = TypeVar("T")
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 5.0
+# A process that stands still, or a network that is gone, is noticed by unanswered pings.
+_LEAST_PING_MS: Final = 1000
+
+
+class Connection:
+    """A connection, made when it is first used, and again after it broke.
+
+    Args:
+        endpoint: as `parse_endpoint` takes it.
+        token_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
+        timeout_s: seconds that an answer may take.
+        retries: how often what can be repeated is tried again.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        token_file: str | os.PathLike[str] | None,
+        tls_ca: str | os.PathLike[str] | None,
+        tls_cert: str | os.PathLike[str] | None,
+        tls_key: str | os.PathLike[str] | None,
+        timeout_s: float,
+        retries: int,
+    ) -> None:
+        self.endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        self.timeout_s = timeout_s
+        self._retries = retries
+        token = read_token(token_file) if token_file else None
+        self._check(token, tls_ca, tls_cert, tls_key)
+        ping_ms = max(int(timeout_s * 500), _LEAST_PING_MS)
+        options: dict[str, Any] = {
+            "generic_options": [
+                ("grpc.keepalive_time_ms", ping_ms),
+                ("grpc.keepalive_timeout_ms", ping_ms),
+            ],
+            "middleware": [_Headers(token)],
+        }
+        if tls_ca:
+            options["tls_root_certs"] = read_certificate(tls_ca)
+        if tls_cert and tls_key:
+            options["cert_chain"] = read_certificate(tls_cert)
+            options["private_key"] = read_key(tls_key)
+        self._client: Any = flight.FlightClient(str(self.endpoint), **options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.endpoint)!r})"
+
+    def _check(self, token: Token | None, *tls: str | os.PathLike[str] | None) -> None:
+        """Refuse settings that would send secrets in the clear, or do nothing."""
+        _, cert, key = tls
+        if self.endpoint.scheme != TLS and any(tls):
+            raise OptionError(
+                f"TLS files are given, but {self.endpoint} is not encrypted. Write {TLS}://."
+            )
+        if bool(cert) != bool(key):
+            raise OptionError("A client's certificate and its key are given together, or neither.")
+        far = self.endpoint.scheme == TCP and self.endpoint.host not in _LOOPBACK
+        if token is not None and far:
+            raise OptionError(f"The token would go to {self.endpoint} unencrypted. Write {TLS}://.")
+
+    def call(self, action: str, request: object, answer: type[T], *, repeat: bool = True) -> T:
+        """Do an action.
+
+        Args:
+            action: its name.
+            request: a message.
+            answer: kind of the message that comes back.
+            repeat: whether it may be done twice, so that it can be tried again.
+
+        Raises:
+            RefusedError: the store process says no.
+            ServiceError: it cannot be reached, or did not answer in time.
+        """
+        data = self._call(action, request, repeat)
+        try:
+            return decode(answer, data, most=MAX_ANSWER)
+        except MessageError as error:
+            raise self._nonsense(error) from None
+
+    def call_json(self, action: str, request: object) -> Any:
+        """Do an action that may be repeated, and whose answer is JSON of no declared kind."""
+        data = self._call(action, request, repeat=True)
+        try:
+            return read_json(data, most=MAX_ANSWER)
+        except MessageError as error:
+            raise self._nonsense(error) from None
+
+    def _call(self, action: str, request: object, repeat: bool) -> bytes:
+        def once() -> bytes:
+            sent = flight.Action(action, encode(request))
+            results = list(self._client.do_action(sent, self.options()))
+            return results[0].body.to_pybytes() if results else b""
+
+        return self.repeated(once) if repeat else self.attempt(once)
+
+    def get(self, ticket: bytes) -> Any:
+        """Begin to read what a ticket names; gives Flight's reader."""
+        return self._client.do_get(flight.Ticket(ticket), self.options())
+
+    def exchange(self, command: bytes) -> tuple[Any, Any]:
+        """Begin a stream of blocks; gives Flight's writer and reader."""
+        with self.told():
+            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(command))
+            writer.begin(BLOCK_SCHEMA)
+            return writer, reader
+
+    def options(self) -> flight.FlightCallOptions:
+        """The time limit of one call."""
+        return flight.FlightCallOptions(timeout=self.timeout_s)
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Do something once, its failures told in plain words."""
+        with self.told():
+            return work()
+
+    def repeated(self, work: Callable[[], T]) -> T:
+        """Do something that may be done twice; again after a while where that can help."""
+        waits = backoff()
+        for _ in range(self._retries):
+            try:
+                return self.attempt(work)
+            except RefusedError as error:
+                if error.status != BUSY:
+                    raise
+            except ServiceError:
+                pass
+            time.sleep(next(waits))
+        return self.attempt(work)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Tell Flight's errors as errors of this package."""
+        try:
+            yield
+        except RmqStoreError:
+            raise
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self.explained(error) from None
+
+    def explained(self, error: Exception) -> RmqStoreError:
+        """An error of Flight as an error of this package."""
+        refusal = refused(getattr(error, "extra_info", None))
+        if refusal is not None:
+            return refusal
+        text = str(error).partition(". gRPC client debug context")[0]
+        text = text.removesuffix(". Detail: Unavailable")
+        if isinstance(error, flight.FlightTimedOutError):
+            return ServiceError(
+                f"The store process at {self.endpoint} did not answer within "
+                f"{self.timeout_s:g} s. See what it is doing (rmqstore stats), or raise "
+                "requestTimeout."
+            )
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return ServiceError(
+                f"The store process at {self.endpoint} wants a token, or does not know this one. "
+                "Name the file that holds it (tokenFile)."
+            )
+        if isinstance(error, flight.FlightUnavailableError):
+            return ServiceError(self._unreachable(text))
+        return ServiceError(f"The store process at {self.endpoint} failed: {text}")
+
+    def _unreachable(self, text: str) -> str:
+        lowered = text.lower()
+        if "refused" in lowered or "no such file" in lowered:
+            return (
+                f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve."
+            )
+        if "ssl" in lowered or "handshake" in lowered or "certificate" in lowered:
+            return (
+                f"No encrypted connection to {self.endpoint}: {text}. Look at the certificates "
+                "(tlsCaFile, tlsCertFile, tlsKeyFile) and at the name in the server's."
+            )
+        where = "the socket's folder" if self.endpoint.scheme == UNIX else "host, port and network"
+        return f"The connection to {self.endpoint} broke: {text}. Look at the process and {where}."
+
+    def _nonsense(self, error: MessageError) -> ServiceError:
+        return ServiceError(
+            f"{self.endpoint} answers what no store process of this version does: {error}. Use "
+            "the same version of rmqstore-spark on both sides."
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def backoff() -> Iterator[float]:
+    """Seconds to wait before each further attempt: longer each time, and not all at once."""
+    wait = _FIRST_WAIT
+    while True:
+        yield wait * random.uniform(0.5, 1.5)  # noqa: S311 - no secret hangs on it
+        wait = min(wait * 2, _LONGEST_WAIT)
+
+
+class _Headers(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """Adds to each call the token, and whose call it is.
+
+    The process id lets the server end an idle connection over a unix socket, where it sees no
+    address; it believes it only as far as the kernel says the same.
+    """
+
+    def __init__(self, token: Token | None) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, _info: Any) -> Any:
+        return _Header(self._token)
+
+
+class _Header(flight.ClientMiddleware):  # type: ignore[misc] # pyarrow has no types
+    def __init__(self, token: Token | None) -> None:
+        super().__init__()
+        self._token = token
+
+    def sending_headers(self) -> dict[str, str]:
+        headers = {PROCESS_HEADER: str(os.getpid())}
+        if self._token is not None:
+            headers["authorization"] = self._token.header
+        return headers

@@ -1,0 +1,197 @@
+"""A store process, as its clients see it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rmqstore_spark.client.connection import Connection
+from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.wire.endpoint import Endpoint
+from rmqstore_spark.wire.messages import (
+    AbortRequest,
+    CommitReply,
+    CommitRequest,
+    Done,
+    FlushReply,
+    OffsetsReply,
+    OffsetsRequest,
+    OpenReply,
+    OpenRequest,
+    TopicRequest,
+    TopicSettings,
+    TopicsReply,
+)
+from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Actions
+
+__all__ = ["DEFAULT_RETRIES", "DEFAULT_TIMEOUT", "StoreClient"]
+
+DEFAULT_TIMEOUT: Final = 30.0
+DEFAULT_RETRIES: Final = 3
+
+
+class StoreClient:
+    """A client of one store process. A context manager; may be shared by threads.
+
+    Args:
+        endpoint: `grpc://host:port`, `grpc+tls://host:port` or `grpc+unix:///path`.
+        token_file: file with the token, readable by its owner alone.
+        tls_ca: file with the certificates of who signed the server's; the system's by default.
+        tls_cert, tls_key: files with the client's certificate and key, for mTLS.
+        timeout_s: seconds that an answer, or an acknowledgement, may take.
+        retries: how often an action that can be repeated is tried again, with growing waits.
+
+    Raises:
+        OptionError: the endpoint is none, or a file cannot be used. (The store process is reached
+            for by the first call.)
+    """
+
+    def __init__(
+        self,
+        endpoint: str | Endpoint,
+        *,
+        token_file: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self.connection = Connection(
+            endpoint,
+            token_file=token_file,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            timeout_s=timeout_s,
+            retries=retries,
+        )
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.endpoint)!r})"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the store process listens."""
+        return self.connection.endpoint
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    # ---- writing -------------------------------------------------------------------------------
+
+    def open(self, topics: Sequence[str] | None = None) -> OpenReply:
+        """Learn what is needed to encode records.
+
+        Args:
+            topics: those that are to be written; missing ones are made where the store does that.
+                None for all there are.
+
+        Raises:
+            RefusedError: a topic cannot be made.
+            ServiceError: the process cannot be reached, or speaks another version.
+        """
+        request = OpenRequest(None if topics is None else tuple(topics))
+        reply = self.connection.call(Actions.OPEN, request, OpenReply)
+        if reply.protocol != PROTOCOL:
+            raise ServiceError(
+                f"The store process at {self.endpoint} speaks version {reply.protocol} of the "
+                f"protocol, and this client {PROTOCOL}. Install the same version of "
+                "rmqstore-spark on both sides."
+            )
+        return reply
+
+    def put_stream(
+        self,
+        *,
+        results: bool = False,
+        max_in_flight_bytes: int = DEFAULT_WINDOW,
+        on_ack: Callable[[Acknowledgement], None] | None = None,
+    ) -> PutStream:
+        """Begin to put blocks.
+
+        Args:
+            results: acknowledge with the offsets of each record.
+            max_in_flight_bytes: blocks that may be on their way together.
+            on_ack: told of each acknowledgement, in order, from another thread.
+        """
+        return PutStream(
+            self.connection,
+            results=results,
+            max_in_flight_bytes=max_in_flight_bytes,
+            on_ack=on_ack,
+        )
+
+    def stage_stream(
+        self, stage_id: str | None = None, *, max_in_flight_bytes: int = DEFAULT_WINDOW
+    ) -> StageStream:
+        """Begin a stage: records that wait for a `commit`.
+
+        Args:
+            stage_id: 32 hex digits, new for each attempt; made where None.
+            max_in_flight_bytes: blocks that may be on their way together.
+        """
+        return StageStream(self.connection, stage_id, max_in_flight_bytes=max_in_flight_bytes)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        """Append stages to the log, whole and once. Repeating it does nothing.
+
+        Raises:
+            RefusedError: a stage is missing, or holds something else than it should.
+        """
+        return self.connection.call(Actions.COMMIT, request, CommitReply)
+
+    def abort(self, stage_ids: Sequence[str]) -> None:
+        """Discard stages; committed ones stay committed."""
+        self.connection.call(Actions.ABORT, AbortRequest(tuple(stage_ids)), Done)
+
+    # ---- topics, offsets -----------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        read_queue_nums: int | None = None,
+        write_queue_nums: int | None = None,
+        perm: int = 6,
+    ) -> None:
+        """Make a topic, or change one that is there."""
+        request = TopicRequest(name, read_queue_nums, write_queue_nums, perm)
+        self.connection.call(Actions.CREATE_TOPIC, request, Done)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self.connection.call(Actions.DELETE_TOPIC, TopicRequest(name), Done)
+
+    def topics(self) -> dict[str, TopicSettings]:
+        """All topics by name."""
+        return dict(self.connection.call(Actions.TOPICS, Done(), TopicsReply).topics)
+
+    def offsets(self, topics: Sequence[str] | None = None) -> OffsetsReply:
+        """The ends of the log, and of the queues of all topics or of some."""
+        request = OffsetsRequest(None if topics is None else tuple(topics))
+        return self.connection.call(Actions.OFFSETS, request, OffsetsReply)
+
+    # ---- the process ---------------------------------------------------------------------------
+
+    def flush(self) -> FlushReply:
+        """Bring everything to disk."""
+        return self.connection.call(Actions.FLUSH, Done(), FlushReply)
+
+    def stats(self) -> dict[str, Any]:
+        """The store's figures (docs/operate.md)."""
+        stats: dict[str, Any] = self.connection.call_json(Actions.STATS, Done())
+        return stats
+
+    def stop(self) -> None:
+        """Ask the process to end: it drains, flushes and closes the store."""
+        self.connection.call(Actions.STOP, Done(), Done, repeat=False)

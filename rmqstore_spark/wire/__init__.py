@@ -1,0 +1,1 @@
+"""What a store process and its clients say to each other; needs neither of them."""

@@ -1,0 +1,218 @@
+"""Messages to JSON and back, strictly: what is not exactly as declared is refused.
+
+A message is a frozen dataclass; its annotations say what a field may be. JSON names are the fields'
+own in camelCase. Nothing is converted, nothing unknown is passed over, and everything is bounded:
+the text before it is parsed, numbers, strings and lists after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Mapping
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+__all__ = ["AtMost", "Between", "MessageError", "decode", "encode", "read_json"]
+
+M = TypeVar("M")
+
+_LONG_MAX: Final = (1 << 63) - 1
+_MAX_TEXT: Final = 4096
+_MAX_ITEMS: Final = 1_000_000
+_SHOWN: Final = 40
+
+
+class MessageError(ValueError):
+    """A message is not what its kind demands."""
+
+
+class Between(NamedTuple):
+    """The range of a whole number; without it a field takes 0 to the largest Java long."""
+
+    low: int
+    high: int
+
+
+class AtMost(NamedTuple):
+    """How many characters a text has at most; without it 4096."""
+
+    length: int
+
+
+def encode(message: object) -> bytes:
+    """Write a message as JSON."""
+    return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def decode(kind: type[M], data: bytes, *, most: int) -> M:
+    """Read a message.
+
+    Args:
+        kind: its dataclass.
+        data: JSON in UTF-8; nothing at all stands for a message without fields.
+        most: bytes that it may have.
+
+    Raises:
+        MessageError: it is longer, no JSON, or has other fields or values than declared.
+    """
+    value = read_json(data, most=most) if data else {}
+    checked: M = _message(kind, value, kind.__name__)
+    return checked
+
+
+def read_json(data: bytes, *, most: int) -> Any:
+    """Parse JSON of at most so many bytes.
+
+    Raises:
+        MessageError: it is longer, no JSON, nested too deeply, or names a key twice.
+    """
+    if len(data) > most:
+        raise MessageError(f"a message of {len(data)} bytes where {most} are allowed")
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+    except MessageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"no JSON: {str(error)[:_SHOWN]}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise MessageError("a key is named twice")
+    return found
+
+
+def _refuse(word: str) -> Any:
+    raise MessageError(f"{word} is no number in JSON")
+
+
+def _plain(value: Any) -> Any:
+    """A message in what JSON knows."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            _camel(field.name): _plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+@functools.cache
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+class _Field(NamedTuple):
+    name: str
+    hint: Any
+    required: bool
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, _Field]:
+    """The fields of a message by their JSON names."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        _camel(field.name): _Field(
+            field.name,
+            hints[field.name],
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _message(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise MessageError(f"{where} is no object")
+    fields = _fields(kind)
+    unknown = next((name for name in value if name not in fields), None)
+    if unknown is not None:
+        raise MessageError(f"{where} has no field {unknown[:_SHOWN]!r}")
+    given = {}
+    for name, field in fields.items():
+        if name in value:
+            given[field.name] = _checked(field.hint, value[name], f"{where}.{name}")
+        elif field.required:
+            raise MessageError(f"{where} lacks {name}")
+    try:
+        return kind(**given)
+    except ValueError as error:  # what a message checks of its own
+        raise MessageError(f"{where}: {error}") from None
+
+
+def _checked(hint: Any, value: Any, where: str) -> Any:
+    """The value as the annotation declares it."""
+    limit: Any = None
+    if get_origin(hint) is Annotated:
+        hint, limit = get_args(hint)[:2]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in inner:
+            return None
+        (hint,) = (kind for kind in inner if kind is not type(None))
+        return _checked(Annotated[hint, limit] if limit else hint, value, where)
+    if origin is tuple:
+        items = _sized(list, value, where)
+        return tuple(_checked(inner[0], item, f"{where}[]") for item in items)
+    if origin is Mapping:
+        pairs = _sized(dict, value, where).items()
+        return {_text(key, None, where): _checked(inner[1], v, f"{where}{{}}") for key, v in pairs}
+    if hint is bool:
+        return _exactly(bool, value, where)
+    if hint is int:
+        return _number(value, limit, where)
+    if hint is float:
+        if type(value) is int:
+            return float(value)
+        return _exactly(float, value, where)
+    if hint is str:
+        return _text(value, limit, where)
+    return _message(hint, value, where)
+
+
+def _exactly(kind: type[M], value: Any, where: str) -> M:
+    if type(value) is not kind:
+        raise MessageError(f"{where} is no {kind.__name__}")
+    checked: M = value
+    return checked
+
+
+def _sized(kind: type[M], value: Any, where: str) -> M:
+    found = _exactly(kind, value, where)
+    if len(value) > _MAX_ITEMS:
+        raise MessageError(f"{where} has more than {_MAX_ITEMS} items")
+    return found
+
+
+def _number(value: Any, limit: Between | None, where: str) -> int:
+    low, high = limit or Between(0, _LONG_MAX)
+    number = _exactly(int, value, where)
+    if not low <= number <= high:
+        raise MessageError(f"{where} is not within {low} to {high}")
+    return number
+
+
+def _text(value: Any, limit: AtMost | None, where: str) -> str:
+    most = limit.length if limit else _MAX_TEXT
+    text = _exactly(str, value, where)
+    if len(text) > most:
+        raise MessageError(f"{where} has more than {most} characters")
+    return text

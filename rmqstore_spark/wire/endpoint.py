@@ -1,0 +1,85 @@
+"""Where a store process listens, as users write it: `grpc://host:port` and the like."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["SCHEMES", "TCP", "TLS", "UNIX", "Endpoint", "parse_endpoint", "parse_endpoints"]
+
+TCP: Final = "grpc"
+TLS: Final = "grpc+tls"
+UNIX: Final = "grpc+unix"
+SCHEMES: Final = (TCP, TLS, UNIX)
+
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
+_MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its closing zero
+_FORMS: Final = "grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One address of a store process.
+
+    Attributes:
+        scheme: TCP, TLS or UNIX.
+        host: name or address, IPv6 without brackets; empty for a unix socket.
+        port: 1 to 65535; 0 for a unix socket.
+        path: absolute path of a unix socket; else empty.
+    """
+
+    scheme: Literal["grpc", "grpc+tls", "grpc+unix"]
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.scheme == UNIX:
+            return f"{UNIX}://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read one endpoint.
+
+    Raises:
+        OptionError: it is none; the text says which forms there are.
+    """
+    scheme, separator, rest = text.strip().partition("://")
+    scheme = scheme.lower()
+    if separator and scheme == UNIX:
+        if not rest.startswith("/") or "\0" in rest or rest.endswith("/"):
+            raise _wrong(text, "a unix socket needs an absolute path")
+        if len(rest.encode("utf-8", "surrogateescape")) > _MAX_SOCKET_PATH:
+            raise _wrong(text, f"the path of a unix socket has at most {_MAX_SOCKET_PATH} bytes")
+        return Endpoint(UNIX, path=rest)
+    if separator and scheme in (TCP, TLS):
+        match = _ADDRESS.fullmatch(rest)
+        if match is None:
+            raise _wrong(text, "it names no host and port")
+        port = int(match[3])
+        if not 0 < port < 1 << 16:
+            raise _wrong(text, "a port is 1 to 65535")
+        return Endpoint(TCP if scheme == TCP else TLS, match[1] or match[2], port)
+    raise _wrong(text, "its scheme is unknown")
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Read a comma-separated list of endpoints of different stores.
+
+    Raises:
+        OptionError: one of them is none, the list is empty, or an endpoint stands in it twice.
+    """
+    found = tuple(parse_endpoint(part) for part in text.split(","))
+    for number, endpoint in enumerate(found):
+        if endpoint in found[:number]:
+            raise OptionError(f"The endpoint {endpoint} is given twice: name each store once.")
+    return found
+
+
+def _wrong(text: str, why: str) -> OptionError:
+    return OptionError(f"{text!r} is no endpoint of a store process: {why}. Write {_FORMS}.")

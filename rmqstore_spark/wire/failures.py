@@ -1,0 +1,57 @@
+"""How a store process says no, and how its client tells it.
+
+A refusal travels as a `Refusal` in the extra info of Flight's error; the error's own text is for
+clients that are not ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.wire.codec import MessageError, decode, encode
+from rmqstore_spark.wire.messages import Refusal
+
+__all__ = [
+    "BUSY",
+    "DENIED",
+    "ILLEGAL",
+    "NOT_FOUND",
+    "UNAVAILABLE",
+    "refusal_bytes",
+    "refused",
+]
+
+BUSY: Final = "OS_PAGECACHE_BUSY"
+"""RocketMQ's word for a store that gets more than it can write. Nothing was stored: try again."""
+
+UNAVAILABLE: Final = "SERVICE_NOT_AVAILABLE"
+"""The store takes nothing: it is stopping, its disk failed, or it has too many clients."""
+
+ILLEGAL: Final = "MESSAGE_ILLEGAL"
+"""What was sent can never be stored."""
+
+NOT_FOUND: Final = "NOT_FOUND"
+"""The store has no such file, topic or stage."""
+
+DENIED: Final = "NO_PERMISSION"
+"""The token is missing or wrong, or the store does not give this out."""
+
+_MAX_REFUSAL: Final = 128 << 10
+_MAX_MESSAGE: Final = 16 << 10
+
+
+def refusal_bytes(status: str, message: str) -> bytes:
+    """A refusal as it travels."""
+    return encode(Refusal(status, message[:_MAX_MESSAGE]))
+
+
+def refused(extra: bytes | None) -> RefusedError | None:
+    """The refusal in an error's extra info; None where there is none."""
+    if not extra:
+        return None
+    try:
+        refusal = decode(Refusal, extra, most=_MAX_REFUSAL)
+    except MessageError:
+        return None
+    return RefusedError(refusal.message, refusal.status)

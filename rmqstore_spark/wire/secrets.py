@@ -1,0 +1,104 @@
+"""Tokens, keys and certificates: read from files, kept out of texts."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+from typing import Final
+
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["Token", "read_certificate", "read_key", "read_token"]
+
+_MAX_BYTES: Final = 1 << 20
+_LEAST_TOKEN: Final = 16
+_MOST_TOKEN: Final = 4096
+
+
+class Token:
+    """A secret that both sides know. Never shown; compared in constant time."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return "Token(...)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a token is not sent anywhere but in its header")
+
+    @property
+    def header(self) -> str:
+        """What the client sends as `authorization`."""
+        return f"Bearer {self._text}"
+
+    def matches(self, header: str | None) -> bool:
+        """Whether a client's `authorization` is this token's."""
+        given = (header or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, self.header.encode())
+
+
+def read_token(path: str | os.PathLike[str]) -> Token:
+    """Read a token: the first line of a file that others may not read.
+
+    Raises:
+        OptionError: the file is missing, readable by everyone, or holds no token.
+    """
+    text = _read(path, "token", secret=True).decode("utf-8", "replace").strip()
+    if not _LEAST_TOKEN <= len(text) <= _MOST_TOKEN or not text.isascii() or " " in text:
+        raise OptionError(
+            f"The file {os.fspath(path)} holds no token: it must be one line of {_LEAST_TOKEN} to "
+            f"{_MOST_TOKEN} letters, digits and signs. Make one with `openssl rand -hex 32`."
+        )
+    if not text.isprintable():
+        raise OptionError(f"The token in {os.fspath(path)} holds control characters or lines.")
+    return Token(text)
+
+
+def read_key(path: str | os.PathLike[str]) -> bytes:
+    """Read a private key in PEM, from a file that others may not read.
+
+    Raises:
+        OptionError: the file is missing, readable by everyone, or no key.
+    """
+    data = _read(path, "private key", secret=True)
+    if b"PRIVATE KEY-----" not in data:
+        raise OptionError(f"The file {os.fspath(path)} holds no private key in PEM.")
+    return data
+
+
+def read_certificate(path: str | os.PathLike[str]) -> bytes:
+    """Read certificates in PEM.
+
+    Raises:
+        OptionError: the file is missing or holds none.
+    """
+    data = _read(path, "certificate", secret=False)
+    if b"-----BEGIN CERTIFICATE-----" not in data:
+        raise OptionError(f"The file {os.fspath(path)} holds no certificate in PEM.")
+    return data
+
+
+def _read(path: str | os.PathLike[str], what: str, *, secret: bool) -> bytes:
+    name = os.fspath(path)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OptionError(f"The {what} file {name} is not a plain file.")
+        if secret and status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise OptionError(
+                f"The {what} file {name} may be read or changed by others (mode "
+                f"{stat.S_IMODE(status.st_mode):04o}). Take that right away: chmod 600 {name}."
+            )
+        return os.read(descriptor, _MAX_BYTES)
+    except OSError as error:
+        raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
+    finally:
+        os.close(descriptor)
