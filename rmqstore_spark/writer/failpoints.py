@@ -1,0 +1,64 @@
+"""Places at which a test can have this process killed.
+
+`RMQSTORE_FAILPOINT=name` in the environment kills the process (SIGKILL, as a crash would) when it
+gets to that place; `name:3` when it gets there for the third time. Without the variable a place
+costs a look at one name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Final
+
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["NAMES", "reach"]
+
+NAMES: Final[dict[str, str]] = {
+    "put.before_write": "records are checked and numbered, nothing is written",
+    "put.after_write": "records are in the log, not flushed, not in their queues",
+    "put.after_dispatch": "records are handed to the queues, not answered",
+    "roll.before_create": "a segment is full, the next one is not there",
+    "roll.after_create": "the next segment is there, its folder is not flushed",
+    "flush.before_sync": "the log is about to be flushed",
+    "flush.after_sync": "the log is flushed, nobody knows yet",
+    "topics.before_write": "a topic is made in memory alone",
+    "topics.after_backup": "topics.json.bak is written, topics.json is not",
+    "queues.before_flush": "queues and index are about to be flushed",
+    "checkpoint.before_write": "all is flushed, the checkpoint is old",
+    "close.before_checkpoint": "the store is closing, all is flushed",
+    "close.before_guard": "the checkpoint is written, guard and abort are there",
+    "close.after_guard": "the guard is gone, abort is there",
+}
+"""All places, and what has been done there and what has not."""
+
+_VARIABLE: Final = "RMQSTORE_FAILPOINT"
+
+
+def _parse(given: str) -> tuple[str, int]:
+    name, _, count = given.partition(":")
+    if given and (name not in NAMES or (count and not count.isdecimal())):
+        raise OptionError(
+            f"{_VARIABLE}={given!r} names no place to fail. There are: {', '.join(NAMES)}."
+        )
+    return name, int(count or 1)
+
+
+_armed, _left = _parse(os.environ.get(_VARIABLE, ""))
+_lock = threading.Lock()
+
+
+def reach(name: str) -> None:
+    """Say that a place is reached; it ends here if a test wants it to."""
+    if _armed and name == _armed:
+        _count_down()
+
+
+def _count_down() -> None:
+    global _left
+    with _lock:
+        _left -= 1
+        if _left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,85 @@
+r"""Files of `key = value` lines, as `java.util.Properties` reads and writes them.
+
+Read as UTF-8, which Java's own escapes (`\u4e3b`) are a part of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+__all__ = ["dump_properties", "parse_properties"]
+
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
+_SHORT: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_SEPARATOR: Final = re.compile(
+    r"(?P<key>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?", re.DOTALL
+)
+_LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The keys and values of a file; of a key given twice the last value counts.
+
+    Raises:
+        ValueError: an escape is none; the text names the line.
+    """
+    found = {}
+    for number, line in _logical_lines(text):
+        end = _end(_KEY, line, 0)
+        value = line[_end(_SEPARATOR, line, end) :]
+        try:
+            found[_unescaped(line[:end])] = _unescaped(value)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return found
+
+
+def dump_properties(values: Mapping[str, str]) -> str:
+    """A text that gives the same keys and values when it is read."""
+    return "".join(f"{_escaped(k, key=True)}={_escaped(v)}\n" for k, v in values.items())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, those that end in a backslash joined with the next one."""
+    begun, parts = 0, list[str]()
+    for number, raw in enumerate(_LINE_ENDS.split(text), 1):
+        line = raw.lstrip(" \t\f")
+        if not parts and (not line or line[0] in "#!"):
+            continue
+        begun = begun if parts else number
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            parts.append(line[:-1])
+            continue
+        yield begun, "".join([*parts, line])
+        parts = []
+    if parts:
+        yield begun, "".join(parts)
+
+
+def _end(pattern: re.Pattern[str], line: str, at: int) -> int:
+    """Where that which a pattern matches from `at` on ends."""
+    found = pattern.match(line, at)
+    return found.end() if found else at
+
+
+def _unescaped(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape == "u":
+            raise ValueError("\\u takes four hexadecimal digits")
+        return chr(int(escape[1:], 16)) if escape[0] == "u" else _SHORT.get(escape, escape)
+
+    plain = _ESCAPE.sub(one, text)
+    # Java writes characters beyond the basic plane as two escapes.
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    for character, short in (("\\", "\\"), *((c, s) for s, c in _SHORT.items())):
+        text = text.replace(character, "\\" + short)
+    if key:
+        return re.sub(r"([=:#! ])", r"\\\1", text)
+    return "\\" + text if text.startswith(" ") else text

@@ -1,0 +1,80 @@
+"""What becomes of a put, in RocketMQ's words (`PutMessageStatus`, `ResponseCode`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from rmqstore_spark.layout.spans import I8
+
+__all__ = ["PutResult", "PutStatus"]
+
+
+class PutStatus(str, Enum):
+    """The outcome of a put; `is_stored` tells whether the messages are in the log."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPEDFILE_FAILED = "CREATE_MAPEDFILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGECACHE_BUSY = "OS_PAGECACHE_BUSY"
+    TOPIC_NOT_EXIST = "TOPIC_NOT_EXIST"
+    NO_PERMISSION = "NO_PERMISSION"
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the messages are in the log (FLUSH_DISK_TIMEOUT: perhaps not on disk yet)."""
+        return self in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same put can succeed a little later."""
+        return self in (
+            PutStatus.OS_PAGECACHE_BUSY,
+            PutStatus.CREATE_MAPEDFILE_FAILED,
+            PutStatus.SERVICE_NOT_AVAILABLE,
+        )
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class PutResult:
+    """The outcome of a put of n messages; all of them are stored, or none is.
+
+    Attributes:
+        status: what became of them.
+        rows: n; 0 where nothing is stored.
+        physical_offset: n, where each record starts in the log.
+        queue_offset: n, each message's offset in its queue.
+        remark: why, in a sentence that says what to do; empty for PUT_OK.
+        end_offset: where the log ended behind the last of them.
+        store_host: address and port in their records.
+    """
+
+    status: PutStatus
+    rows: int = 0
+    physical_offset: I8 = field(default_factory=_NONE.copy)
+    queue_offset: I8 = field(default_factory=_NONE.copy)
+    remark: str = ""
+    end_offset: int = 0
+    store_host: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is PUT_OK."""
+        return self.status is PutStatus.PUT_OK
+
+    def with_status(self, status: PutStatus, remark: str) -> PutResult:
+        """The same messages with another outcome."""
+        return replace(self, status=status, remark=remark)
+
+    def msg_ids(self) -> list[str]:
+        """The offset message id of each message."""
+        host = self.store_host.hex().upper()
+        return [f"{host}{at:016X}" for at in self.physical_offset.tolist()]
