@@ -13,9 +13,8 @@ __all__ = ["dump_properties", "parse_properties"]
 
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.)", re.DOTALL)
 _SHORT: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_SEPARATOR: Final = re.compile(
-    r"(?P<key>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?:[=:][ \t\f]*)?", re.DOTALL
-)
+_KEY: Final = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
+_SEPARATOR: Final = re.compile(r"[ \t\f]*(?:[=:][ \t\f]*)?")
 _LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
 
 
