@@ -19,7 +19,7 @@ __all__ = ["read_config"]
 _log = logging.getLogger(__name__)
 
 # The offsets of 10,000 groups on 64 queues are some 30 MB. What is larger is no configuration.
-_MAX_BYTES = 256 << 20
+_MAX_BYTES = 64 << 20
 
 
 def read_config(files: Files, path: str) -> Any | None:
@@ -53,7 +53,9 @@ def read_config(files: Files, path: str) -> Any | None:
 def _parse(files: Files, path: str) -> Any | None:
     size = files.size(path)
     if size > _MAX_BYTES:
-        raise CorruptStoreError(f"a configuration file of {size} bytes", file=path)
+        raise CorruptStoreError(
+            f"a configuration file of {size} bytes, and none is over {_MAX_BYTES}", file=path
+        )
     data = files.read(path, 0, _MAX_BYTES)
     try:
         text = data.decode("utf-8")

@@ -9,9 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqstore_spark.layout.spans import I4, I8, U1, Spans, checked_strings, string_array
+from rmqstore_spark.layout.spans import (
+    I4,
+    I8,
+    U1,
+    Spans,
+    array_spans,
+    checked_strings,
+    string_array,
+)
 
 __all__ = [
     "MAP_TYPE",
@@ -106,7 +115,12 @@ def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:
     """The bytes of n maps, in the maps' own order and without a separator at the end.
 
     Nulls (a whole map, or one value) are left out.
+
+    Raises:
+        OptionError: a name or value that no reader would get back. (RocketMQ's own encoder writes
+            them as they are.)
     """
+    _require_readable(maps)
     offsets = maps.offsets
     pairs = pc.binary_join_element_wise(maps.keys, maps.items, NAME_VALUE_SEPARATOR)
     lists = pa.ListArray.from_arrays(offsets, pairs)
@@ -118,3 +132,33 @@ def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:
         )
     joined = pc.binary_join(lists, PROPERTY_SEPARATOR)
     return joined.cast(pa.binary())
+
+
+def _require_readable(maps: pa.MapArray) -> None:
+    """Refuse what reads back as something else (docs/format.md, "Properties")."""
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    names, values = maps.keys[first:last], maps.items[first:last]
+    for texts, what, separators in ((names, "name", b"\x01\x02"), (values, "value", b"\x02")):
+        bad = pc.equal(pc.binary_length(texts), 0)
+        if _holds_any(texts, separators):  # seldom: only then is each text looked at
+            bad = pc.or_(bad, pc.match_substring_regex(texts, f"[{separators.decode()}]"))
+        found = pc.index(pc.and_kleene(bad, pc.is_valid(values)), True).as_py()
+        if found < 0:
+            continue
+        row = int(np.searchsorted(maps.offsets.to_numpy(), first + found, side="right")) - 1
+        cause = "holds a byte that separates properties (1 or 2 in a name, 2 in a value)"
+        if not texts[found].as_py():
+            cause = "is empty"
+        raise OptionError(
+            f"Row {row}: the {what} of the property {names[found].as_py()!r} {cause}: it would not "
+            "be read back. Change it, or leave the property out."
+        )
+
+
+def _holds_any(texts: pa.StringArray, wanted: bytes) -> bool:
+    """Whether one of some bytes stands in the texts; may be true for what lies under nulls."""
+    spans = array_spans(texts.cast(pa.binary()))
+    if not len(spans):
+        return False
+    data = spans.buffer[spans.starts[0] : spans.starts[-1] + max(0, spans.lengths[-1])]
+    return any(bool((data == byte).any()) for byte in wanted)

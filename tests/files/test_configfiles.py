@@ -80,10 +80,11 @@ def test_damage_without_a_backup_is_told(
     assert caught.value.file == str(config / "topics.json")
 
 
-def test_a_file_of_absurd_size_is_not_read(config: Path, local: LocalFiles) -> None:
+@pytest.mark.parametrize("size", [(64 << 20) + 1, 1 << 40])
+def test_a_file_of_absurd_size_is_not_read(config: Path, local: LocalFiles, size: int) -> None:
     with open(config / "topics.json", "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(CorruptStoreError, match="1099511627776 bytes"):
+        file.truncate(size)
+    with pytest.raises(CorruptStoreError, match=f"{size} bytes, and none is over 67108864"):
         read_config(local, str(config / "topics.json"))
 
 

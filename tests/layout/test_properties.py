@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout import kernel, plain
 from rmqstore_spark.layout.properties import (
     MAP_TYPE,
@@ -89,6 +91,39 @@ def test_maps_survive_the_way_there_and_back(maps: list[dict[str, str]]) -> None
 def test_nulls_are_left_out_of_what_is_encoded() -> None:
     column = pa.array([[("a", "1"), ("b", None), ("c", "3")], None, []], MAP_TYPE)
     assert encode_properties(column.fill_null([])).to_pylist() == [b"a\x011\x02c\x013", b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("a\x01b", "v", "name"),
+        ("a\x02b", "v", "name"),
+        ("\x01", "v", "name"),
+        ("", "v", "name"),
+        ("a", "v\x02b\x01w", "value"),
+        ("a", "", "value"),
+    ],
+)
+def test_what_would_not_be_read_back_is_refused(name: str, value: str, what: str) -> None:
+    raw = f"{name}\x01{value}".encode()
+    assert java_properties(raw) != {name: value}
+    column = pa.array([[("x", "\x01")], [("b", "1"), (name, value)], [("c", "3")]], MAP_TYPE)
+    with pytest.raises(
+        OptionError, match=f"Row 1: the {what} of the property {re.escape(repr(name))}"
+    ):
+        encode_properties(column)
+    with pytest.raises(OptionError, match="Row 0"):
+        encode_properties(column[1:])
+    # What is not asked for, or is null, harms nobody.
+    assert encode_properties(column[2:]).to_pylist() == [b"c\x013"]
+    assert encode_properties(pa.array([[(name, None)]], MAP_TYPE)).to_pylist() == [b""]
+
+
+def test_the_byte_1_may_stand_in_a_value() -> None:
+    column = pa.array([[("a", "\x01b\x01")]], MAP_TYPE)
+    encoded = encode_properties(column)
+    assert java_properties(encoded[0].as_py()) == {"a": "\x01b\x01"}
+    assert decode_properties(array_spans(encoded)).equals(column)
 
 
 @fixture_per_test
