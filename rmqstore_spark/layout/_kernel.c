@@ -85,5 +85,7 @@ static struct PyModuleDef MODULE = {
 PyMODINIT_FUNC PyInit__kernel(void)
 {
     crc32_prepare();
+    if (!choose_secret())
+        return NULL;
     return PyModule_Create(&MODULE);
 }

@@ -100,7 +100,8 @@ static inline void note_wanted(Wanted *wanted, Py_ssize_t i, const Piece *piece,
 
 /* The pairs of one row, as places and lengths within it. A name that was there before is sought
  * one by one while they are few, by a hash table past that, so that a row made of thousands of
- * names takes milliseconds, not seconds. */
+ * names takes milliseconds, not seconds. The hash goes by a secret of this process: names that
+ * were chosen to share a place in one process share none in another. */
 #define LONGEST 32767
 #define MOST_PAIRS 8192 /* the shortest takes three bytes and a separator */
 #define FEW 24
@@ -122,13 +123,44 @@ static inline int has_name(const Row *row, int k, const Piece *piece)
     return same_name(row->start + row->pairs[k].name, row->pairs[k].name_length, piece);
 }
 
+static uint64_t secret[2];
+
+/* Called once, before anything is decoded. Returns 0 with an exception set if it fails. */
+static int choose_secret(void)
+{
+    PyObject *os = PyImport_ImportModule("os");
+    PyObject *bytes = os ? PyObject_CallMethod(os, "urandom", "n", (Py_ssize_t)sizeof secret) : NULL;
+    int chosen = bytes && PyBytes_Check(bytes) && PyBytes_GET_SIZE(bytes) == sizeof secret;
+    if (chosen)
+        memcpy(secret, PyBytes_AS_STRING(bytes), sizeof secret);
+    secret[1] |= 1;
+    Py_XDECREF(bytes);
+    Py_XDECREF(os);
+    return chosen;
+}
+
+static inline uint64_t folded(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t hash_of(const uint8_t *p, int32_t length)
+{
+    uint64_t h = secret[0] ^ (uint64_t)length, part;
+    for (; length >= 8; p += 8, length -= 8) {
+        memcpy(&part, p, 8);
+        h = folded(h ^ part, secret[1]);
+    }
+    part = 0;
+    memcpy(&part, p, (size_t)length);
+    return folded(h ^ part, secret[1]);
+}
+
 /* Where in the table a name stands, or is to stand. */
 static int slot_of(const Row *row, const Piece *piece)
 {
-    uint32_t h = 2166136261u;
-    for (int32_t i = 0; i < piece->name_length; i++)
-        h = (h ^ piece->name[i]) * 16777619u;
-    int slot = (int)((h ^ (h >> 15)) & (SLOTS - 1));
+    int slot = (int)(hash_of(piece->name, piece->name_length) & (SLOTS - 1));
     while (row->slots[slot] >= 0 && !has_name(row, row->slots[slot], piece))
         slot = (slot + 1) & (SLOTS - 1);
     return slot;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -78,6 +80,32 @@ def test_a_name_given_again_takes_the_last_value_and_the_first_place(
     (pairs,) = decode_properties(array_spans(pa.array([raw], pa.binary()))).to_pylist()
     expected = java_properties(raw)
     assert pairs == list(expected.items())
+
+
+def test_names_that_share_a_common_hash_cost_no_more(each_kernel: str) -> None:
+    # Names of four letters that FNV-1a, with a table of 2^14 places, puts next to one another.
+    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "u1")
+    names = np.stack(np.meshgrid(*[letters] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
+    h = np.full(len(names), 2166136261, np.uint32)
+    for k in range(4):
+        h = (h ^ names[:, k]) * np.uint32(16777619)
+    place = (h ^ (h >> 15)) & (2**14 - 1)
+    count = 4_000
+    crafted = names[np.argsort(place, kind="stable")[:count]]
+    assert np.unique(place[np.argsort(place, kind="stable")[:count]]).size < 10
+    common = names[np.random.default_rng(1).permutation(len(names))[:count]]
+
+    def seconds(chosen: npt.NDArray[np.uint8]) -> float:
+        raw = b"\x02".join(name.tobytes() + b"\x01v" for name in chosen)
+        spans = array_spans(pa.array([raw] * 20, pa.binary()))
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            assert len(decode_properties(spans)[0]) == count
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds(crafted) < 3 * seconds(common)
 
 
 @given(maps=st.lists(PROPERTIES, max_size=8))
