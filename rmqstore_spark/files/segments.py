@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -105,7 +106,8 @@ class Segments:
                     self.strays.append(Skipped(path, f"{other} holds the same stretch of the log"))
                 else:
                     found[start] = Segment(start, info.size, path)
-        ordered = [found[start] for start in sorted(found)]
+        ordered, inner = _in_line([found[start] for start in sorted(found)])
+        self.strays += inner
         self._segments = [
             segment._replace(size=min(segment.size, following.start - segment.start))
             for segment, following in itertools.pairwise(ordered)
@@ -382,6 +384,33 @@ def _why_stray(info: FileInfo, start: int | None) -> str:
     if start + info.size > _MAX_OFFSET:
         return "the name is no possible offset"
     return ""
+
+
+def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
+    """Sort out what lies within the stretch of the file before it.
+
+    A file that has not the size of the others gives way to one that has; else what lies wholly
+    within the other is no part of the log. (The files of a log are of one size.)
+
+    Args:
+        files: ascending, not yet cut where the next one begins.
+    """
+    sizes = Counter(file.size for file in files).most_common(2)
+    ahead = len(sizes) == 1 or (len(sizes) == 2 and sizes[0][1] > sizes[1][1])
+    usual = sizes[0][0] if ahead else None
+    kept: list[Segment] = []
+    inner = []
+    for file in files:
+        last = kept[-1] if kept else None
+        if last is None or file.start >= last.end:
+            kept.append(file)
+        elif last.size == usual or (file.size != usual and file.end <= last.end):
+            inner.append(
+                Skipped(file.path, f"it lies within the stretch of the log of {last.path}")
+            )
+        else:
+            kept.append(file)
+    return kept, inner
 
 
 def _list_or_nothing(files: Files, folder: str) -> Listing:

@@ -262,11 +262,13 @@ class Store:
                 f"Its queues are {', '.join(map(str, queues[topic]))}."
             )
         ext = self.directory.queue_extension(topic, queue_id)
+        segments = self.directory.queue(topic, queue_id)
+        self._skips.tell_of([*segments.strays, *ext.strays])
         queue = Queue(
             self.log,
             topic,
             queue_id,
-            self.directory.queue(topic, queue_id),
+            segments,
             ext if len(ext) else None,
             self._queue_cut,
         )

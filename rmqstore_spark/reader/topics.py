@@ -83,7 +83,12 @@ class Skips:
         self._told: set[str] = set()
 
     def tell(self, directory: StoreDirectory, strays: Iterable[Skipped] = ()) -> None:
-        """Log what was not logged yet: a few by name, of more only how many."""
+        """Log what was not logged yet: a few by name, of more only how many.
+
+        Args:
+            directory: whose topics and queues.
+            strays: what lies in the folders of the log.
+        """
         skipped = [*directory.topology.skipped, *strays]
         if directory.topology.queues:
             skipped += [
@@ -92,6 +97,10 @@ class Skips:
                 )
                 for topic in directory.batch_queues().queues
             ]
+        self.tell_of(skipped)
+
+    def tell_of(self, skipped: Iterable[Skipped]) -> None:
+        """Log those that were not logged yet."""
         new = [item for item in skipped if item.path not in self._told]
         self._told.update(item.path for item in new)
         for item in new[:_TOLD]:

@@ -172,6 +172,35 @@ def test_a_file_counts_up_to_where_the_next_begins(log: Path, local: LocalFiles)
     assert segments.read(6000, 10) == DATA[1000:1010]
 
 
+@pytest.mark.parametrize("size", [1, 300, 999, SIZE, 3 * SIZE])
+@pytest.mark.parametrize("start", [5001, 5700, 6001, 8999])
+def test_a_file_within_the_stretch_of_another_is_no_part_of_the_log(
+    log: Path, local: LocalFiles, start: int, size: int
+) -> None:
+    write(log, start, b"?" * size)
+    segments = Segments.load(local, [str(log)])
+    assert segments.read_range(START, 4 * SIZE) == DATA
+    assert [Path(stray.path).name for stray in segments.strays] == [f"{start:020}"]
+    assert "within the stretch" in segments.strays[0].reason
+
+
+def test_a_file_within_the_only_other_one(tmp_path: Path, local: LocalFiles) -> None:
+    write(tmp_path, START, DATA[:SIZE])
+    write(tmp_path, START + 100, b"?" * 50)
+    segments = Segments.load(local, [str(tmp_path)])
+    assert segments.read_range(START, SIZE) == DATA[:SIZE]
+    assert [Path(stray.path).name for stray in segments.strays] == [f"{START + 100:020}"]
+
+
+def test_a_file_that_is_far_too_long_hides_none_of_the_others(log: Path, local: LocalFiles) -> None:
+    with open(log / f"{5000:020}", "r+b") as file:
+        file.truncate(1 << 40)
+    segments = Segments.load(local, [str(log)])
+    assert segments.read_range(START, 4 * SIZE) == DATA
+    assert segments.strays == []
+    assert segments.odd_sizes == list(segments)[1:3]  # against the first one's
+
+
 def test_a_shorter_last_file_is_fine(log: Path, local: LocalFiles) -> None:
     write(log, 8000, DATA[3000:3300])
     segments = Segments.load(local, [str(log)])

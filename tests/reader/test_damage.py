@@ -286,6 +286,21 @@ def test_garbage_beside_real_files(tiny: Path, wanted: dict[Any, Row]) -> None:
     assert check(tiny, wanted) == len(wanted)
 
 
+def test_a_file_named_as_if_it_lay_within_another(
+    tiny: Path, wanted: dict[Any, Row], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tiny / "store"
+    strays = [
+        store / "commitlog" / f"{4096 + 1000:020}",
+        store / "consumequeue" / "T" / "0" / f"{40:020}",
+    ]
+    for stray in strays:
+        stray.write_bytes(b"\xff" * 120)
+    assert check(tiny, wanted) == len(wanted)
+    for stray in strays:
+        assert f"Skipped {stray}: it lies within the stretch of the log of" in caplog.text
+
+
 @pytest.mark.parametrize("size", [0, 1, 7, 23, 24, 100, 5000])
 @pytest.mark.parametrize("unclean", [False, True])
 def test_a_checkpoint_of_another_length(
