@@ -18,13 +18,12 @@ from rmqstore_spark.cli.parameters import (
 from rmqstore_spark.cli.tables import print_facts
 from rmqstore_spark.cli.text import json_text, show_time
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
     from rmqstore_spark.files.segments import Segments
     from rmqstore_spark.reader.queue import Queue
-    from rmqstore_spark.reader.store import Store
+    from rmqstore_spark.reader.store import Store, Topic
 
 __all__ = ["info"]
 
@@ -61,10 +60,11 @@ def info(
 
 def _describe(store: Store) -> dict[str, Any]:
     queues = store.queues()
-    topics = store.directory.topology.queues
     index_files, index_skipped = store.directory.index_files()
     skipped = [*_strays(store), *store.directory.topology.skipped, *index_skipped]
     checkpoint = _checkpoint(store, skipped)
+    topics = _topics(store, skipped)
+    lacking = store.why_no_queues if store.lacks_queues else None
     first, last, end = _edges(store, queues)
     return {
         "path": store.path,
@@ -77,15 +77,43 @@ def _describe(store: Store) -> dict[str, Any]:
         "maxPhysicalOffset": end,
         "firstStoreTimestamp": first,
         "lastStoreTimestamp": last,
-        "topics": len(topics),
-        "systemTopics": sum(map(is_system_topic, topics)),
-        "queues": len(queues),
-        "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
+        "lacksQueues": lacking,
+        **(dict.fromkeys(_COUNTED) if lacking else _counts(topics, queues)),
         "indexFiles": len(index_files),
         "indexBytes": sum(file.size for file in index_files),
         "checkpoint": checkpoint,
         "skipped": [{"path": item.path, "reason": item.reason} for item in skipped],
     }
+
+
+def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
+    """What `rmqstore topics --all` lists; where topics.json is damaged, what has queues."""
+    from rmqstore_spark.files.base import Skipped
+    from rmqstore_spark.reader.topics import topics_with_queues
+
+    try:
+        return store.topics()
+    except CorruptStoreError as error:
+        skipped.append(Skipped(error.file, error.cause))
+        return topics_with_queues(store.directory)
+
+
+_COUNTED: Final = (
+    "topics", "systemTopics", "topicsWithQueues", "systemTopicsWithQueues", "queues", "messages",
+)  # fmt: skip
+
+
+def _counts(topics: Sequence[Topic], queues: Sequence[Queue]) -> dict[str, int]:
+    held = [topic for topic in topics if topic.queue_ids]
+    counts = (
+        len(topics),
+        sum(topic.is_system for topic in topics),
+        len(held),
+        sum(topic.is_system for topic in held),
+        len(queues),
+        sum(queue.max_offset - queue.min_offset for queue in queues),
+    )
+    return dict(zip(_COUNTED, counts, strict=True))
 
 
 def _logs(store: Store) -> list[Segments]:
@@ -207,7 +235,6 @@ _STATES: Final = {
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     log, checkpoint = document["commitLog"], document["checkpoint"]
     signs = document["signsOf5"]
-    users = document["topics"] - document["systemTopics"]
     yield "store", document["path"]
     yield "broker", document["brokerName"]
     yield "kind", document["kind"] + (f" (RocketMQ 5: {', '.join(signs)})" if signs else "")
@@ -223,9 +250,13 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "offsets", f"{document['minPhysicalOffset']} to {document['maxPhysicalOffset']}"
     yield "first stored", document["firstStoreTimestamp"] or "-"
     yield "last stored", document["lastStoreTimestamp"] or "-"
-    yield "topics", f"{users}, and {document['systemTopics']} of the system"
-    yield "queues", str(document["queues"])
-    yield "messages", str(document["messages"])
+    if document["lacksQueues"]:
+        yield "queues", f"none: {document['lacksQueues']}"
+        yield "messages", "not known without queues: `rmqstore topics` counts them in the log"
+    else:
+        yield "topics", _counted_topics(document)
+        yield "queues", str(document["queues"])
+        yield "messages", str(document["messages"])
     yield "index", f"{_bytes(document['indexBytes'])} in {document['indexFiles']} file(s)"
     if checkpoint is None:
         yield "checkpoint", "none"
@@ -243,6 +274,16 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     for item in document["skipped"]:
         yield "passed over", f"{item['path']}: {item['reason']}"
+
+
+def _counted_topics(document: Mapping[str, Any]) -> str:
+    """How many topics there are, and how many of them have had a message."""
+    system, system_held = document["systemTopics"], document["systemTopicsWithQueues"]
+    users, users_held = document["topics"] - system, document["topicsWithQueues"] - system_held
+    return (
+        f"{users}, {users_held} of them with queues; "
+        f"and {system} of the system, {system_held} of them with queues"
+    )
 
 
 def _bytes(count: int) -> str:

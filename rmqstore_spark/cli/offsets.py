@@ -89,6 +89,12 @@ def offsets(
         stores: dict[str, Store] = {}
         for path, name in zip(store_paths, names, strict=True):
             store = stack.enter_context(open_store(path, name, commitlog_paths))
+            if store.lacks_queues:
+                store.require_queues(
+                    "offsets",
+                    "Leave startingOffsets and endingOffsets out: a batch query reads such a store "
+                    "from end to end",
+                )
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 raise OptionError(

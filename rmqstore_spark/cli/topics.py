@@ -36,11 +36,16 @@ def topics(
 ) -> None:
     """List the topics, their queues and offsets."""
     with open_store(store_path, broker_name, commitlog_paths) as store:
-        found = [topic for topic in store.topics() if everything or not topic.is_system]
-        described = [_describe(store, topic) for topic in found]
-        hidden = len(store.topics()) - len(found)
+        every = _from_log(store) if store.lacks_queues else _from_queues(store, everything)
+        described = [topic for topic in every if everything or not topic["system"]]
+        hidden = 0 if everything else sum(topic.is_system for topic in store.topics())
         if as_json:
-            document = {"path": store.path, "brokerName": store.broker_name, "topics": described}
+            document = {
+                "path": store.path,
+                "brokerName": store.broker_name,
+                "hasQueues": store.has_queues,
+                "topics": described,
+            }
             typer.echo(json_text(document, indent=2))
         elif not described:
             more = f" but {hidden} system topic(s): --all shows them" if hidden else ""
@@ -68,16 +73,46 @@ _QUEUE_COLUMNS = (
 )
 
 
-def _describe(store: Store, topic: Topic) -> dict[str, Any]:
-    queues = [
-        {
-            "queueId": queue.queue_id,
-            "minOffset": queue.min_offset,
-            "maxOffset": queue.max_offset,
-            "messages": queue.max_offset - queue.min_offset,
-        }
-        for queue in store.queues([topic.name])
+def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
+    return [
+        _describe(
+            topic,
+            [
+                _queue(q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset)
+                for q in store.queues([topic.name])
+            ],
+        )
+        for topic in store.topics()
+        if everything or not topic.is_system
     ]
+
+
+def _from_log(store: Store) -> list[dict[str, Any]]:
+    """What the records say, where no queues do."""
+    from rmqstore_spark.layout.constants import is_system_topic
+    from rmqstore_spark.reader.logqueues import queues_in_log
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.topics import Topic
+
+    say(f"{store.path} has no queues: its CommitLog is walked instead.")
+    queues: dict[str, list[dict[str, Any]]] = {}
+    for (name, queue_id), found in queues_in_log(store, ReadOptions(mode="DROPMALFORMED")).items():
+        queues.setdefault(name, []).append(_queue(queue_id, *found))
+    known = {topic.name: topic for topic in store.topics()}
+    return [
+        _describe(
+            known.get(name, Topic(name, (), None, None, None, None, is_system_topic(name))),
+            queues.get(name, []),
+        )
+        for name in sorted({*known, *queues})
+    ]
+
+
+def _queue(queue_id: int, first: int, end: int, messages: int) -> dict[str, Any]:
+    return {"queueId": queue_id, "minOffset": first, "maxOffset": end, "messages": messages}
+
+
+def _describe(topic: Topic, queues: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "messages": sum(queue["messages"] for queue in queues),

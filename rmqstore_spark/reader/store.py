@@ -237,6 +237,14 @@ class Store:
         """Whether any queue has files."""
         return bool(self.directory.topology.queues)
 
+    @property
+    def lacks_queues(self) -> bool:
+        """Whether there are messages but no queues that would tell of them."""
+        if self.has_queues:
+            return False
+        first = next(iter(self.log.segments()), None)
+        return first is not None and any(self.log.read(first.start, 8))
+
     def topics(self) -> list[Topic]:
         """The topics that have queues, and those that are only configured, by name."""
         self._skips.tell(self.directory)
@@ -358,6 +366,15 @@ class Store:
 
         return verify(self, progress=progress, **options)
 
+    @property
+    def why_no_queues(self) -> str:
+        """Why a store without queues has none that can be read."""
+        if self.directory.has_rocksdb_queues:
+            return "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
+        if self.directory.batch_queues().queues:
+            return "it has only batch queues (RocketMQ 5), which this package does not read"
+        return "it has no ConsumeQueues"
+
     def require_queues(self, purpose: str, remedy: str = "") -> None:
         """Refuse what cannot be done without queues.
 
@@ -370,13 +387,8 @@ class Store:
         """
         if self.has_queues:
             return
-        why = "it has no ConsumeQueues"
-        if self.directory.has_rocksdb_queues:
-            why = "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
-        elif self.directory.batch_queues().queues:
-            why = "it has only batch queues (RocketMQ 5), which this package does not read"
         remedy = remedy or "Read the store in batch with planBy=commitlog"
         raise UnsupportedStoreError(
-            f"{purpose} needs the queues of {self.path}, but {why}. {remedy}, or let a broker "
-            "rebuild its queues by starting on a copy of it."
+            f"{purpose} needs the queues of {self.path}, but {self.why_no_queues}. {remedy}, or "
+            "let a broker rebuild its queues by starting on a copy of it."
         )

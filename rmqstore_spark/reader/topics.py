@@ -11,7 +11,7 @@ from rmqstore_spark.files.base import Skipped
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import is_system_topic
 
-__all__ = ["Skips", "Topic", "read_topics"]
+__all__ = ["Skips", "Topic", "read_topics", "topics_with_queues"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,15 @@ def read_topics(directory: StoreDirectory) -> list[Topic]:
     Raises:
         CorruptStoreError: `topics.json` does not parse, nor does its `.bak`.
     """
-    settings = _settings(directory.config("topics.json"))
+    return _topics(directory, _settings(directory.config("topics.json")))
+
+
+def topics_with_queues(directory: StoreDirectory) -> list[Topic]:
+    """The topics that have queues, by name, without their settings: `topics.json` is not read."""
+    return _topics(directory, {})
+
+
+def _topics(directory: StoreDirectory, settings: dict[str, dict[str, Any]]) -> list[Topic]:
     queues = directory.topology.queues
     return [
         Topic(

@@ -65,7 +65,62 @@ def test_info_of_a_store_without_queues(
     last = records[-1]
     assert document["maxPhysicalOffset"] == last.physical_offset + last.store_size
     assert document["lastStoreTimestamp"] == shown_time(last.store_timestamp)
-    assert document["queues"] == 0
+    # The one report that needs no queues says where the others are to be had.
+    assert document["lacksQueues"] == "it has no ConsumeQueues"
+    assert document["queues"] is document["topics"] is document["messages"] is None
+    text = rmqstore("info", *store_of("unclean-nocq")).text
+    assert "none: it has no ConsumeQueues" in text
+    assert "`rmqstore topics`" in text
+
+
+def test_topics_of_a_store_without_queues_are_those_of_its_log(
+    rmqstore: Rmqstore, store_of: StoreOf, golden: Golden
+) -> None:
+    expected: dict[tuple[str, int], list[int]] = {}
+    for record in load_records(golden("unclean-nocq")):
+        expected.setdefault((record.topic, record.queue_id), []).append(record.queue_offset)
+    ended = rmqstore("topics", "--all", "--json", *store_of("unclean-nocq"))
+    assert "walked instead" in ended.stderr
+    assert ended.document["hasQueues"] is False
+    found = {
+        (topic["topic"], queue["queueId"]): tuple(queue.values())[1:]
+        for topic in ended.document["topics"]
+        for queue in topic["queues"]
+    }
+    assert found == {
+        key: (min(offsets), max(offsets) + 1, len(offsets)) for key, offsets in expected.items()
+    }
+
+
+@pytest.mark.parametrize("rule", ["--earliest", "--latest", "--at=2026-11-21", "--group=cg"])
+def test_offsets_of_a_store_without_queues_are_refused(
+    rule: str, rmqstore: Rmqstore, store_of: StoreOf
+) -> None:
+    ended = rmqstore("offsets", rule, *store_of("unclean-nocq"), code=2)
+    assert "needs the queues" in ended.stderr
+    assert ended.stdout == b""
+
+
+def test_a_store_that_never_had_a_message(rmqstore: Rmqstore, tmp_path: Path) -> None:
+    log = tmp_path / "store" / "commitlog"
+    log.mkdir(parents=True)
+    (log / ("0" * 20)).write_bytes(bytes(4096))
+    assert rmqstore("offsets", tmp_path / "store").document == {}
+    document = rmqstore("info", "--json", tmp_path / "store").document
+    assert document["lacksQueues"] is None
+    assert document["messages"] == document["topics"] == 0
+
+
+def test_info_counts_the_topics_that_topics_lists(rmqstore: Rmqstore, store_of: StoreOf) -> None:
+    info = rmqstore("info", "--json", *store_of("live")).document
+    topics = rmqstore("topics", "--all", "--json", *store_of("live")).document["topics"]
+    assert info["topics"] == len(topics)
+    assert info["systemTopics"] == sum(topic["system"] for topic in topics)
+    assert info["topicsWithQueues"] == sum(bool(topic["queues"]) for topic in topics)
+    assert 0 < info["systemTopicsWithQueues"] < info["topicsWithQueues"] < info["topics"]
+    listed = rmqstore("topics", *store_of("live")).lines[1:]
+    (line,) = (n for n in rmqstore("info", *store_of("live")).lines if n.startswith("topics"))
+    assert line.split()[1] == f"{len(listed)},"
 
 
 def test_info_names_what_it_passed_over(rmqstore: Rmqstore, golden: Golden, tmp_path: Path) -> None:
