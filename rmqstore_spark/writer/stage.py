@@ -1,0 +1,330 @@
+"""One task attempt's records, written beside the log until a commit moves them into it.
+
+    <store>/rmqstore/staging/<id>/records    encoded records, one behind the other
+    <store>/rmqstore/staging/<id>/rows       16 bytes a record: `ROW_DTYPE`
+
+Blocks are checked when they come, so that a commit needs no second look at them; of what was
+written only a table of portions is held in memory. Nothing is flushed, and nothing outlives the
+process: a commit that misses a stage is refused, and Spark replays the batch.
+
+Locking: a lock of each stage over its files; the lock of `Staging` may be taken inside it, never
+the other way round.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from isal import isal_zlib
+
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
+from rmqstore_spark.layout.block import Block, Route
+from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.writer.failpoints import reach
+
+__all__ = ["PORTION_BYTES", "ROW_DTYPE", "Portion", "Rows", "Stage", "StageInfo", "StageRoom"]
+
+ROW_DTYPE: Final = np.dtype([("size", "i4"), ("route", "i4"), ("tagsCode", "i8")])
+"""`route` is a number of the stage's own table; ~number where the record stands in no queue."""
+
+PORTION_BYTES: Final = 8 << 20
+"""A portion takes no more, unless it is a single record."""
+
+_PORTION_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class StageInfo:
+    """What a task says that it has staged; a commit takes a stage only where all of it agrees.
+
+    Attributes:
+        stage_id: 32 hex digits, made by the task.
+        rows: records.
+        bytes: of all records.
+        checksum: CRC-32 of them, as they were sent.
+    """
+
+    stage_id: str
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A part of a stage that is held in memory at once: records, and what is known of them.
+
+    Attributes:
+        at, size: its bytes in `records`.
+        first, count: its records.
+        checksum, rows_checksum: CRC-32 of its part of both files: what is read back later is what
+            was written.
+    """
+
+    at: int
+    size: int
+    first: int
+    count: int
+    checksum: int = 0
+    rows_checksum: int = 0
+
+    def grown(self, records: U1, rows: U1) -> Portion:
+        """This portion with more behind it."""
+        return Portion(
+            self.at,
+            self.size + len(records),
+            self.first,
+            self.count + len(rows) // ROW_DTYPE.itemsize,
+            isal_zlib.crc32(records, self.checksum),
+            isal_zlib.crc32(rows, self.rows_checksum),
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n records of a portion.
+
+    Attributes:
+        sizes: n, bytes of each.
+        route_of: n, numbers of routes in the stage's table.
+        queued: n, whether the record stands in its queue.
+        tags_code: n, of its queue entry.
+    """
+
+    sizes: I4
+    route_of: I4
+    queued: npt.NDArray[np.bool_]
+    tags_code: I8
+
+    @property
+    def starts(self) -> I8:
+        """Where each record begins in the portion."""
+        ends = np.cumsum(self.sizes, dtype=np.int64)
+        return ends - self.sizes
+
+
+class StageRoom(Protocol):
+    """What a stage needs of the whole of them."""
+
+    def check(self, data: U1) -> Block:
+        """Check a block; raises RefusedError or BlockError."""
+        ...
+
+    def clock(self) -> int:
+        """The time in milliseconds."""
+        ...
+
+    def reserve(self, stage: Stage, count: int) -> None:
+        """Count bytes that are about to be written; raises RefusedError where they are too many."""
+        ...
+
+    def forget(self, stage: Stage, why: str) -> None:
+        """Leave out a stage that has closed itself."""
+        ...
+
+    def discard(self, stage: Stage) -> None:
+        """Remove a stage whose writer went away."""
+        ...
+
+
+class Stage:
+    """What one attempt of a task has staged. Made by `Staging.begin`; written by one thread.
+
+    Attributes:
+        stage_id: 32 hex digits.
+        owner: who writes it, for messages to people.
+        routes: topics and queues in the order of their first record.
+        portions: what has been written, ascending.
+        touched: when it was last written to, milliseconds.
+        finished: it takes no more records.
+    """
+
+    def __init__(self, room: StageRoom, stage_id: str, owner: str, folder: Path) -> None:
+        self.stage_id = stage_id
+        self.owner = owner
+        self.routes: list[Route] = []
+        self.portions: list[Portion] = []
+        self.touched = room.clock()
+        self.finished = False
+        self._room = room
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._numbers: dict[Route, int] = {}
+        self._rows = self._bytes = self._checksum = 0
+        self._closed_because = ""
+        folder.mkdir(mode=FOLDER_MODE)
+        self._records = _create(folder / "records")
+        try:
+            self._table = _create(folder / "rows")
+        except OSError:
+            os.close(self._records)
+            raise
+
+    def append(self, data: U1) -> int:
+        """Take a block of encoded records: all of it, or nothing.
+
+        Args:
+            data: uint8, records one behind the other.
+
+        Returns:
+            How many records the stage holds now.
+
+        Raises:
+            BlockError: a record is not in order.
+            RefusedError: the stage is closed, or would be too large; or it could not be written,
+                and is given up.
+        """
+        block = self._room.check(data)
+        with self._lock:
+            self._require_open()
+            self._room.reserve(self, len(data) + len(block.sizes) * ROW_DTYPE.itemsize)
+            rows = np.empty(len(block.sizes), ROW_DTYPE)
+            rows["size"], rows["tagsCode"] = block.sizes, block.tags_code
+            routes = self._route_numbers(block)[block.route_of]
+            rows["route"] = np.where(block.queued, routes, ~routes)
+            reach("stage.append")
+            try:
+                self._write(data, rows)
+            except OSError as error:
+                why = f"given up when it could not be written: {error.strerror}"
+                self._close(f"it was {why}")
+                self._room.forget(self, why)
+                text = f"The stage {self.stage_id} was {why} ({self._folder})."
+                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            self.touched = self._room.clock()
+            return self._rows
+
+    def finish(self) -> StageInfo:
+        """Close the stage for more records; it can be committed now."""
+        with self._lock:
+            self._require_open()
+            self.finished = True
+            os.close(self._records)
+            os.close(self._table)
+            self.touched = self._room.clock()
+            return self.info
+
+    def discard(self) -> None:
+        """Remove the stage: whoever wrote it went away. One that is being committed stays."""
+        self._room.discard(self)
+
+    @property
+    def info(self) -> StageInfo:
+        """What is in it."""
+        return StageInfo(self.stage_id, self._rows, self._bytes, self._checksum)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of both files."""
+        return self._bytes + self._rows * ROW_DTYPE.itemsize
+
+    def read(self, portion: Portion, buffer: U1) -> tuple[U1, Rows]:
+        """Read a portion back.
+
+        Args:
+            buffer: at least as long as the portion.
+
+        Raises:
+            RefusedError: the files no longer hold what was written into them.
+        """
+        records = buffer[: portion.size]
+        table = np.empty(portion.count, ROW_DTYPE)
+        raw = table.view(np.uint8)
+        try:
+            _read(self._folder / "records", records, portion.at)
+            _read(self._folder / "rows", raw, portion.first * ROW_DTYPE.itemsize)
+            same = isal_zlib.crc32(records) == portion.checksum
+            same = same and isal_zlib.crc32(raw) == portion.rows_checksum
+            why = "" if same else ": its bytes have changed"
+        except OSError as error:
+            why = f": {error.strerror}"
+        if why:
+            raise RefusedError(
+                f"What was staged in {self._folder} cannot be read back at {portion.at}{why}. "
+                "Look after the disk, and run the batch again.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        routes = table["route"]
+        queued = routes >= 0
+        route_of = np.where(queued, routes, ~routes)
+        return records, Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
+
+    def remove(self, because: str) -> None:
+        """Close and delete it. The table of stages is its caller's matter."""
+        with self._lock:
+            self._close(because)
+
+    def _close(self, because: str) -> None:
+        if self._closed_because:
+            return
+        self._closed_because = because
+        if not self.finished:
+            os.close(self._records)
+            os.close(self._table)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _require_open(self) -> None:
+        why = self._closed_because or ("it is finished" if self.finished else "")
+        if why:
+            text = f"The stage {self.stage_id} takes no records: {why}."
+            raise RefusedError(text, "MESSAGE_ILLEGAL")
+
+    def _route_numbers(self, block: Block) -> I4:
+        """The block's routes as numbers of the stage's table."""
+        for route in block.routes:
+            if route not in self._numbers:
+                self._numbers[route] = len(self.routes)
+                self.routes.append(route)
+        return np.array([self._numbers[route] for route in block.routes], np.int32)
+
+    def _write(self, data: U1, rows: npt.NDArray[np.void]) -> None:
+        """Write a block behind the others, cut into portions."""
+        ends = np.cumsum(rows["size"], dtype=np.int64)
+        first, at = 0, 0
+        while first < len(rows):
+            portion = self._portion(int(rows["size"][first]))
+            last = int(np.searchsorted(ends, at + PORTION_BYTES - portion.size, side="right"))
+            last = max(first + 1, min(last, first + _PORTION_ROWS - portion.count))
+            end = int(ends[last - 1])
+            records, table = data[at:end], rows[first:last].view(np.uint8)
+            write_all(self._records, records, self._bytes)
+            write_all(self._table, table, self._rows * ROW_DTYPE.itemsize)
+            self.portions[-1] = portion.grown(records, table)
+            self._checksum = isal_zlib.crc32(records, self._checksum)
+            self._bytes += end - at
+            self._rows += last - first
+            first, at = last, end
+
+    def _portion(self, size: int) -> Portion:
+        """The portion that a record of some bytes goes into."""
+        last = self.portions[-1] if self.portions else None
+        if last is None or last.size + size > PORTION_BYTES or last.count >= _PORTION_ROWS:
+            self.portions.append(Portion(self._bytes, 0, self._rows, 0))
+        return self.portions[-1]
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+
+def _read(path: Path, target: U1, at: int) -> None:
+    """Fill an array from a file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        view = memoryview(target.data)
+        while len(view):
+            got = os.preadv(fd, [view], at)
+            if not got:
+                raise OSError(errno.EIO, "the file is shorter than what was written to it")
+            view, at = view[got:], at + got
+    finally:
+        os.close(fd)
