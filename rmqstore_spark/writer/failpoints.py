@@ -1,8 +1,8 @@
-"""Places at which a test can have this process killed.
+"""Places at which a test can have this process killed, or stopped.
 
 `RMQSTORE_FAILPOINT=name` in the environment kills the process (SIGKILL, as a crash would) when it
-gets to that place; `name:3` when it gets there for the third time. Without the variable a place
-costs a look at one name.
+gets to that place; `name:3` when it gets there for the third time. `name:3:stop` stops it there
+instead, until it is told to go on (SIGCONT). Without the variable a place costs a look at one name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ NAMES: Final[dict[str, str]] = {
     "put.before_write": "records are checked and numbered, nothing is written",
     "put.after_write": "records are in the log, not flushed, not in their queues",
     "put.after_dispatch": "records are handed to the queues, not answered",
+    "stage.before_write": "a block is checked, nothing of it is staged",
+    "commit.before_write": "a batch is placed, nothing of it is in the log",
+    "commit.after_head": "the hidden head of a batch is in the log, nothing else of it",
+    "commit.after_portion": "a portion of a hidden batch is in the log, those before it are not",
+    "commit.before_sync": "a batch is in the log, hidden, not flushed",
+    "commit.before_publish": "a batch is in the log, hidden, flushed",
+    "commit.after_publish": "a batch is visible, its first magic code is not flushed",
+    "commit.after_sync": "a batch is visible and flushed, not in the queues",
+    "commit.after_dispatch": "a batch is handed to the queues, not answered",
+    "ledger.before_write": "the ledger of commits is about to be written",
     "roll.before_create": "a segment is full, the next one is not there",
     "roll.after_create": "the next segment is there, its folder is not flushed",
     "flush.before_sync": "the log is about to be flushed",
@@ -37,16 +47,19 @@ NAMES: Final[dict[str, str]] = {
 _VARIABLE: Final = "RMQSTORE_FAILPOINT"
 
 
-def _parse(given: str) -> tuple[str, int]:
-    name, _, count = given.partition(":")
-    if given and (name not in NAMES or (count and not count.isdecimal())):
+def _parse(given: str) -> tuple[str, int, signal.Signals]:
+    name, _, rest = given.partition(":")
+    count, _, what = rest.partition(":")
+    if given and (
+        name not in NAMES or (count and not count.isdecimal()) or what not in ("", "stop")
+    ):
         raise OptionError(
             f"{_VARIABLE}={given!r} names no place to fail. There are: {', '.join(NAMES)}."
         )
-    return name, int(count or 1)
+    return name, int(count or 1), signal.SIGSTOP if what else signal.SIGKILL
 
 
-_armed, _left = _parse(os.environ.get(_VARIABLE, ""))
+_armed, _left, _signal = _parse(os.environ.get(_VARIABLE, ""))
 _lock = threading.Lock()
 
 
@@ -61,4 +74,4 @@ def _count_down() -> None:
     with _lock:
         _left -= 1
         if _left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), _signal)

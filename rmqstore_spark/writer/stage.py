@@ -191,7 +191,7 @@ class Stage:
             rows["size"], rows["tagsCode"] = block.sizes, block.tags_code
             routes = self._route_numbers(block)[block.route_of]
             rows["route"] = np.where(block.queued, routes, ~routes)
-            reach("stage.append")
+            reach("stage.before_write")
             try:
                 self._write(data, rows)
             except OSError as error:
