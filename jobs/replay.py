@@ -1,0 +1,140 @@
+"""Write messages again: those of stores, or of a backfill's Parquet, into stores.
+
+    python -m jobs.replay STORE ENDPOINT --checkpoint FOLDER
+    python -m jobs.replay FOLDER ENDPOINT --checkpoint FOLDER --parquet --map '*=r_*' --rate 5000
+
+It takes what is there, and ends. A run goes on where the one before it stopped, as its checkpoint
+says; each message is written once, in the order of its queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if not __package__:
+    # spark-submit puts the script's folder on the path: its parent holds this package.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from jobs.arguments import add_source_options, new_parser, source_options
+from jobs.failures import run_job
+from jobs.following import follow
+from jobs.pacing import RATE_SECONDS, paced
+from jobs.replay_parquet import replay_parquet
+from jobs.session import start_session
+from jobs.targets import TopicMap, add_target_options, create_topics, target_options
+from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.options import parse_options
+from rmqstore_spark.datasource.stores import chosen_queues, open_stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["main", "parse_arguments", "start_query"]
+
+
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = new_parser("replay", "Write messages of RocketMQ stores, or of Parquet, into stores.")
+    parser.add_argument(
+        "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FOLDER", help="keeps how far the replay is"
+    )
+    parser.add_argument(
+        "--parquet",
+        action="store_true",
+        help="STORE is a folder of Parquet files, as the jobs backfill and stream_to_parquet make",
+    )
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="write topic NEW in place of OLD; * stands for any text, as in '*=copy_*'; repeat it "
+        "for several: the first that fits counts",
+    )
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="N",
+        help="at most so many messages a second, on average of some seconds; one task then reads "
+        "and writes all of them",
+    )
+    add_target_options(parser, streaming=True)
+    add_source_options(parser, without=BATCH)
+    return parser.parse_args(command)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return rate
+
+
+def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start the replay of stores that the arguments describe."""
+    options = target_options(arguments, streaming=True)
+    topics = TopicMap.parse(arguments.map)
+    source = {"startingOffsets": "earliest", **source_options(arguments)}
+    create_topics(options, _queues_of_stores(source, topics))
+    if arguments.rate:
+        most = max(1, int(arguments.rate * RATE_SECONDS))
+        source = {"maxOffsetsPerTrigger": str(most), **source}
+    rows = spark.readStream.format("rmqstore").options(**source).load()
+    if arguments.rate:
+        rows = paced(rows, arguments.rate)
+    return (
+        topics.apply(rows)
+        .writeStream.format("rmqstore")
+        .options(**options)
+        .option("checkpointLocation", arguments.checkpoint)
+        .trigger(availableNow=True)
+        .queryName("replay")
+        .start()
+    )
+
+
+def _queues_of_stores(source: dict[str, str], topics: TopicMap) -> dict[str, int]:
+    """How many queues each topic that is written needs, so that messages keep theirs."""
+    chosen = parse_options(source, streaming=True)
+    counts: dict[str, int] = {}
+    stores = open_stores(chosen)
+    try:
+        for key, _, _ in chosen_queues(chosen, [opened.store for opened in stores]):
+            name = topics(key.topic)
+            counts[name] = max(counts.get(name, 0), key.queue_id + 1)
+    finally:
+        for opened in stores:
+            opened.store.close()
+    return counts
+
+
+def _replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    if arguments.parquet:
+        rows = replay_parquet(spark, arguments)
+    else:
+        rows = follow(start_query(spark, arguments))
+    print(f"{rows:,} message(s) replayed to {arguments.endpoint}", flush=True)
+
+
+def main(command: list[str] | None = None) -> int:
+    """Run the job; gives the exit code."""
+    arguments = parse_arguments(command)
+    spark = start_session("rmqstore replay")
+    try:
+        return run_job(lambda: _replay(spark, arguments))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

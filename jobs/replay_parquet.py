@@ -1,0 +1,190 @@
+"""Replay Parquet files: slice by slice of storeTimestamp, each written whole and once.
+
+    CHECKPOINT/plan.json     the id of the replay, and where its slices begin; written first
+    CHECKPOINT/done/17       slice 17 is written
+
+A slice that is written again, because its mark was not made, changes nothing: the store knows it by
+the replay's id and the slice's number. Times do not go back along a queue, and within a slice rows
+are sorted: so queues keep their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import posixpath
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fsspec.core import url_to_fs
+
+from jobs.arguments import source_options
+from jobs.pacing import RATE_SECONDS, paced
+from jobs.targets import TopicMap, create_topics, target_options
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Slices", "replay_parquet"]
+
+_SLICE_ROWS: Final = 1_000_000
+_NEEDED: Final = ("topic", "queueId", "queueOffset", "storeTimestamp", "body")
+_MICROS: Final = "unix_micros(storeTimestamp)"
+
+
+class Slices:
+    """The checkpoint of a replay of Parquet.
+
+    Args:
+        url: its folder, on any file system of fsspec.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._fs, root = url_to_fs(url)
+        self._root = root.rstrip("/")
+
+    def plan(self) -> dict[str, Any] | None:
+        """What an earlier run has planned; None in a new folder."""
+        try:
+            stored: dict[str, Any] = json.loads(self._fs.cat_file(self._path("plan.json")))
+        except FileNotFoundError:
+            return None
+        return stored
+
+    def make_plan(self, arguments: Mapping[str, Any], bounds: Sequence[int]) -> dict[str, Any]:
+        """Store a plan.
+
+        Args:
+            arguments: what must be the same when a run goes on.
+            bounds: first storeTimestamp of each slice but the first, in microseconds.
+        """
+        plan = {
+            "version": 1,
+            "id": f"replay-{uuid.uuid4().hex}",
+            "arguments": dict(arguments),
+            "bounds": list(bounds),
+        }
+        self._fs.makedirs(self._path("done"), exist_ok=True)
+        half = self._path(f".plan-{plan['id']}")
+        self._fs.pipe_file(half, json.dumps(plan).encode())
+        self._fs.mv(half, self._path("plan.json"))
+        return plan
+
+    def check(self, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+        """Check that a run goes on with the same work.
+
+        Raises:
+            OptionError: it is another replay's folder.
+        """
+        if plan["arguments"] != dict(arguments):
+            raise OptionError(
+                f"{self._url} is the checkpoint of a replay with other arguments: "
+                f"{json.dumps(plan['arguments'])}. Repeat those, or name a new folder."
+            )
+
+    def done(self) -> set[int]:
+        """The slices that are written."""
+        with contextlib.suppress(FileNotFoundError):
+            return {int(posixpath.basename(p)) for p in self._fs.ls(self._path("done"), False)}
+        return set()
+
+    def mark(self, number: int) -> None:
+        """Note that a slice is written."""
+        self._fs.pipe_file(self._path(f"done/{number}"), b"")
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    """Replay what the arguments name; gives the rows that this run wrote."""
+    given = sorted(source_options(arguments).keys() - {"path"})
+    if given:
+        raise OptionError(
+            f"With --parquet there is nothing to choose from: leave out {', '.join(given)}, and "
+            "name the folder of those topics and dates that are to be replayed."
+        )
+    topics = TopicMap.parse(arguments.map)
+    # Topics that look like numbers stay what they are.
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    rows = spark.read.parquet(arguments.store).drop("date")
+    missing = [name for name in _NEEDED if name not in rows.columns]
+    if missing:
+        raise OptionError(
+            f"The Parquet files of {arguments.store} have no {', '.join(missing)}: replay what "
+            "the job backfill made, with these columns."
+        )
+    slices = Slices(arguments.checkpoint)
+    same = {"store": arguments.store, "endpoint": arguments.endpoint, "map": arguments.map}
+    plan = slices.plan()
+    if plan is None:
+        plan = slices.make_plan(same, _bounds(rows, arguments.rate))
+    slices.check(plan, same)
+    options = target_options(arguments, streaming=False)
+    create_topics(options, _queue_nums(rows, topics))
+    return _write(rows, topics, options, slices, plan, arguments.rate)
+
+
+def _bounds(rows: DataFrame, rate: float | None) -> list[int]:
+    """Where slices begin, so that each has about as many rows as are to be written at once."""
+    most = max(1, int(rate * RATE_SECONDS)) if rate else _SLICE_ROWS
+    count = rows.count()
+    parts = -(-count // most)
+    if parts < 2:
+        return []
+    times = rows.selectExpr(f"{_MICROS} AS at")
+    wanted = [number / parts for number in range(1, parts)]
+    found = times.approxQuantile("at", wanted, min(0.001, 0.1 / parts))
+    return sorted({int(at) for at in found})
+
+
+def _queue_nums(rows: DataFrame, topics: TopicMap) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for topic, last in rows.groupBy("topic").agg({"queueId": "max"}).collect():
+        name = topics(topic)
+        counts[name] = max(counts.get(name, 0), last + 1)
+    return counts
+
+
+def _write(
+    rows: DataFrame,
+    topics: TopicMap,
+    options: Mapping[str, str],
+    slices: Slices,
+    plan: Mapping[str, Any],
+    rate: float | None,
+) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sf
+
+    bounds = plan["bounds"]
+    done, total = slices.done(), 0
+    for number, (start, end) in enumerate(zip([None, *bounds], [*bounds, None], strict=True)):
+        if number in done:
+            continue
+        piece = rows
+        if start is not None:
+            piece = piece.where(f"{_MICROS} >= {start}")
+        if end is not None:
+            piece = piece.where(f"{_MICROS} < {end}")
+        piece = piece.repartition("topic", "queueId") if rate is None else piece.coalesce(1)
+        piece = piece.sortWithinPartitions("storeTimestamp", "topic", "queueId", "queueOffset")
+        if rate is not None:
+            piece = paced(piece, rate)
+        count = Observation()
+        (
+            topics.apply(piece)
+            .observe(count, sf.count(sf.lit(1)).alias("rows"))
+            .write.format("rmqstore")
+            .options(**options, txnAppId=plan["id"], txnVersion=str(number))
+            .mode("append")
+            .save()
+        )
+        slices.mark(number)
+        total += count.get["rows"]
+        print(f"slice {number + 1} of {len(bounds) + 1}: {count.get['rows']:,} rows", flush=True)
+    return total

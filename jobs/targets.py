@@ -1,0 +1,125 @@
+"""Stores that a job writes to: their options, their topics, the rows that they take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
+from rmqstore_spark.datasource.sink.options import parse_sink_options
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["TopicMap", "add_target_options", "create_topics", "target_options"]
+
+
+def add_target_options(parser: argparse.ArgumentParser, *, streaming: bool) -> None:
+    """Add `--write NAME=VALUE`."""
+    names = [o.name for o in SINK_OPTIONS if not (streaming and o.scope == BATCH)]
+    names.remove("endpoint")
+    parser.add_argument(
+        "--write",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"an option of the sink (see docs/options.md): {', '.join(names)}; repeat it for "
+        "several (default: queueSelector=column, so that messages keep their queues)",
+    )
+
+
+def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[str, str]:
+    """What was given for the sink, its endpoint included.
+
+    Raises:
+        OptionError: something of it is unknown or wrong.
+    """
+    options = {"endpoint": arguments.endpoint, "queueSelector": "column"}
+    for text in arguments.write:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"--write takes NAME=VALUE, not {text!r}.")
+        options[name.strip()] = value
+    parse_sink_options(options, streaming)
+    return options
+
+
+def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> None:
+    """Make topics that the stores lack, with queues for what is to come.
+
+    Args:
+        options: of the sink.
+        queue_nums: how many, by topic. One that has fewer gets more.
+    """
+    connection = parse_sink_options(options, streaming=False).connection
+    for endpoint in connection.endpoints:
+        with connection.client(endpoint) as client:
+            known = client.topics()
+            for topic, count in sorted(queue_nums.items()):
+                if topic in known and known[topic].write_queue_nums >= count:
+                    continue
+                client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
+                print(f"made topic {topic} with {count} queue(s) at {endpoint}", flush=True)
+
+
+@dataclass(frozen=True)
+class TopicMap:
+    """Which topic is written in place of which.
+
+    Args:
+        rules: (old, new) in the order in which they are tried. `*` stands for any text in the
+            first, and for that text in the second.
+    """
+
+    rules: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> TopicMap:
+        """Read `OLD=NEW` rules.
+
+        Raises:
+            OptionError: one of them is none.
+        """
+        rules = []
+        for text in texts:
+            old, separator, new = (part.strip() for part in text.partition("="))
+            if not (separator and old and new) or old.count("*") > 1 or new.count("*") > 1:
+                raise OptionError(
+                    f"--map takes OLD=NEW, each with at most one *, not {text!r}: orders=orders_2, or "
+                    "*=copy_*."
+                )
+            rules.append((old, new))
+        return cls(tuple(rules))
+
+    def __call__(self, topic: str) -> str:
+        """The topic to write in place of one."""
+        for old, new in self.rules:
+            found = re.fullmatch(_pattern(old), topic)
+            if found:
+                return new.replace("*", found[1] if found.groups() else "*")
+        return topic
+
+    def column(self, topic: Column) -> Column:
+        """The same for a column of topics."""
+        from pyspark.sql import functions as sf
+
+        mapped = topic
+        for old, new in reversed(self.rules):
+            pattern = f"^{_pattern(old)}$"
+            replaced = sf.regexp_replace(topic, pattern, new.replace("*", "$1"))
+            mapped = sf.when(topic.rlike(pattern), replaced).otherwise(mapped)
+        return mapped
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """The rows with their topics replaced."""
+        return rows.withColumn("topic", self.column(rows["topic"])) if self.rules else rows
+
+
+def _pattern(rule: str) -> str:
+    # Topics have letters, digits and %|_- only: what Python escapes, Java reads the same way.
+    return re.escape(rule).replace(r"\*", "(.*)")
