@@ -63,7 +63,7 @@ INDEX_UNIT_DTYPE: Final = np.dtype(
 INDEX_UNIT_SIZE: Final = INDEX_UNIT_DTYPE.itemsize
 
 _COMMITTED_INDEX: Final = re.compile(
-    r"^\s*committedIndex\s*[=:]\s*(-?[0-9]{1,19})\s*$", re.MULTILINE
+    r"^[ \t]*committedIndex[ \t]*[=:][ \t]*(-?[0-9]{1,19})[ \t]*\r?\n", re.MULTILINE
 )
 _MAX_TEXT: Final = 1 << 16
 
@@ -180,6 +180,8 @@ def encode_index_units(
 
 def parse_committed_index(text: str, *, file: str = "") -> int:
     """The number of the last committed entry, out of the text of DLedger's `checkpoint`.
+
+    Its line must have an end: of a file that was cut the number could lack digits.
 
     Returns:
         -1 where nothing is committed yet.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import struct
 from typing import Final
@@ -37,6 +38,8 @@ from rmqstore_spark.reader.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.walk import Flaw, walk_log
 
 __all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
+
+_log = logging.getLogger(__name__)
 
 _GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
 _F_OFD_GETLK: Final = 36
@@ -80,7 +83,16 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     if committed < 0:
         return data.min_offset
     at = index_unit_position(committed)
-    raw = Segments.load(files, [dledger.index]).read(at, INDEX_UNIT_SIZE)
+    units = Segments.load(files, [dledger.index])
+    if not units.covers([at], [INDEX_UNIT_SIZE])[0]:
+        raise CorruptStoreError(
+            f"the DLedger index ({units.min_offset} to {units.end_offset}) does not hold the unit "
+            f"of entry {committed}, the last committed one",
+            file=dledger.index,
+            offset=at,
+            remedy="Copy the store again, index included.",
+        )
+    raw = units.read(at, INDEX_UNIT_SIZE)
     unit = decode_index_unit(raw, committed, file=dledger.index)
     if not data.min_offset <= unit.end <= data.end_offset:
         raise CorruptStoreError(
@@ -97,11 +109,17 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     for path in (dledger.checkpoint, f"{dledger.checkpoint}.bak"):
         try:
             text = files.read(path, 0, 4096).decode("utf-8", "replace")
-            return parse_committed_index(text, file=path)
+            index = parse_committed_index(text, file=path)
         except FileNotFoundError:
             continue
         except CorruptStoreError as error:
             damage = damage or error
+            continue
+        if damage is not None:
+            _log.warning(
+                "%s Its older copy %s is used: newer entries may be missing.", damage, path
+            )
+        return index
     if damage is None and not any(data.read(data.min_offset, DLEDGER_LEAD)):
         return -1  # a member that has just been set up
     raise damage or CorruptStoreError(
