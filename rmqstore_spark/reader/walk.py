@@ -81,6 +81,7 @@ def walk_log(
     *,
     check_crc: bool = True,
     is_damage: Callable[[Flaw], bool] | None = None,
+    resume: bool = True,
 ) -> Iterator[Stretch | Flaw]:
     """Walk from one physical offset to another.
 
@@ -90,6 +91,8 @@ def walk_log(
         check_crc: check the CRC of each body too.
         is_damage: whether what looks like an unpublished block is known to have been published,
             so that the walk goes on behind it; by default it ends there.
+        resume: look for the next whole record behind a flaw, and go on there; else the first flaw
+            ends the walk, and nobody searches what may be a gigabyte of zeros.
 
     Yields:
         Stretches of records, ascending, and the flaws between them. A flaw without a place to
@@ -113,6 +116,8 @@ def walk_log(
         if at < segment.start:
             cause = f"no file holds the log up to {segment.start}"
             yield Flaw(at, cause, segment.start, missing=True)
+            if not resume:
+                return
             at = segment.start
         buffer, filled = _fill(log, segment, at, whole[:room])
         room = min(4 * room, _CHUNK)

@@ -1,0 +1,82 @@
+"""What a clean close writes down of a store, so that the next start notices what is missing.
+
+    <store>/rmqstore/state.json
+
+A broker does not notice that a queue's folder or the index is gone. This file says which queues
+there were, and how far the index is known to be complete. It is never trusted for more than what
+to look at: a store without it, or with an old one (a broker was at work in between), opens too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from rmqstore_spark.files.durable import make_folder, remove_file, replace_file
+from rmqstore_spark.files.own import OWN_FOLDER
+from rmqstore_spark.writer.queues import ConsumeQueues
+
+__all__ = ["StoreState", "forget", "remember"]
+
+_MOST = 64 << 20  # bytes of such a file
+
+
+@dataclass(frozen=True)
+class StoreState:
+    """What was written down.
+
+    Attributes:
+        queues: (topic, queueId) of those that held messages.
+        index_end: physical offset up to which the index held every key; 0 where that was not known.
+        index_files: names of the index files then, the oldest first.
+    """
+
+    queues: frozenset[tuple[str, int]] = frozenset()
+    index_end: int = 0
+    index_files: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, store: str) -> StoreState:
+        """What the last clean close of ours wrote down; nothing where there is no such file."""
+        try:
+            with open(_path(store), "rb") as file:
+                raw: Any = json.loads(file.read(_MOST))
+            queues = {
+                (str(topic), int(queue_id))
+                for topic, numbers in raw["queues"].items()
+                for queue_id in numbers
+            }
+            names = tuple(str(name) for name in raw["indexFiles"])
+            return cls(frozenset(queues), int(raw["indexEnd"]), names)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+
+def remember(store: str, queues: ConsumeQueues, *, index_end: int) -> None:
+    """Write down what a store holds, at a clean close and after a recovery.
+
+    Args:
+        store: the store directory.
+        queues: all its queues.
+        index_end: where the log ends, if the index holds all keys up to there; else 0.
+    """
+    table = {
+        topic: [queue_id for queue_id, (_, end) in sorted(numbers.items()) if end > 0]
+        for topic, numbers in sorted(queues.ranges().items())
+    }
+    folder = os.path.join(store, "index")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    text = json.dumps({"queues": table, "indexEnd": index_end, "indexFiles": names}, indent=1)
+    make_folder(os.path.dirname(_path(store)))
+    replace_file(_path(store), text.encode())
+
+
+def forget(store: str) -> None:
+    """Remove what was written down: the store is about to change."""
+    remove_file(_path(store))
+
+
+def _path(store: str) -> str:
+    return os.path.join(store, OWN_FOLDER, "state.json")
