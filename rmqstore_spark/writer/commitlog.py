@@ -1,0 +1,294 @@
+"""The CommitLog of a store that is written.
+
+    commitlog/{20 digits}      segments of one size, named by the log offset of their first byte
+
+See docs/format.md, "A CommitLog record" (upstream: CommitLog, MappedFileQueue). The log is the
+truth of a store: queues and index are made of it. Records are written by `pwrite`, one call a batch
+and segment; what lies behind `max_offset` belongs to nobody. After a crash recovery walks the log
+and cuts it behind the last whole record.
+
+`place`, `write` and what changes the log belong to one thread at a time (the store's append lock);
+`flush` and the offsets may be used from any.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import explained, sync_folder
+from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.record import encode_blank
+from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.writer.failpoints import reach
+from rmqstore_spark.writer.placement import Piece, Placement, place
+from rmqstore_spark.writer.segmentfiles import SegmentFiles
+
+__all__ = ["CommitLogWriter"]
+
+_MAGIC_AT: Final = 4
+_MAGIC_SIZE: Final = 4
+_ERASE_BYTES: Final = 1 << 20
+
+
+class CommitLogWriter:
+    """Appends records to a log that was recovered.
+
+    Args:
+        files: its segments' files.
+        min_offset: log offset of its first byte.
+        max_offset: where it ends; all before is on disk.
+    """
+
+    def __init__(self, files: SegmentFiles, min_offset: int, max_offset: int) -> None:
+        self._files = files
+        self.segment_size = files.size
+        self.min_offset = min_offset
+        self._max_offset = self._flushed_offset = max_offset
+        self._made_until = _existing_end(files, max_offset)
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._open: dict[int, int] = {}
+        self._dirty: set[int] = set()
+        self._syncing: frozenset[int] = frozenset()
+        self._folder_dirty = False
+        self._hidden_magic = b""
+
+    @property
+    def max_offset(self) -> int:
+        """Where the log ends."""
+        return self._max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Up to where the log is known to be on disk."""
+        return self._flushed_offset
+
+    # ---- appending -----------------------------------------------------------------------------
+
+    def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
+        """Find the places of the next records; see `placement.place`. Nothing is written."""
+        return place(sizes, self._max_offset, self.segment_size, whole=whole)
+
+    def reserve(self, placement: Placement) -> None:
+        """Make the segments that a placement needs and that are not there.
+
+        Raises:
+            StoreWriteError: one cannot be made, as on a full disk; nothing was written.
+        """
+        for start in placement.segments:
+            if start >= self._made_until:
+                descriptor = self._files.make(start)
+                with self._lock:
+                    self._open[start] = descriptor
+                    self._folder_dirty = True
+                self._made_until = start + self.segment_size
+
+    def write(self, placement: Placement, data: U1, starts: I8) -> None:
+        """Write records where they were placed; they belong to the log when this returns.
+
+        Args:
+            placement: of all of them, as the last `place` gave it, and `reserve`d.
+            data: uint8, their bytes.
+            starts: n offsets into it; the records lie one behind the other.
+
+        Raises:
+            StoreWriteError: they could not be written; the log is as it was before. `errno` is -1
+                where not even what had been written could be taken back.
+        """
+        try:
+            self._write_rows(placement, 0, data, starts)
+        except StoreWriteError as error:
+            self._take_back(placement, error)
+            raise
+        self._advance(placement)
+
+    def write_hidden(self, placement: Placement, first: int, data: U1, starts: I8) -> None:
+        """Write some records of a placement, such that none of it is seen before `publish`.
+
+        The magic of the placement's first record is left zero: for every reader the log ends there.
+
+        Args:
+            placement: of all records of the block, `reserve`d.
+            first: row of the first of these.
+            data: uint8, their bytes; the first record's magic is zeroed in it.
+            starts: n offsets into it.
+
+        Raises:
+            StoreWriteError: that failed: `erase` what was written.
+        """
+        if first == 0:
+            magic = data[int(starts[0]) + _MAGIC_AT :][:_MAGIC_SIZE]
+            self._hidden_magic = magic.tobytes()
+            magic[:] = 0
+        self._write_rows(placement, first, data, starts)
+
+    def publish(self, placement: Placement) -> None:
+        """Make all records of a placement, written hidden and flushed, part of the log at once.
+
+        It is on disk after the next `flush`.
+
+        Raises:
+            StoreWriteError: that failed, and whether the block is seen after a crash is open.
+        """
+        at = int(placement.physical[0])
+        start = at - at % self.segment_size
+        self._pwrite(start, [self._hidden_magic], at + _MAGIC_AT)
+        self._advance(placement)
+
+    def erase(self, placement: Placement) -> None:
+        """Take back what was written hidden: zeros from the log's end on.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        for piece in reversed(placement.pieces):
+            self._zero(piece.begin, piece.end)
+        for at in reversed(placement.blanks):
+            self._zero(at, at + BLANK_SIZE)
+
+    # ---- flushing ------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Bring the log, and what was written hidden, to disk.
+
+        Returns:
+            Up to where the log is on disk now.
+
+        Raises:
+            StoreWriteError: that failed. What is on disk is unknown then, and stays so: a second
+                try could succeed without having written anything.
+        """
+        with self._flushing:
+            with self._lock:
+                end, folder_dirty = self._max_offset, self._folder_dirty
+                self._syncing = frozenset(self._dirty)
+                self._dirty.clear()
+                self._folder_dirty = False
+                descriptors = [self._open[start] for start in sorted(self._syncing)]
+            reach("flush.before_sync")
+            with explained(self._files.folder, "flushed"):
+                for descriptor in descriptors:
+                    os.fdatasync(descriptor)
+            if folder_dirty:
+                sync_folder(self._files.folder)
+            reach("flush.after_sync")
+            with self._lock:
+                self._syncing = frozenset()
+                self._flushed_offset = end
+            return end
+
+    def close(self) -> None:
+        """Close all files, and remove segments that were made and never written to."""
+        self._files.close()
+        with self._lock:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+        start = -(-self._max_offset // self.segment_size) * self.segment_size
+        removed = range(start, self._made_until, self.segment_size)
+        for unused in reversed(removed):
+            self._files.remove(unused)
+        if removed:
+            sync_folder(self._files.folder)
+        self._made_until = min(self._made_until, start)
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _advance(self, placement: Placement) -> None:
+        self._max_offset = placement.end
+        if placement.end % self.segment_size > self.segment_size // 2:
+            self._files.prepare()
+        if len(placement.segments) > 1 or len(self._open) > 1:
+            self._close_finished()
+
+    def _write_rows(self, placement: Placement, first: int, data: U1, starts: I8) -> None:
+        """Write rows from `first` on: one call a segment, its blank included."""
+        last = first + len(starts)
+        blanks = set(placement.blanks)
+        if first == 0 and placement.begin in blanks:
+            self._write_blank(placement.begin)
+        for piece in placement.pieces:
+            begin, end = max(first, piece.first), min(last, piece.last)
+            if begin >= end:
+                continue
+            at, until = _bytes_of(piece, placement, begin, end)
+            source = int(starts[begin - first])
+            chunks: list[memoryview | bytes] = [data[source : source + until - at].data]
+            if end == piece.last and piece.end in blanks:
+                chunks.append(self._blank_head(piece.end))
+            self._pwrite(piece.begin - piece.begin % self.segment_size, chunks, at)
+
+    def _write_blank(self, at: int) -> None:
+        self._pwrite(at - at % self.segment_size, [self._blank_head(at)], at)
+
+    def _blank_head(self, at: int) -> bytes:
+        # What follows the head may be anything, and is zeros already.
+        return encode_blank(self.segment_size - at % self.segment_size)[:BLANK_SIZE]
+
+    def _pwrite(self, start: int, chunks: Sequence[memoryview | bytes], at: int) -> None:
+        descriptor = self._descriptor(start)
+        views = [memoryview(chunk) for chunk in chunks]
+        offset = at - start
+        with explained(self._files.path(start), "written"):
+            while views:
+                written = os.pwritev(descriptor, views, offset)
+                offset += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][written:]
+        with self._lock:
+            self._dirty.add(start)
+
+    def _take_back(self, placement: Placement, error: StoreWriteError) -> None:
+        try:
+            self.erase(placement)
+        except StoreWriteError:
+            error.errno = -1
+
+    def _zero(self, begin: int, end: int) -> None:
+        start = begin - begin % self.segment_size
+        zeros = bytes(min(_ERASE_BYTES, end - begin))
+        for at in range(begin, end, _ERASE_BYTES):
+            self._pwrite(start, [zeros[: end - at]], at)
+
+    def _descriptor(self, start: int) -> int:
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            descriptor = self._files.open(start)
+            with self._lock:
+                self._open[start] = descriptor
+        return descriptor
+
+    def _close_finished(self) -> None:
+        """Close the segments behind the last one that are flushed."""
+        current = self._max_offset - self._max_offset % self.segment_size
+        with self._lock:
+            finished = [
+                start
+                for start in self._open
+                if start < current and start not in self._dirty and start not in self._syncing
+            ]
+            for start in finished:
+                os.close(self._open.pop(start))
+
+
+def _bytes_of(piece: Piece, placement: Placement, begin: int, end: int) -> tuple[int, int]:
+    """Log offsets between which some rows of a piece lie."""
+    until = int(placement.physical[end]) if end < piece.last else piece.end
+    return int(placement.physical[begin]), until
+
+
+def _existing_end(files: SegmentFiles, max_offset: int) -> int:
+    """Where the last segment ends that is there."""
+    end = -(-max_offset // files.size) * files.size
+    while os.path.exists(files.path(end)):
+        end += files.size
+    return end
