@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
 help: ## List what there is to do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: $(INSTALLED) ## Read a RocketMQ store with Spark: topics, a batch query, a stream
@@ -36,6 +36,12 @@ lint: $(INSTALLED) ## Check style, types and layers
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speed and memory on stores made for it
 	@$(SPARK) -m benchmarks $(BENCH_ARGS)
+
+.PHONY: notebook
+notebook: $(INSTALLED) ## Open examples/quickstart.ipynb in JupyterLab
+	@$(PY) -c "import jupyterlab" 2>/dev/null || { echo "Installing JupyterLab into $(VENV) ..."; \
+		$(PY) -m pip install --quiet --editable '.[notebooks]' --config-settings editable_mode=compat; }
+	@$(SPARK) -m jupyterlab examples/quickstart.ipynb
 
 .PHONY: docs
 docs: $(INSTALLED) ## Write docs/options.md from the table of options

@@ -12,16 +12,20 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 LAYOUT = "rmqstore_spark/layout"
 
-NOTEBOOKS = [
+IN_NOTEBOOKS = [
     "ipykernel",
     "matplotlib>=3.8",
-    "nbclient>=0.10",
     "pandas>=2.2,<3",  # pyspark 4.3 does not support pandas 3
 ]
+NOTEBOOKS = [
+    *IN_NOTEBOOKS,
+    "jupyterlab>=4",
+]
 TESTS = [
-    *NOTEBOOKS,
+    *IN_NOTEBOOKS,
     "chispa>=0.10",
     "hypothesis>=6.100",
+    "nbclient>=0.10",
     "psutil>=6",
     "pytest>=9",
     "pytest-randomly>=3.15",

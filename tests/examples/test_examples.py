@@ -37,6 +37,17 @@ def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path:
     assert all((ours / name).read_bytes() == (theirs / name).read_bytes() for name in files)
 
 
+def test_the_notebook_can_be_opened_as_it_says() -> None:
+    said = "".join(read_notebook(EXAMPLES / "quickstart.ipynb", as_version=4).cells[0].source)
+    assert "`make notebook`" in said
+    assert "`make notebook`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    planned = subprocess.run(
+        ["make", "--dry-run", "notebook"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert "'.[notebooks]'" in planned
+    assert planned.rstrip().endswith("-m jupyterlab examples/quickstart.ipynb")
+
+
 @pytest.mark.slow
 def test_demo(tmp_path: Path) -> None:
     done = subprocess.run(
