@@ -148,7 +148,7 @@ def _split(
 ) -> Block:
     if data.nbytes > _MOST_BYTES:
         raise BlockError(0, 0, _ILLEGAL, f"a block of {data.nbytes} bytes is too large")
-    room = min(max_rows, len(data) // _MIN_RECORD)
+    room = min(max_rows, len(data) // _MIN_RECORD + 1)
     starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)

@@ -122,7 +122,7 @@ def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRe
         b"",
     )
     spans = array_spans(joined)
-    return EncodedRecords(spans.buffer, spans.starts, spans.lengths)
+    return EncodedRecords(spans.buffer[: sizes.sum()], spans.starts, spans.lengths)
 
 
 def _head_layout(wide_born: bool, wide_stored: bool) -> np.dtype[np.void]:

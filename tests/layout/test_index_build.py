@@ -6,15 +6,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout import index
+from rmqstore_spark.layout import index, kernel
 from rmqstore_spark.layout.constants import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.layout.hashing import index_key_hash
-from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.layout.index_build import IndexFile, link_entries
 from tests.support.golden import RecordReport, load_meta, load_records
+
+both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _keys(record: RecordReport) -> list[str]:
@@ -46,7 +48,7 @@ def _keys(record: RecordReport) -> list[str]:
     ],
 )
 def test_indexing_the_golden_records_again_gives_rocketmqs_files(
-    golden: Callable[[str], Path], name: str
+    golden: Callable[[str], Path], name: str, each_kernel: str
 ) -> None:
     meta = load_meta(golden(name))
     rows = [(r, key) for r in load_records(golden(name)) for key in _keys(r)]
@@ -101,12 +103,13 @@ ROWS = st.lists(
 )
 
 
+@both_kernels
 @given(
-    ROWS,
-    st.integers(1, 7),
-    st.integers(1, 50),
-    st.lists(st.integers(0, 30), max_size=8),
-    st.one_of(
+    rows=ROWS,
+    slots=st.integers(1, 7),
+    entries=st.integers(1, 50),
+    cuts=st.lists(st.integers(0, 30), max_size=8),
+    after=st.one_of(
         st.none(),
         st.builds(
             index.IndexHeader,
@@ -122,6 +125,7 @@ def test_a_batch_has_the_content_of_one_by_one(
     entries: int,
     cuts: list[int],
     after: index.IndexHeader | None,
+    each_kernel: str,
 ) -> None:
     single = IndexFile.create(slots, entries, after)
     taken = sum(_put_key(single, *row) for row in rows)
@@ -140,7 +144,7 @@ def test_a_batch_has_the_content_of_one_by_one(
     assert batched.is_full == (taken == entries - 1)
 
 
-def test_a_slot_left_over_by_a_crash_counts_as_unused() -> None:
+def test_a_slot_left_over_by_a_crash_counts_as_unused(each_kernel: str) -> None:
     for leftover in (-1, 3, 99):
         file = IndexFile.create(1, 10)
         file.insert(np.array([4], np.int32), np.array([10]), np.array([1]))
@@ -151,7 +155,7 @@ def test_a_slot_left_over_by_a_crash_counts_as_unused() -> None:
         assert file.slots[0] == 2
 
 
-def test_files_round_trip_and_go_on_where_they_stopped() -> None:
+def test_files_round_trip_and_go_on_where_they_stopped(each_kernel: str) -> None:
     file = IndexFile.create(3, 6)
     file.insert(np.array([1, 4], np.int32), np.array([0, 100]), np.array([5_000, 7_500]))
     again = IndexFile.decode(file.encode(), 3)
@@ -162,7 +166,7 @@ def test_files_round_trip_and_go_on_where_they_stopped() -> None:
     assert file.entries["previous"].tolist() == [0, 0, 1, 2, 0, 0]
 
 
-def test_a_file_in_memory_that_can_be_written_is_changed_in_place() -> None:
+def test_a_file_in_memory_that_can_be_written_is_changed_in_place(each_kernel: str) -> None:
     data = bytearray(IndexFile.create(3, 6).encode())
     IndexFile.decode(data, 3).insert(np.array([1], np.int32), np.array([8]), np.array([5]))
     assert index.decode_slots(data, 3).tolist() == [0, 1, 0]
@@ -182,3 +186,46 @@ def test_any_bytes_are_a_file_or_refused(data: bytes, slots: int) -> None:
     assert file.encode() == data
     count = file.insert(np.array([1, 2], np.int32), np.array([1, 2]), np.array([1, 2]))
     assert 0 <= count <= 2
+
+
+@both_kernels
+@given(rows=ROWS, slots=st.integers(1, 7), room=st.integers(0, 50))
+def test_entries_can_be_made_without_the_file(
+    rows: list[tuple[int, int, int]], slots: int, room: int, each_kernel: str
+) -> None:
+    whole = IndexFile.create(slots, room)
+    columns = [np.array(column) for column in zip(*rows, strict=True)] or [np.empty(0)] * 3
+    taken = whole.insert(*columns)
+    table = np.zeros(slots, index.SLOT_DTYPE)
+    entries, header = link_entries(index.IndexHeader(), table, room, *columns)
+    assert (len(entries), header, table.tolist()) == (taken, whole.header, whole.slots.tolist())
+    assert entries.tobytes() == whole.entries[1 : taken + 1].tobytes()
+
+
+@pytest.mark.parametrize("negative", [-1, -7, -(2**31)])
+def test_a_hash_that_no_key_has_stays_inside(negative: int, each_kernel: str) -> None:
+    slots = np.zeros(5, index.SLOT_DTYPE)
+    one = np.ones(1, np.int64)
+    link_entries(index.IndexHeader(), slots, 9, np.array([negative], np.int32), one, one)
+    assert slots[negative % 5] == 1
+
+
+@pytest.mark.parametrize(
+    ("slots", "start", "times", "room"),
+    [
+        (0, 1, 2, 40),
+        (3, 0, 2, 40),
+        (3, 2**31 - 2, 2, 40),
+        (3, 1, 1, 40),
+        (3, 1, 2, 20),
+        (3, 1, 2, 39),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    slots: int, start: int, times: int, room: int, each_kernel: str
+) -> None:
+    with pytest.raises(ValueError, match=r"the arrays differ in number|there are no slots"):
+        kernel.active.link_keys(
+            np.zeros(slots, index.SLOT_DTYPE), start, np.zeros(2, np.int32), np.zeros(2, np.int64),
+            np.zeros(times, np.int64), 0, np.zeros(room, np.uint8),
+        )  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.properties import (
     MAP_TYPE,
     decode_properties,
@@ -32,16 +32,6 @@ RAW = st.lists(
     st.sampled_from([b"\x01", b"\x02", b" ", b"a", b"b", b"TAGS", b"\xff", b"\xe6"])
 ).map(b"".join)
 """Bytes that are mostly separators: every odd shape of a property comes up."""
-
-
-@pytest.fixture(params=["compiled", "plain"])
-def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the test with each of the two implementations."""
-    if request.param == "plain":
-        monkeypatch.setattr(kernel, "active", plain)
-    elif not kernel.COMPILED:
-        pytest.skip("the compiled kernel was not built on this machine")
-    return str(request.param)
 
 
 def java_properties(raw: bytes) -> dict[str, str]:

@@ -32,16 +32,6 @@ from tests.support.strategies import RECORDS
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(params=["compiled", "plain"])
-def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the test with each of the two implementations."""
-    if request.param == "plain":
-        monkeypatch.setattr(kernel, "active", plain)
-    elif not kernel.COMPILED:
-        pytest.skip("the compiled kernel was not built on this machine")
-    return str(request.param)
-
-
 def decode_all(data: U1, base: int = 0, lead: int = 0) -> Records:
     walk = walk_records(data, 0, len(data), base, lead)
     return decode_records(data, walk.positions, (len(data) - walk.positions).astype(np.int32))

@@ -69,3 +69,28 @@ RECORDS = st.builds(
     body=BYTES,
 )
 """Messages with any values that a record's fields can hold."""
+
+
+def client_records(*, store_v6: bool = False) -> st.SearchStrategy[RecordReport]:
+    """Messages as they are sent to a store: what only the store knows is left zero.
+
+    Args:
+        store_v6: the store's address is IPv6.
+    """
+    return st.builds(
+        _record,
+        properties=PROPERTIES,
+        topic=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30),
+        queue_id=st.one_of(st.integers(0, 3), st.integers(0, 2**31 - 1)),
+        queue_offset=st.just(0),
+        physical_offset=st.just(0),
+        flag=INT32,
+        sys_flag=st.sampled_from([0, 0, 0, 0x1, 0x301, 0x4, 0x8, 0xC]),
+        born_timestamp=INT64,
+        born_host=HOSTS,
+        store_timestamp=st.just(0),
+        store_host=st.just("[0:0:0:0:0:0:0:0]:0" if store_v6 else "0.0.0.0:0"),
+        reconsume_times=INT32,
+        prepared_transaction_offset=INT64,
+        body=BYTES,
+    )
