@@ -8,19 +8,26 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options import check_options, parse_options
 from rmqstore_spark.datasource.schema import full_schema, project
 from rmqstore_spark.datasource.tables import query_options, source_options, with_options
+from rmqstore_spark.errors import OptionError
 
 __all__ = ["RmqStoreDataSource"]
 
 
 class RmqStoreDataSource(DataSource):
-    """A RocketMQ message store as a Spark source.
+    """A RocketMQ message store as a Spark source and sink.
 
     Args:
         options: see docs/options.md; names in any case.
@@ -54,3 +61,37 @@ class RmqStoreDataSource(DataSource):
         from rmqstore_spark.datasource.stream import RmqStoreStreamReader
 
         return RmqStoreStreamReader(query_options(self.options, schema), schema)
+
+    @plain_errors
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Make the writer of a batch write."""
+        from rmqstore_spark.datasource.sink.columns import find_columns
+        from rmqstore_spark.datasource.sink.options import parse_sink_options
+        from rmqstore_spark.datasource.sink.writers import RmqStoreWriter
+
+        if overwrite:
+            raise OptionError(
+                "Mode overwrite cannot be had: a message store is only appended to, and what its "
+                'consumers have yet to read is not taken away. Say mode("append"); a topic that '
+                "is to go is removed by `rmqstore delete-topic`."
+            )
+        options = parse_sink_options(query_options(self.options, schema), streaming=False)
+        return RmqStoreWriter(options, find_columns(schema, options))
+
+    @plain_errors
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Make the writer of a stream."""
+        from rmqstore_spark.datasource.sink.columns import find_columns
+        from rmqstore_spark.datasource.sink.options import parse_sink_options
+        from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
+
+        if overwrite:
+            raise OptionError(
+                "Output mode complete cannot be had: it writes all results again with each "
+                "micro-batch, and a message store is only appended to. Say "
+                'outputMode("append"), with a watermark where there is an aggregation.'
+            )
+        options = parse_sink_options(query_options(self.options, schema), streaming=True)
+        return RmqStoreStreamWriter(options, find_columns(schema, options))

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from rmqstore_spark.layout.constants import MAX_TOPIC_LENGTH
 from rmqstore_spark.wire.codec import AtMost, Between
+from rmqstore_spark.writer.ledger import WriterId
 from rmqstore_spark.writer.staging import StageInfo
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "QueueOffsets",
     "RangesRequest",
     "Refusal",
+    "StageInfo",
     "StreamCommand",
     "TopicRequest",
     "TopicSettings",
@@ -183,21 +185,6 @@ class StreamCommand:
             raise ValueError("op is put or stage")
         if (self.stage_id is not None) != (self.op == "stage"):
             raise ValueError("op stage, and no other, has a stageId")
-
-
-@dataclass(frozen=True)
-class WriterId:
-    """Who commits which batch: a commit of the same one again does nothing.
-
-    Attributes:
-        kind: "stream" (query id, batch id), "txn" (txnAppId, txnVersion) or "once" (a UUID, 0).
-        name: the id.
-        number: batch id or version.
-    """
-
-    kind: Annotated[str, AtMost(16)]
-    name: Annotated[str, AtMost(1024)]
-    number: int
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """The columns that a sink takes: found when a write is planned, and read in its tasks."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -1,0 +1,106 @@
+"""What the driver does when all tasks are done, or one has failed for good."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.datasource.sink.task import TaskDone, check_transaction_size
+from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
+
+if TYPE_CHECKING:
+    from rmqstore_spark.wire.messages import CommitReply, StageInfo, WriterId
+
+__all__ = ["abort_stages", "commit_stages"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+
+def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDone]) -> None:
+    """Commit what tasks have staged: on each store all of it, once.
+
+    A store that has nothing to commit is left out, so that an empty write leaves no trace.
+
+    Args:
+        options: of the write.
+        writer: who commits what; the same again does nothing.
+        done: of the tasks, in any order.
+
+    Raises:
+        RefusedError: a store refuses, as when it was started anew since and stages are gone.
+        ServiceError: a store process cannot be reached.
+    """
+    by_store = _by_store(done)
+    total = sum(info.bytes for stages in by_store.values() for info in stages)
+    check_transaction_size(total, options, "this write")
+    committed: list[str] = []
+    for store, stages in sorted(by_store.items()):
+        endpoint = options.connection.endpoints[store]
+        try:
+            reply = _commit(options, endpoint, writer, stages)
+        except (RefusedError, ServiceError) as error:
+            raise _explained(error, writer, committed) from None
+        committed.append(endpoint)
+        rows = sum(info.rows for info in stages)
+        if reply.rows != rows:
+            _log.warning(
+                "%s has committed %s %s before, with %d rows, and was to commit %d now: the input "
+                "was not the same when it was read again.",
+                endpoint, writer.name, writer.number, reply.rows, rows,
+            )  # fmt: skip
+
+
+def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
+    """The stages for each store, in the order of the partitions."""
+    found: dict[int, list[StageInfo]] = {}
+    for task in sorted(done, key=lambda task: task.place.partition):
+        for store, info in task.stages.items():
+            found.setdefault(store, []).append(info)
+    return found
+
+
+def _commit(
+    options: SinkOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
+) -> CommitReply:
+    from rmqstore_spark.wire.messages import CommitRequest
+
+    with options.connection.client(endpoint) as client:
+        return client.commit(CommitRequest(writer, tuple(stages)))
+
+
+def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str]) -> RmqStoreError:
+    """Say what a commit that failed on one of several stores has left behind."""
+    if not committed:
+        return error
+    remedy = {
+        "stream": "Start the query again from its checkpoint",
+        "txn": "Run the write again with the same txnAppId and txnVersion",
+    }.get(writer.kind)
+    what = f"{', '.join(committed)} has committed its part of this write already. "
+    if remedy is None:
+        what += (
+            "Running the write again will store that part twice; with txnAppId and txnVersion it "
+            "would not."
+        )
+    else:
+        what += f"{remedy}: what is committed will not be stored again."
+    text = f"{error} {what}"
+    if isinstance(error, RefusedError):
+        return RefusedError(text, error.status)
+    return ServiceError(text)
+
+
+def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
+    """Discard what tasks have staged. What was committed stays; a failure is only logged.
+
+    What cannot be discarded now the store process removes by itself (stagingTimeout).
+    """
+    for store, stages in _by_store(task for task in done if task is not None).items():
+        endpoint = options.connection.endpoints[store]
+        try:
+            with options.connection.client(endpoint) as client:
+                client.abort([info.stage_id for info in stages])
+        except RmqStoreError as error:
+            _log.warning("staged rows at %s could not be discarded now: %s", endpoint, error)

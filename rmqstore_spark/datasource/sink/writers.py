@@ -1,0 +1,126 @@
+"""The writers that Spark calls: of a batch write, and of a stream.
+
+They are made in the planner, travel to the tasks, and come back to the driver for the commit; a
+stream's is made anew for each commit. So they hold options and no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.sink.columns import SinkColumns
+from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages
+from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
+from rmqstore_spark.errors import RmqStoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.wire.messages import WriterId
+
+__all__ = ["RmqStoreStreamWriter", "RmqStoreWriter"]
+
+
+class RmqStoreWriter(DataSourceArrowWriter):
+    """A batch write: all rows appear at once when Spark commits, or none.
+
+    With `atomic=false` each task commits alone, and Spark's commit has nothing left to do.
+
+    Args:
+        options: of the write.
+        columns: where they stand in the rows.
+    """
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+        self._id = uuid4().hex
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one partition, in a task."""
+        place = Place.here()
+        transaction = self._options.transaction
+        version = transaction.version if transaction is not None else 0
+        first_turn = place.partition + version
+        done = run_task(self._options, self._columns, iterator, place, first_turn)
+        if not self._options.exactly_once or self._options.atomic:
+            return done
+        commit_stages(self._options, self._writer_id(place.partition), [done])
+        return TaskDone(place, {}, done.rows)
+
+    @plain_errors
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Let all that was staged appear, once."""
+        commit_stages(self._options, self._writer_id(), _done(messages))
+
+    @plain_errors
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Discard what was staged."""
+        abort_stages(self._options, _done(messages))
+
+    def _writer_id(self, partition: int | None = None) -> WriterId:
+        from rmqstore_spark.wire.messages import WriterId
+
+        part = "" if partition is None else f"/{partition}"
+        transaction = self._options.transaction
+        if transaction is None:
+            return WriterId("once", self._id + part, 0)
+        return WriterId("txn", transaction.app_id + part, transaction.version)
+
+
+class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
+    """A stream: each micro-batch appears whole and once.
+
+    Args:
+        options: of the write.
+        columns: where they stand in the rows.
+    """
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one partition of a micro-batch, in a task."""
+        place = Place.here()
+        first_turn = place.partition + place.batch_id
+        return run_task(self._options, self._columns, iterator, place, first_turn)
+
+    @plain_errors
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Let a micro-batch appear; Spark may say so again."""
+        from rmqstore_spark.wire.messages import WriterId
+
+        done = _done(messages)
+        if not any(task.stages for task in done):
+            return
+        queries = {task.place.query_id for task in done}
+        query = queries.pop()
+        if query is None or queries:
+            raise RmqStoreError(
+                "Spark does not say which query this micro-batch belongs to, so that it could not "
+                "be told from another one. Write it in foreachBatch, with txnAppId and txnVersion."
+            )
+        commit_stages(self._options, WriterId("stream", query, batchId), done)
+
+    @plain_errors
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+        """Discard what was staged."""
+        abort_stages(self._options, _done(messages))
+
+
+def _done(messages: Sequence[Any]) -> list[TaskDone]:
+    """What tasks have told; of those that failed there is nothing."""
+    return [message for message in messages if isinstance(message, TaskDone)]
