@@ -43,13 +43,7 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
         except (RefusedError, ServiceError) as error:
             raise _explained(error, writer, committed) from None
         committed.append(endpoint)
-        rows = sum(info.rows for info in stages)
-        if reply.rows != rows:
-            _log.warning(
-                "%s has committed %s %s before, with %d rows, and was to commit %d now: the input "
-                "was not the same when it was read again.",
-                endpoint, writer.name, writer.number, reply.rows, rows,
-            )  # fmt: skip
+        _log.info("%s: %s %s of %s", endpoint, reply.status, writer.number, writer.name)
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
@@ -76,7 +70,7 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
         return error
     remedy = {
         "stream": "Start the query again from its checkpoint",
-        "txn": "Run the write again with the same txnAppId and txnVersion",
+        "batch": "Run the write again with the same txnAppId and txnVersion",
     }.get(writer.kind)
     what = f"{', '.join(committed)} has committed its part of this write already. "
     if remedy is None:

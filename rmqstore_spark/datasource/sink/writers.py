@@ -76,7 +76,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         transaction = self._options.transaction
         if transaction is None:
             return WriterId("once", self._id + part, 0)
-        return WriterId("txn", transaction.app_id + part, transaction.version)
+        return WriterId("batch", transaction.app_id + part, transaction.version)
 
 
 class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
