@@ -90,8 +90,8 @@ class TopicMap:
             old, separator, new = (part.strip() for part in text.partition("="))
             if not (separator and old and new) or old.count("*") > 1 or new.count("*") > 1:
                 raise OptionError(
-                    f"--map takes OLD=NEW, each with at most one *, not {text!r}: orders=orders_2, or "
-                    "*=copy_*."
+                    f"--map takes OLD=NEW with at most one * on each side, not {text!r}: "
+                    "orders=orders_2, or *=copy_*."
                 )
             rules.append((old, new))
         return cls(tuple(rules))

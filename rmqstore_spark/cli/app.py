@@ -9,11 +9,22 @@ import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
+from rmqstore_spark.cli.administration import create_topic, delete_topic, flush, stop
+from rmqstore_spark.cli.connection import (
+    Credentials,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+    use_credentials,
+)
 from rmqstore_spark.cli.groups import groups
 from rmqstore_spark.cli.info import info
 from rmqstore_spark.cli.offsets import offsets
+from rmqstore_spark.cli.put import put
 from rmqstore_spark.cli.query import query
 from rmqstore_spark.cli.read import read
+from rmqstore_spark.cli.stats import stats
 from rmqstore_spark.cli.tail import tail
 from rmqstore_spark.cli.terminal import INTERRUPTED, ending
 from rmqstore_spark.cli.topics import topics
@@ -40,8 +51,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (info, topics, groups, offsets, read, tail, query, verify):
-    app.command(command.__name__)(command)
+for command in (
+    *(info, topics, groups, offsets, read, tail, query, verify),
+    *(put, create_topic, delete_topic, flush, stats, stop),
+):
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -58,12 +72,18 @@ def _start(
             "--version", callback=_show_version, is_eager=True, help="Show the version, and end."
         ),
     ] = False,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
-    """Look into a RocketMQ message store, read its messages, check it.
+    """Look into a RocketMQ message store, read its messages, check it; write to one.
 
-    A store is a directory (storePathRootDir), live, copied or archived, or any URL of fsspec. It
-    is never changed, and no broker is needed.
+    A store is a directory (storePathRootDir), live, copied or archived, or any URL of fsspec, or
+    the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve and recover
+    change a store's files; the options below are for store processes that ask for them.
     """
+    use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
 
 
 def main() -> None:
