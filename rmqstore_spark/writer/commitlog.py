@@ -59,6 +59,7 @@ class CommitLogWriter:
         self._syncing: frozenset[int] = frozenset()
         self._folder_dirty = False
         self._hidden_magic = b""
+        self._failure: StoreWriteError | None = None
 
     @property
     def max_offset(self) -> int:
@@ -166,6 +167,8 @@ class CommitLogWriter:
                 try could succeed without having written anything.
         """
         with self._flushing:
+            if self._failure is not None:
+                raise self._failure
             with self._lock:
                 end, folder_dirty = self._max_offset, self._folder_dirty
                 self._syncing = frozenset(self._dirty)
@@ -173,11 +176,15 @@ class CommitLogWriter:
                 self._folder_dirty = False
                 descriptors = [self._open[start] for start in sorted(self._syncing)]
             reach("flush.before_sync")
-            with explained(self._files.folder, "flushed"):
-                for descriptor in descriptors:
-                    os.fdatasync(descriptor)
-            if folder_dirty:
-                sync_folder(self._files.folder)
+            try:
+                with explained(self._files.folder, "flushed"):
+                    for descriptor in descriptors:
+                        os.fdatasync(descriptor)
+                if folder_dirty:
+                    sync_folder(self._files.folder)
+            except StoreWriteError as error:
+                self._failure = error
+                raise
             reach("flush.after_sync")
             with self._lock:
                 self._syncing = frozenset()

@@ -1,0 +1,140 @@
+"""Bringing the CommitLog to disk: by a thread of its own, for all who wait for it at once.
+
+Under SYNC_FLUSH a put waits for the flush that covers it; while one is under way others gather, and
+share the next (upstream GroupCommitService). Under ASYNC_FLUSH it is flushed at intervals (upstream
+FlushRealTimeService). A flush that fails is the last one: what is on disk then is unknown, and a
+second try could succeed without having written anything (upstream goes on, and answers PUT_OK).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.writer.commitlog import CommitLogWriter
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.histogram import Histogram
+
+__all__ = ["FlushService"]
+
+_PAGE = 4096
+
+
+class FlushService:
+    """Flushes one log. Thread-safe.
+
+    Args:
+        log: the log.
+        config: how, and how often.
+        last_timestamp: gives the storeTimestamp of the last message in the log.
+        on_flushed: told a storeTimestamp up to which all messages are on disk.
+        on_failure: told of the failure that ended flushing.
+    """
+
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        config: StoreConfig,
+        *,
+        last_timestamp: Callable[[], int],
+        on_flushed: Callable[[int], None],
+        on_failure: Callable[[StoreWriteError], None],
+    ) -> None:
+        self._log = log
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._interval = config.flush_interval_commit_log / 1000
+        self._least = config.flush_commit_log_least_pages * _PAGE
+        self._thorough = config.flush_commit_log_thorough_interval / 1000
+        self._last_timestamp = last_timestamp
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self.latency = Histogram()
+        self._changed = threading.Condition()
+        self._wanted = 0
+        self._closing = False
+        self._failure: StoreWriteError | None = None
+        self._last_flush = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
+        self._thread.start()
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Wait until the log is on disk up to an offset.
+
+        Args:
+            offset: log offset.
+            timeout: seconds; None for no bound.
+
+        Returns:
+            Whether that came in time.
+
+        Raises:
+            StoreWriteError: flushing has failed for good.
+        """
+        with self._changed:
+            if offset > self._wanted:
+                self._wanted = offset
+                self._changed.notify_all()
+            done = self._changed.wait_for(
+                lambda: self._log.flushed_offset >= offset or self._failure is not None, timeout
+            )
+            if self._log.flushed_offset >= offset:
+                return True
+            if self._failure is not None:
+                raise self._failure
+            return done
+
+    def flush(self) -> int:
+        """Flush now, in the thread that calls; returns up to where the log is on disk.
+
+        Raises:
+            StoreWriteError: that failed, now or before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        timestamp = self._last_timestamp()
+        begin = time.monotonic()
+        try:
+            flushed = self._log.flush()
+        except StoreWriteError as error:
+            self._failure = error
+            self._on_failure(error)
+            raise
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+        self.latency.observe(time.monotonic() - begin)
+        self._last_flush = time.monotonic()
+        self._on_flushed(timestamp)
+        return flushed
+
+    def close(self) -> None:
+        """End the thread, without another flush."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._is_wanted, self._interval)
+                if self._closing or self._failure is not None:
+                    return
+                due = self._is_wanted() or self._is_due()
+            if due:
+                try:
+                    self.flush()
+                except StoreWriteError:
+                    return
+
+    def _is_wanted(self) -> bool:
+        return self._closing or self._wanted > self._log.flushed_offset
+
+    def _is_due(self) -> bool:
+        behind = self._log.max_offset - self._log.flushed_offset
+        if not behind:
+            return False
+        late = time.monotonic() - self._last_flush >= self._thorough
+        return self._sync or late or behind >= self._least
