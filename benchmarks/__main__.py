@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.backfill import backfill_figures
+from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.planning import planning_figures
@@ -32,6 +33,7 @@ def main() -> None:
         "planning": planning_figures,
         "spark": spark_figures,
         "backfill": backfill_figures,
+        "blocks": block_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()
