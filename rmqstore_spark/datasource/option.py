@@ -83,7 +83,7 @@ class OptionTable:
         for name, text in given.items():
             option = self.named(name)
             if option is None:
-                raise OptionError(f"There is no option {name!r}. {self.nearest(name)}")
+                raise self.unknown(name)
             if option.name in values:
                 raise OptionError(
                     f"Options {names[option.name]} and {name} are the same option: give one."
@@ -106,8 +106,8 @@ class OptionTable:
         }
         return {**defaults, **values}
 
-    def nearest(self, name: str) -> str:
-        """Say what may have been meant by a name that is none."""
+    def unknown(self, name: str) -> OptionError:
+        """Make the error of a name that is none; it says what may have been meant."""
         spelled = {
             known.lower(): known
             for option in self.options
@@ -115,5 +115,6 @@ class OptionTable:
         }
         close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
         if close:
-            return f"Did you mean {spelled[close[0]]}?"
-        return f"The options are: {', '.join(option.name for option in self.options)}."
+            return OptionError(f"There is no option {name!r}. Did you mean {spelled[close[0]]}?")
+        names = dict.fromkeys(option.name for option in self.options)
+        return OptionError(f"There is no option {name!r}. The options are: {', '.join(names)}.")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM
+from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM, OptionTable
 from rmqstore_spark.datasource.option_table import OPTIONS, READING
 from rmqstore_spark.datasource.positions import (
     EARLIEST,
@@ -19,11 +19,12 @@ from rmqstore_spark.datasource.positions import (
     Latest,
     Position,
 )
-from rmqstore_spark.datasource.sink.option_table import SPARKS_OWN, WRITING
+from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["Options", "check_options", "parse_options"]
 
+_EITHER = OptionTable((*OPTIONS, *SINK_OPTIONS))
 _log = logging.getLogger("rmqstore_spark")
 
 
@@ -75,6 +76,9 @@ def check_options(given: Mapping[str, str]) -> None:
         OptionError: an option is unknown, given twice under two names, or has a wrong value.
     """
     known = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
+    for name in known:
+        if _EITHER.named(name) is None:
+            raise _EITHER.unknown(name)
     writing = {name: text for name, text in known.items() if WRITING.named(name)}
     reading = {name: text for name, text in known.items() if name not in writing}
     READING.read(reading)

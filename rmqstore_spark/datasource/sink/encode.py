@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.routing import Routed, Router
-from rmqstore_spark.datasource.sink.stores import TargetStores
+from rmqstore_spark.datasource.sink.stores import Queues
 from rmqstore_spark.errors import OptionError, RowError
 from rmqstore_spark.layout.constants import (
     PROPERTY_KEYS,
@@ -27,6 +27,9 @@ from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.producing import join_keys, join_properties, property_of
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.layout.uniqkey import UniqKeys, own_address
+
+if TYPE_CHECKING:
+    from rmqstore_spark.wire.messages import OpenReply
 
 __all__ = ["BlockToSend", "Encoder"]
 
@@ -59,7 +62,8 @@ class Encoder:
     Args:
         options: of the write.
         columns: where they stand in Spark's batches.
-        stores: to write to.
+        opened: what the stores told.
+        queues: gives the queues of a topic.
         first_turn: see `Router`.
         clock: milliseconds since 1970.
     """
@@ -68,15 +72,17 @@ class Encoder:
         self,
         options: SinkOptions,
         columns: SinkColumns,
-        stores: TargetStores,
+        opened: Sequence[OpenReply],
+        queues: Callable[[str], Queues],
         first_turn: int,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._options = options
         self._columns = columns
-        self._stores = stores
+        self._opened = opened
+        self._max_body = min(reply.max_message_size for reply in opened)
         self._clock = clock
-        self._router = Router(options.queue_selector, stores.queues, first_turn)
+        self._router = Router(options.queue_selector, queues, first_turn)
         self._ids = UniqKeys()
         self._host = _own_host()
         self._checked_topics: set[str] = set()
@@ -155,7 +161,7 @@ class Encoder:
             self._checked_topics.add(name)
 
     def _check_bodies(self, bodies: pa.BinaryArray) -> None:
-        most = self._stores.max_message_size
+        most = self._max_body
         sizes = pc.binary_length(bodies).to_numpy()
         if len(sizes) and sizes.max() > most:
             row = int(sizes.argmax())
@@ -215,10 +221,9 @@ class Encoder:
     # ---- blocks --------------------------------------------------------------------------------
 
     def _blocks(self, messages: dict[str, pa.Array], routed: Routed) -> Iterator[BlockToSend]:
-        opened = self._stores.opened
-        for store, reply in enumerate(opened):
+        for store, reply in enumerate(self._opened):
             batch = _record_batch(messages, reply.store_host_v6)
-            if len(opened) > 1:
+            if len(self._opened) > 1:
                 rows = np.flatnonzero(routed.store == store)
                 if not len(rows):
                     continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -71,11 +71,6 @@ class TargetStores:
                     "store: name each store once."
                 )
 
-    @property
-    def max_message_size(self) -> int:
-        """Bytes of a body that all stores take."""
-        return min(reply.max_message_size for reply in self.opened)
-
     def queues(self, topic: str) -> Queues:
         """The queues of a topic; the stores are asked the first time.
 
@@ -107,13 +102,3 @@ class TargetStores:
                 "let the store make topics by itself (autoCreateTopicEnable)."
             )
         return queues
-
-    def close(self) -> None:
-        """Close all connections."""
-        close_all(self.clients)
-
-
-def close_all(clients: Iterable[StoreClient]) -> None:
-    """Close connections."""
-    for client in clients:
-        client.close()

@@ -98,7 +98,7 @@ def run_task(
             closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
         stores = TargetStores(clients)
-        encoder = Encoder(options, columns, stores, first_turn)
+        encoder = Encoder(options, columns, stores.opened, stores.queues, first_turn)
         sending = (_Staging if options.exactly_once else _Putting)(options, stores, closing)
         rows = 0
         for batch in batches:
