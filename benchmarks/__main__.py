@@ -11,6 +11,7 @@ from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
+from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
@@ -32,6 +33,7 @@ def main() -> None:
         "tags": tag_figures,
         "planning": planning_figures,
         "spark": spark_figures,
+        "idle": idle_figures,
         "backfill": backfill_figures,
         "blocks": block_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
