@@ -24,10 +24,10 @@ import numpy.typing as npt
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import explained, sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.record import encode_blank
+from rmqstore_spark.layout.record import MIN_RECORD_SIZE, encode_blank
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.writer.failpoints import reach
-from rmqstore_spark.writer.placement import Piece, Placement, place
+from rmqstore_spark.writer.placement import Placement, place
 from rmqstore_spark.writer.segmentfiles import SegmentFiles
 
 __all__ = ["CommitLogWriter"]
@@ -35,6 +35,7 @@ __all__ = ["CommitLogWriter"]
 _MAGIC_AT: Final = 4
 _MAGIC_SIZE: Final = 4
 _ERASE_BYTES: Final = 1 << 20
+_OPEN_FILES: Final = 64
 
 
 class CommitLogWriter:
@@ -58,6 +59,7 @@ class CommitLogWriter:
         self._dirty: set[int] = set()
         self._syncing: frozenset[int] = frozenset()
         self._folder_dirty = False
+        self._hidden_at = 0
         self._hidden_magic = b""
         self._failure: StoreWriteError | None = None
 
@@ -78,18 +80,23 @@ class CommitLogWriter:
         return place(sizes, self._max_offset, self.segment_size, whole=whole)
 
     def reserve(self, placement: Placement) -> None:
-        """Make the segments that a placement needs and that are not there.
+        """Make the segments that a placement needs and that are not there; see `reserve_until`."""
+        self.reserve_until(placement.end)
+
+    def reserve_until(self, end: int) -> None:
+        """Make the segments up to a log offset that are not there.
 
         Raises:
             StoreWriteError: one cannot be made, as on a full disk; nothing was written.
         """
-        for start in placement.segments:
-            if start >= self._made_until:
-                descriptor = self._files.make(start)
-                with self._lock:
-                    self._open[start] = descriptor
-                    self._folder_dirty = True
-                self._made_until = start + self.segment_size
+        while self._made_until < end:
+            start = self._made_until
+            self._make_room()
+            descriptor = self._files.make(start)
+            with self._lock:
+                self._open[start] = descriptor
+                self._folder_dirty = True
+            self._made_until = start + self.segment_size
 
     def write(self, placement: Placement, data: U1, starts: I8) -> None:
         """Write records where they were placed; they belong to the log when this returns.
@@ -104,47 +111,67 @@ class CommitLogWriter:
                 where not even what had been written could be taken back.
         """
         try:
-            self._write_rows(placement, 0, data, starts)
+            self._write_rows(placement, data, starts)
         except StoreWriteError as error:
             self._take_back(placement, error)
             raise
-        self._advance(placement)
+        self._advance(placement.end)
 
-    def write_hidden(self, placement: Placement, first: int, data: U1, starts: I8) -> None:
-        """Write some records of a placement, such that none of it is seen before `publish`.
+    # ---- a block that becomes visible as a whole (docs/format.md, "A block that is not published
+    # yet"): it is placed and written in portions, the last one first.
 
-        The magic of the placement's first record is left zero: for every reader the log ends there.
+    def hide(self, placement: Placement, data: U1, start: int) -> None:
+        """Write the head of a block's first record, its magic zero, before anything else of it.
+
+        From here on the log ends there for every reader, whatever stands behind.
 
         Args:
-            placement: of all records of the block, `reserve`d.
-            first: row of the first of these.
-            data: uint8, their bytes; the first record's magic is zeroed in it.
+            placement: of the block's first portion, `reserve`d.
+            data: uint8, the bytes of that portion; the first record's magic is zeroed in it.
+            start: where that record begins in it.
+
+        Raises:
+            StoreWriteError: that failed: `erase` the portion.
+        """
+        self._hidden_at = int(placement.physical[0])
+        magic = data[start + _MAGIC_AT :][:_MAGIC_SIZE]
+        self._hidden_magic = magic.tobytes()
+        magic[:] = 0
+        if placement.begin in placement.blanks:
+            self._write_blank(placement.begin)
+        head = data[start : start + MIN_RECORD_SIZE].data
+        self._pwrite(self._hidden_at - self._hidden_at % self.segment_size, [head], self._hidden_at)
+
+    def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
+        """Write a portion behind the head that hides it, later segments first.
+
+        Args:
+            placement: of this portion, `reserve`d.
+            data: uint8, its bytes.
             starts: n offsets into it.
 
         Raises:
-            StoreWriteError: that failed: `erase` what was written.
+            StoreWriteError: that failed: `erase` it and those that were written before.
         """
-        if first == 0:
-            magic = data[int(starts[0]) + _MAGIC_AT :][:_MAGIC_SIZE]
-            self._hidden_magic = magic.tobytes()
-            magic[:] = 0
-        self._write_rows(placement, first, data, starts)
+        self._write_rows(placement, data, starts, later_first=True)
 
-    def publish(self, placement: Placement) -> None:
-        """Make all records of a placement, written hidden and flushed, part of the log at once.
+    def publish(self, end: int) -> None:
+        """Make all that was written hidden, and flushed, part of the log at once.
 
         It is on disk after the next `flush`.
+
+        Args:
+            end: where the log ends then.
 
         Raises:
             StoreWriteError: that failed, and whether the block is seen after a crash is open.
         """
-        at = int(placement.physical[0])
-        start = at - at % self.segment_size
-        self._pwrite(start, [self._hidden_magic], at + _MAGIC_AT)
-        self._advance(placement)
+        start = self._hidden_at - self._hidden_at % self.segment_size
+        self._pwrite(start, [self._hidden_magic], self._hidden_at + _MAGIC_AT)
+        self._advance(end)
 
     def erase(self, placement: Placement) -> None:
-        """Take back what was written hidden: zeros from the log's end on.
+        """Take back what was written of a placement behind the log's end: zeros in its place.
 
         Raises:
             StoreWriteError: that failed.
@@ -208,29 +235,27 @@ class CommitLogWriter:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def _advance(self, placement: Placement) -> None:
-        self._max_offset = placement.end
-        if placement.end % self.segment_size > self.segment_size // 2:
+    def _advance(self, end: int) -> None:
+        self._max_offset = end
+        if end % self.segment_size > self.segment_size // 2:
             self._files.prepare()
-        if len(placement.segments) > 1 or len(self._open) > 1:
+        if len(self._open) > 1:
             self._close_finished()
 
-    def _write_rows(self, placement: Placement, first: int, data: U1, starts: I8) -> None:
-        """Write rows from `first` on: one call a segment, its blank included."""
-        last = first + len(starts)
+    def _write_rows(
+        self, placement: Placement, data: U1, starts: I8, *, later_first: bool = False
+    ) -> None:
+        """Write records: one call a segment, its blank included."""
         blanks = set(placement.blanks)
-        if first == 0 and placement.begin in blanks:
+        if placement.begin in blanks:
             self._write_blank(placement.begin)
-        for piece in placement.pieces:
-            begin, end = max(first, piece.first), min(last, piece.last)
-            if begin >= end:
-                continue
-            at, until = _bytes_of(piece, placement, begin, end)
-            source = int(starts[begin - first])
-            chunks: list[memoryview | bytes] = [data[source : source + until - at].data]
-            if end == piece.last and piece.end in blanks:
+        for piece in reversed(placement.pieces) if later_first else placement.pieces:
+            source = int(starts[piece.first])
+            chunks: list[memoryview | bytes]
+            chunks = [data[source : source + piece.end - piece.begin].data]
+            if piece.end in blanks:
                 chunks.append(self._blank_head(piece.end))
-            self._pwrite(piece.begin - piece.begin % self.segment_size, chunks, at)
+            self._pwrite(piece.begin - piece.begin % self.segment_size, chunks, piece.begin)
 
     def _write_blank(self, at: int) -> None:
         self._pwrite(at - at % self.segment_size, [self._blank_head(at)], at)
@@ -269,28 +294,29 @@ class CommitLogWriter:
     def _descriptor(self, start: int) -> int:
         descriptor = self._open.get(start)
         if descriptor is None:
+            self._make_room()
             descriptor = self._files.open(start)
             with self._lock:
                 self._open[start] = descriptor
         return descriptor
 
+    def _make_room(self) -> None:
+        """Keep the number of open files bounded: what is written to many segments is flushed."""
+        if len(self._open) >= _OPEN_FILES:
+            self.flush()
+            self._close_finished()
+
     def _close_finished(self) -> None:
-        """Close the segments behind the last one that are flushed."""
+        """Close the segments that are flushed, but for the last one of the log."""
         current = self._max_offset - self._max_offset % self.segment_size
         with self._lock:
             finished = [
                 start
                 for start in self._open
-                if start < current and start not in self._dirty and start not in self._syncing
+                if start != current and start not in self._dirty and start not in self._syncing
             ]
             for start in finished:
                 os.close(self._open.pop(start))
-
-
-def _bytes_of(piece: Piece, placement: Placement, begin: int, end: int) -> tuple[int, int]:
-    """Log offsets between which some rows of a piece lie."""
-    until = int(placement.physical[end]) if end < piece.last else piece.end
-    return int(placement.physical[begin]), until
 
 
 def _existing_end(files: SegmentFiles, max_offset: int) -> int:
