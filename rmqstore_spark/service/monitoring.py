@@ -48,7 +48,7 @@ class Monitoring:
         except OSError as error:
             raise ServiceError(
                 f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. "
-                "Set metricsPromExporterPort to a free port, or to 0 for any."
+                "Set metricsPromExporterPort to a free port, to 0 for any, or to -1 for none."
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="monitoring", daemon=True
