@@ -16,6 +16,7 @@ from typing import (
     Annotated,
     Any,
     Final,
+    Literal,
     NamedTuple,
     TypeVar,
     Union,
@@ -175,16 +176,16 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
     if origin is Mapping:
         pairs = _sized(dict, value, where).items()
         return {_text(key, None, where): _checked(inner[1], v, f"{where}{{}}") for key, v in pairs}
-    if hint is bool:
-        return _exactly(bool, value, where)
-    if hint is int:
-        return _number(value, limit, where)
-    if hint is float:
-        if type(value) is int:
-            return float(value)
-        return _exactly(float, value, where)
+    if origin is Literal:
+        if value not in inner:
+            raise MessageError(f"{where} is none of {', '.join(map(repr, inner))}")
+        return value
     if hint is str:
         return _text(value, limit, where)
+    if hint is int:
+        return _number(value, limit, where)
+    if hint is bool:
+        return _exactly(bool, value, where)
     return _message(hint, value, where)
 
 

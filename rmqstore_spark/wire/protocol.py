@@ -79,7 +79,7 @@ class Actions:
     QUERY: Final = "query"
     LIST: Final = "list"
     WALK: Final = "walk"
-    SIZE: Final = "size"
+    INFO: Final = "info"
 
 
 MAX_REQUEST: Final = {Actions.COMMIT: 4 << 20, Actions.ABORT: 4 << 20, Actions.OPEN: 256 << 10}

@@ -1,0 +1,243 @@
+"""The actions that a store process does when it is asked to; see `wire.protocol`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+
+from rmqstore_spark.errors import OptionError, RefusedError
+from rmqstore_spark.layout.constants import is_safe_topic_name, is_system_topic
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.service.view import StoreView
+from rmqstore_spark.wire.codec import MessageError, decode, encode
+from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND
+from rmqstore_spark.wire.messages import (
+    AbortRequest,
+    CommitReply,
+    CommitRequest,
+    Done,
+    FlushReply,
+    ListReply,
+    OffsetsReply,
+    OffsetsRequest,
+    OpenReply,
+    OpenRequest,
+    PathRequest,
+    QueryRequest,
+    QueueOffsets,
+    TopicRequest,
+    TopicSettings,
+    TopicsReply,
+    WalkRequest,
+)
+from rmqstore_spark.wire.protocol import MAX_REQUEST, PROTOCOL, Actions
+
+if TYPE_CHECKING:
+    from rmqstore_spark.writer.store import StoreWriter
+    from rmqstore_spark.writer.topics import TopicConfig
+
+__all__ = ["StoreActions"]
+
+R = TypeVar("R")
+
+_SMALL_REQUEST: Final = 64 << 10
+_MAX_RESULT: Final = 32 << 20
+
+
+class StoreActions:
+    """Does actions on one store.
+
+    Args:
+        store: the store.
+        view: its files.
+        stop: called when the process is asked to end.
+    """
+
+    def __init__(self, store: StoreWriter, view: StoreView, stop: Callable[[], None]) -> None:
+        self._store = store
+        self._view = view
+        self._stop = stop
+        self._known: dict[str, Callable[[bytes], bytes]] = {
+            Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
+            Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
+            Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
+            Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
+            Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
+            Actions.COMMIT: self._action(Actions.COMMIT, CommitRequest, self._commit),
+            Actions.ABORT: self._action(Actions.ABORT, AbortRequest, self._abort),
+            Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
+            Actions.STATS: self._action(Actions.STATS, Done, self._stats),
+            Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
+            Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
+            Actions.LIST: self._action(Actions.LIST, PathRequest, self._list),
+            Actions.WALK: self._action(Actions.WALK, WalkRequest, self._walk),
+            Actions.INFO: self._action(Actions.INFO, PathRequest, self._info),
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All actions."""
+        return tuple(self._known)
+
+    def do(self, name: str, body: bytes) -> bytes:
+        """Do an action; gives its answer as it travels.
+
+        Raises:
+            RefusedError: there is no such action, or the request is wrong, or refused.
+            RmqStoreError, ViewError: it failed.
+        """
+        known = self._known.get(name)
+        if known is None:
+            text = f"There is no action {name[:64]!r}. There are: {', '.join(self._known)}."
+            raise RefusedError(text, ILLEGAL)
+        return known(body)
+
+    @staticmethod
+    def _action(name: str, kind: type[R], work: Callable[[R], object]) -> Callable[[bytes], bytes]:
+        most = MAX_REQUEST.get(name, _SMALL_REQUEST)
+
+        def do(body: bytes) -> bytes:
+            try:
+                request = decode(kind, body, most=most)
+            except MessageError as error:
+                raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
+            answer = work(request)
+            return answer if isinstance(answer, bytes) else encode(answer)
+
+        return do
+
+    # ---- topics, offsets -----------------------------------------------------------------------
+
+    def _open(self, request: OpenRequest) -> OpenReply:
+        config = self._store.config
+        for name in request.topics or ():
+            if name not in self._store.topics and config.auto_create_topic_enable:
+                _require_writable(name)
+                self._store.create_topic(name)
+        return OpenReply(
+            protocol=PROTOCOL,
+            store_id=self._store.store_id,
+            broker_name=config.broker_name,
+            store_host_v6=config.store_host_v6,
+            max_message_size=config.max_message_size,
+            max_block_bytes=config.max_block_bytes,
+            max_block_rows=config.max_block_rows,
+            auto_create_topic_enable=config.auto_create_topic_enable,
+            default_topic_queue_nums=config.default_topic_queue_nums,
+            topics=self._settings(request.topics),
+        )
+
+    def _create(self, request: TopicRequest) -> Done:
+        _require_writable(request.name)
+        numbers: dict[str, Any] = {
+            "read_queue_nums": request.read_queue_nums,
+            "write_queue_nums": request.write_queue_nums,
+            "perm": request.perm,
+        }
+        change = self._store.update_topic if request.name in self._store.topics else None
+        (change or self._store.create_topic)(request.name, **numbers)
+        return Done()
+
+    def _delete(self, request: TopicRequest) -> Done:
+        _require_writable(request.name)
+        self._store.delete_topic(request.name)
+        return Done()
+
+    def _topics(self, _request: Done) -> TopicsReply:
+        return TopicsReply(self._settings(None))
+
+    def _settings(self, names: tuple[str, ...] | None) -> dict[str, TopicSettings]:
+        table = self._store.topics
+        if names is None:
+            return {topic.name: _settings_of(topic) for topic in table}
+        found = (table.get(name) for name in names)
+        return {topic.name: _settings_of(topic) for topic in found if topic is not None}
+
+    def _offsets(self, request: OffsetsRequest) -> OffsetsReply:
+        stats = self._store.stats()
+        queues = stats["queues"]
+        wanted = queues if request.topics is None else request.topics
+        return OffsetsReply(
+            stats["commitLogMinOffset"],
+            stats["commitLogMaxOffset"],
+            stats["commitLogFlushedOffset"],
+            {
+                topic: {
+                    str(queue_id): QueueOffsets(*ends) for queue_id, ends in queues[topic].items()
+                }
+                for topic in wanted
+                if topic in queues
+            },
+        )
+
+    # ---- batches of Spark ----------------------------------------------------------------------
+
+    def _commit(self, request: CommitRequest) -> CommitReply:
+        from rmqstore_spark.writer.commit import CommitRequest as StagedBatch
+
+        done = self._store.commit(StagedBatch(request.writer, request.stages))
+        return CommitReply(str(done.status), done.rows, done.physical_offset)
+
+    def _abort(self, request: AbortRequest) -> Done:
+        self._store.abort(request.stage_ids)
+        return Done()
+
+    # ---- the process ---------------------------------------------------------------------------
+
+    def _flush(self, _request: Done) -> FlushReply:
+        self._store.flush()
+        return FlushReply(self._store.stats()["commitLogFlushedOffset"])
+
+    def _stats(self, _request: Done) -> bytes:
+        return json.dumps(self._store.stats()).encode()
+
+    def _stop_process(self, _request: Done) -> Done:
+        self._stop()
+        return Done()
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def _list(self, request: PathRequest) -> ListReply:
+        return ListReply(tuple(self._view.listing(request.path)))
+
+    def _walk(self, request: WalkRequest) -> ListReply:
+        return ListReply(tuple(self._view.walk(request.path, request.depth)))
+
+    def _info(self, request: PathRequest) -> object:
+        return self._view.entry(request.path)
+
+    def _query(self, request: QueryRequest) -> bytes:
+        """Answers with an Arrow IPC stream, not with JSON."""
+        with Store.open(self._store.path) as store:
+            found = store.query_by_key(
+                request.topic,
+                request.key,
+                max_num=request.max_num,
+                begin_ms=request.begin_ms,
+                end_ms=request.end_ms,
+            )
+        if found.nbytes > _MAX_RESULT:
+            raise RefusedError(
+                f"The messages found take {found.nbytes} bytes, and an answer {_MAX_RESULT}. "
+                "Ask for fewer (max_num).",
+                NOT_FOUND,
+            )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, found.schema) as stream:
+            stream.write_table(found)
+        return bytes(sink.getvalue())
+
+
+def _settings_of(topic: TopicConfig) -> TopicSettings:
+    return TopicSettings(topic.read_queue_nums, topic.write_queue_nums, topic.perm)
+
+
+def _require_writable(name: str) -> None:
+    """Refuse topics that clients have no say in."""
+    if not is_safe_topic_name(name):
+        raise OptionError(f"{name!r} is no name of a topic: it takes 1 to 127 of [%|a-zA-Z0-9_-].")
+    if is_system_topic(name):
+        raise RefusedError(f"{name} is the store's own topic.", ILLEGAL)

@@ -1,0 +1,150 @@
+"""`rmqstore serve`: a store process from its start to its end.
+
+It ends when it is told to (SIGTERM, SIGINT, `rmqstore stop`, the end of its standard input), and
+then in order: no new calls, those at work are finished and acknowledged, the store is flushed and
+closed. A second signal shortens the waiting, never the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqstore_spark.files.durable import replace_file
+from rmqstore_spark.service.server import StoreServer
+
+if TYPE_CHECKING:
+    from rmqstore_spark.writer.config import StoreConfig
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 0.1
+
+
+def serve(
+    config: StoreConfig,
+    *,
+    ready_file: str | os.PathLike[str] | None = None,
+    until_stdin_ends: bool = False,
+    announce: Callable[[str], None] = print,
+    progress: Callable[..., None] | None = None,
+) -> None:
+    """Open a store, serve it until the process is told to end, and close it.
+
+    To be called by the main thread, which gets the signals.
+
+    Args:
+        config: the store's.
+        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid`, written when it serves, and
+            removed at the end.
+        until_stdin_ends: end too when standard input does.
+        announce: told one line when it serves.
+        progress: told how a recovery goes on; see `StoreWriter.open`.
+
+    Raises:
+        StoreLockedError: another process has the store open.
+        OptionError, ServiceError: it cannot be served as it is configured.
+        StoreWriteError, CorruptStoreError: it cannot be opened.
+    """
+    from rmqstore_spark.writer.store import StoreWriter
+
+    end = _End()
+    with end.on_signals(), ExitStack() as opened:
+        store = opened.enter_context(
+            StoreWriter.open(config.store_path_root_dir, config, progress=progress)
+        )
+        server = StoreServer(store, end.ask)
+        opened.callback(_end, server, end)
+        if config.metrics_prom_exporter_port >= 0:
+            from rmqstore_spark.service.monitoring import Monitoring
+
+            host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
+            opened.callback(Monitoring(store.stats, host, port).close)
+        if until_stdin_ends:
+            end.watch_stdin()
+        endpoints = [str(endpoint) for endpoint in server.endpoints]
+        if ready_file is not None:
+            _write_ready(os.fspath(ready_file), endpoints, store.path)
+            opened.callback(_remove, os.fspath(ready_file))
+        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}")
+        end.wait()
+        _log.info("Ending: no new calls, %d under way.", server.calls_under_way)
+
+
+class _End:
+    """Knows whether the process is to end, and how soon."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._signals = 0
+
+    def ask(self) -> None:
+        """Let the process end."""
+        self._asked.set()
+
+    def wait(self) -> None:
+        """Wait until it is to end."""
+        self._asked.wait()
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it was told so twice."""
+        return self._signals > 1
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT."""
+        before = {number: signal.signal(number, self._signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signal(self, _number: int, _frame: Any) -> None:
+        self._signals += 1
+        self._asked.set()
+
+    def watch_stdin(self) -> None:
+        """Let the process end when its standard input does."""
+        threading.Thread(target=self._read_stdin, name="rmqstore-stdin", daemon=True).start()
+
+    def _read_stdin(self) -> None:
+        with suppress(OSError, ValueError):
+            while os.read(sys.stdin.fileno(), 1 << 16):
+                pass
+        self.ask()
+
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def _end(server: StoreServer, end: _End) -> None:
+    """Drain and close the server."""
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    while not server.drain(_LOOK_SECONDS):
+        if end.is_urgent or time.monotonic() > deadline:
+            _log.warning("%d calls are still under way; they are ended.", server.calls_under_way)
+            break
+    server.close()
+
+
+def _write_ready(path: str, endpoints: list[str], store: str) -> None:
+    ready = {"endpoint": endpoints[0], "endpoints": endpoints, "store": store, "pid": os.getpid()}
+    replace_file(path, json.dumps(ready).encode())
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,84 @@
+"""Byte ranges of the store's files, streamed to a reader a few megabytes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.service.calls import Call
+from rmqstore_spark.service.view import StoreView, ViewError
+from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
+from rmqstore_spark.wire.messages import RangesRequest
+from rmqstore_spark.wire.protocol import RANGES_SCHEMA
+
+__all__ = ["MOST_BYTES", "MOST_RANGES", "range_batches"]
+
+MOST_BYTES: Final = 256 << 20
+"""Of all ranges of one request."""
+
+MOST_RANGES: Final = 65_536
+
+_PIECE: Final = 4 << 20
+_FARTHEST: Final = 1 << 62
+
+
+def range_batches(view: StoreView, request: RangesRequest, call: Call) -> Iterator[pa.RecordBatch]:
+    """Read the ranges of a request; see `wire.protocol`.
+
+    Raises:
+        ViewError: there is no such file, or the ranges are too many or too long.
+    """
+    offsets = np.array(request.offsets, np.int64)
+    lengths = np.array(request.lengths, np.int64)
+    if len(offsets) > MOST_RANGES or int(lengths.sum()) > MOST_BYTES:
+        raise ViewError(
+            DENIED,
+            f"A request may ask for {MOST_RANGES} ranges and {MOST_BYTES} bytes in all; this one "
+            f"has {len(offsets)} of {int(lengths.sum())} bytes.",
+        )
+    if len(offsets) and int(offsets.max()) > _FARTHEST:
+        raise ViewError(NOT_FOUND, f"No file reaches as far as offset {int(offsets.max())}.")
+    starts, sizes, last = _pieces(offsets, lengths)
+    with view.open(request.path) as descriptor:
+        for first, end in _batches(sizes):
+            there = slice(first, end)
+            out = np.frombuffer(pa.allocate_buffer(int(sizes[there].sum())), np.uint8)
+            got = view.read(request.path, descriptor, starts[there], sizes[there], out)
+            batch = _batch(out, got, last[there])
+            with call.waiting():
+                yield batch
+
+
+def _pieces(
+    offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """The ranges, the long ones in several pieces: starts, sizes, whether each ends its range."""
+    counts = np.maximum(-(-lengths // _PIECE), 1)
+    total = int(counts.sum())
+    nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(offsets, counts) + nth * _PIECE
+    sizes = np.minimum(np.repeat(lengths, counts) - nth * _PIECE, _PIECE).astype(np.int32)
+    last = nth == np.repeat(counts, counts) - 1
+    return starts, sizes, last
+
+
+def _batches(sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+    """Runs of pieces of about `_PIECE` bytes together."""
+    groups = np.cumsum(sizes.astype(np.int64)) // _PIECE
+    cuts = np.flatnonzero(np.diff(groups)) + 1
+    yield from pairwise([0, *cuts.tolist(), len(sizes)] if len(sizes) else [])
+
+
+def _batch(
+    out: npt.NDArray[np.uint8], got: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]
+) -> pa.RecordBatch:
+    bounds = np.zeros(len(got) + 1, np.int32)
+    np.cumsum(got, out=bounds[1:])
+    buffers: list[Any] = [None, pa.py_buffer(bounds), pa.py_buffer(out)]
+    data = pa.Array.from_buffers(pa.binary(), len(got), buffers)
+    return pa.RecordBatch.from_arrays([data, pa.array(last)], schema=RANGES_SCHEMA)
