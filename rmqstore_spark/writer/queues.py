@@ -37,6 +37,7 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.reader.queue import Queue
 
 __all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
@@ -156,11 +157,20 @@ class ConsumeQueues:
             How many of the entries did not.
         """
         held = self.read(topic, queue_id, first_offset, len(entries))
-        same = held == entries[: len(held)]
+        wanted = entries[: len(held)]
+        same = held == wanted
+        # An extension unit's address stands for the same tagsCode, kept where there is more room.
+        same |= (
+            is_ext_address(held["tagsCode"])
+            & (held["physicalOffset"] == wanted["physicalOffset"])
+            & (held["size"] == wanted["size"])
+        )
         state = self._states.get((topic, queue_id))
         if len(held) == len(entries) and state and first_offset <= state.max_offset and same.all():
             state.max_offset = first_offset + len(entries)
             return 0
+        entries = entries.copy()
+        entries[: len(held)][same] = held[same]
         self.append(topic, queue_id, entries, first_offset)
         return len(entries) - int(np.count_nonzero(same))
 
@@ -254,8 +264,11 @@ class ConsumeQueues:
         at = state.max_offset
         while at < first_offset:
             count = min(first_offset - at, _BLOCK // ENTRY_SIZE)
-            fillers = np.frombuffer(filler_entries(count), np.uint8)
-            self._write(topic, queue_id, fillers, at)
+            filled = np.frombuffer(filler_entries(count), ENTRY_DTYPE).copy()
+            held = self.read(topic, queue_id, at, count)
+            kept = np.flatnonzero(written_mask(held))  # of records that are damaged, say
+            filled[kept] = held[kept]
+            self._write(topic, queue_id, filled.view(np.uint8), at)
             at += count
 
     def _write(

@@ -14,6 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, remove_file, replace_file
 from rmqstore_spark.files.own import OWN_FOLDER
 from rmqstore_spark.writer.queues import ConsumeQueues
@@ -52,6 +53,11 @@ class StoreState:
             return cls(frozenset(queues), int(raw["indexEnd"]), names)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
+
+    def complete_end(self, directory: StoreDirectory) -> int:
+        """Up to where the index holds every key, if all its files of then are there; else 0."""
+        there = {info.name for info in directory.index_files()[0]}
+        return self.index_end if there.issuperset(self.index_files) else 0
 
 
 def remember(store: str, queues: ConsumeQueues, *, index_end: int) -> None:

@@ -1,0 +1,169 @@
+"""How far the queues of a store hold, when it is opened for writing, and which ones are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.logend import record_head
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.search import first_true
+from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.state import StoreState
+
+__all__ = ["QueueCheck", "check_queues", "clean_start"]
+
+_NO_CUT: Final = (1 << 63) - 1
+_LOOKED_OVER: Final = 64 << 20  # bytes of the log that are walked after a clean stop
+
+
+@dataclass(frozen=True)
+class QueueCheck:
+    """What was found.
+
+    Attributes:
+        incomplete: a queue misses entries before where the walk began: the whole log must be gone
+            through.
+        is_wanted: whether a queue that is not there is to be made for a record; told its topic,
+            queueId, and the record's offset in it.
+    """
+
+    incomplete: bool
+    is_wanted: Callable[[str, int, int], bool]
+
+
+def clean_start(directory: StoreDirectory, log: CommitLog, *, strict: bool) -> tuple[int, int]:
+    """From where to walk the log of a store that was closed cleanly.
+
+    Args:
+        strict: refuse queues that name what no file of the log can hold.
+
+    Returns:
+        Physical offset of a record, and one past the newest record that a queue names.
+
+    Raises:
+        CorruptStoreError: a queue names what lies behind the log's files.
+    """
+    newest: Queue | None = None
+    named_end = 0
+    for queue in _queues(directory, log, _NO_CUT, killed=False):
+        if queue.max_offset <= queue.min_offset:
+            continue
+        entry = queue.entries(queue.max_offset - 1, queue.max_offset)
+        end = int(entry["physicalOffset"][0]) + int(entry["size"][0])
+        if end > log.file_end and strict:
+            raise CorruptStoreError(
+                f"queue {queue.topic}/{queue.queue_id} names a record that ends at physical "
+                f"offset {end}, and the files of the log end at {log.file_end}",
+                file=", ".join(log.plain.folders),
+                remedy="Put the log's last files back. Without them `rmqstore recover --cut` "
+                "goes on with what is there.",
+            )
+        if named_end < end <= log.file_end:
+            newest, named_end = queue, end
+    target = named_end - _LOOKED_OVER
+    if newest is None or target <= log.min_offset:
+        return log.min_offset, named_end
+    found: Queue = newest
+    slot = first_true(
+        found.min_offset, found.max_offset - 1, lambda n: found.stated_offset(n) >= target
+    )
+    start = found.stated_offset(slot)
+    if log.min_offset <= start < named_end and record_head(log, start) is not None:
+        return start, named_end
+    segment = log.segment_at(target)
+    return (segment.start if segment else log.min_offset), named_end
+
+
+def check_queues(
+    directory: StoreDirectory,
+    log: CommitLog,
+    start: int,
+    queues: ConsumeQueues,
+    state: StoreState,
+    *,
+    clean: bool,
+) -> QueueCheck:
+    """Load a store's queues, each up to where the walk over the log began.
+
+    Args:
+        start: physical offset of the record where it began.
+        queues: takes the queues up.
+        state: what the last clean close wrote down.
+        clean: the store was closed cleanly.
+    """
+    found = _queues(directory, log, start, killed=False)
+    ended = _queues(directory, log, start, killed=True)
+    queues.load(found)
+    # an unwritten entry with others behind it: a part of the file was lost
+    has_holes = any(a.max_offset != b.max_offset for a, b in zip(found, ended, strict=True))
+    is_lost = not any(queue.max_offset > queue.first_slot for queue in found) and (
+        start > log.min_offset
+    )
+    configured = _configured(directory)
+    there = {(queue.topic, queue.queue_id) for queue in found if len(queue.segments)}
+    missing = {
+        route
+        for route in (state.queues | _consumed(directory)) - there
+        if configured is None or route[0] in configured
+    }
+    everything_lost = not there
+
+    def is_wanted(topic: str, queue_id: int, slot: int) -> bool:
+        del queue_id
+        if everything_lost or configured is None or topic in configured:
+            return True
+        if is_system_topic(topic) or topic.startswith(LMQ_PREFIX):
+            return True
+        # Else it was deleted: its folder is gone, and topics.json does not name it. But a power
+        # cut can have taken the line that names a topic whose first messages are in the log.
+        return not clean and slot == 0
+
+    return QueueCheck(has_holes or is_lost or bool(missing), is_wanted)
+
+
+def _queues(directory: StoreDirectory, log: CommitLog, end: int, *, killed: bool) -> list[Queue]:
+    """All queues, each ending before the records at or past a physical offset."""
+    return [
+        Queue(log, topic, queue_id, directory.queue(topic, queue_id), None, lambda _: (end, killed))
+        for topic, numbers in directory.topology.queues.items()
+        for queue_id in numbers
+    ]
+
+
+def _configured(directory: StoreDirectory) -> frozenset[str] | None:
+    """The topics that topics.json names; None where it does not tell."""
+    table = _config(directory, "topics.json").get("topicConfigTable")
+    return frozenset(map(str, table)) if isinstance(table, dict) and table else None
+
+
+def _consumed(directory: StoreDirectory) -> set[tuple[str, int]]:
+    """Queues of which something was consumed or delivered: there have been messages in them."""
+    found: set[tuple[str, int]] = set()
+    groups = _config(directory, "consumerOffset.json").get("offsetTable")
+    for key, numbers in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(numbers, dict):
+            topic = str(key).partition("@")[0]
+            found |= {(topic, int(n)) for n, at in numbers.items() if _is_past_begin(n, at)}
+    levels = _config(directory, "delayOffset.json").get("offsetTable")
+    for level, at in levels.items() if isinstance(levels, dict) else ():
+        if _is_past_begin(level, at) and int(level) > 0:
+            found.add((SCHEDULE_TOPIC, int(level) - 1))
+    return found
+
+
+def _is_past_begin(number: Any, offset: Any) -> bool:
+    return str(number).isdecimal() and isinstance(offset, int) and offset > 0
+
+
+def _config(directory: StoreDirectory, name: str) -> dict[str, Any]:
+    try:
+        found = directory.config(name)
+    except (RmqStoreError, OSError):
+        return {}
+    return found if isinstance(found, dict) else {}

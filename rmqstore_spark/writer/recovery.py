@@ -1,0 +1,389 @@
+"""Opening a store for writing: the log's end found, queues and index brought to be the log's.
+
+The order matters, for recovery can be interrupted at any point and is then run again:
+
+1. The log is walked and its end decided; nothing is changed. Damage below what was known to be
+   flushed stops the opening here.
+2. `abort` and the guard are put in place: from now on a kill is an unclean stop.
+3. What lies behind the end is kept under `rmqstore/cut/`, and wiped.
+4. Queues end where the walk began, and get the entries of all records from there on; what stands
+   behind is wiped. Index files that do not hold are removed, and missing keys put in.
+5. Everything is flushed, and only then the checkpoint says so.
+
+See docs/format.md, "Start, recovery" (upstream: DefaultMessageStore.load, recover).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.reader.verify.snapshot import DELAY_LEVELS, delays
+from rmqstore_spark.writer.checkpoint import CheckpointKeeper
+from rmqstore_spark.writer.cut import end_log
+from rmqstore_spark.writer.guard import StoreGuard
+from rmqstore_spark.writer.indexes import IndexFiles, IndexShape
+from rmqstore_spark.writer.logcheck import (
+    LogEnd,
+    damage_error,
+    find_end,
+    repair_files,
+    unclean_start,
+)
+from rmqstore_spark.writer.queuecheck import check_queues, clean_start
+from rmqstore_spark.writer.queues import DEFAULT_FILE_SIZE, ConsumeQueues
+from rmqstore_spark.writer.redispatch import LogBlock, QueueFeed, log_blocks
+from rmqstore_spark.writer.reindex import (
+    IndexSurvey,
+    KeyFeed,
+    remove_files,
+    survey_index,
+)
+from rmqstore_spark.writer.state import StoreState, remember
+from rmqstore_spark.writer.summary import Recovery
+
+__all__ = ["Recovered", "RecoverySettings", "recover"]
+
+_FILES_OPEN: Final = 64
+_USUAL_SHAPE: Final = IndexShape()
+
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """How a store is kept, as far as recovery must know.
+
+    Attributes:
+        queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues.
+        index_shape: `maxHashSlotNum` and `maxIndexNum`, for a store without index files; None
+            where no index is kept (`messageIndexEnable=false`).
+        delay_levels: `messageDelayLevel`.
+        cut: end the log even where that cuts off what was known to be flushed.
+        full: go through the whole log, whatever the checkpoint vouches for.
+    """
+
+    queue_file_size: int = DEFAULT_FILE_SIZE
+    index_shape: IndexShape | None = _USUAL_SHAPE
+    delay_levels: str = DELAY_LEVELS
+    cut: bool = False
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A store that is ready to be written.
+
+    Attributes:
+        summary: what was done.
+        log_begin: physical offset of the log's first byte; 0 for a store without a log.
+        log_end: where the next record goes.
+        segment_size: bytes of a file of the log; 0 for a store without one.
+        last_timestamp: storeTimestamp of the newest record that was met, milliseconds; 0 for none.
+        queues: all queues, flushed.
+        indexes: the index, flushed; None where none is kept.
+        checkpoint: as it is on disk.
+    """
+
+    summary: Recovery
+    log_begin: int
+    log_end: int
+    segment_size: int
+    last_timestamp: int
+    queues: ConsumeQueues
+    indexes: IndexFiles | None
+    checkpoint: CheckpointKeeper
+
+
+_USUAL: Final = RecoverySettings()
+
+
+def recover(
+    store: str,
+    *,
+    clock: Callable[[], int],
+    settings: RecoverySettings = _USUAL,
+    clean: bool | None = None,
+    progress: Progress = lambda *_: None,
+) -> Recovered:
+    """Bring a store into the state in which it can be written. The caller holds its lock.
+
+    `abort` and the guard are in place afterwards; a clean close removes them.
+
+    Args:
+        store: the store directory; `commitlog/` is made where it is missing.
+        clock: milliseconds since the epoch.
+        settings: how the store is kept.
+        clean: whether it was closed cleanly; by default, whether there is no `abort`.
+        progress: told what is being done, and how many bytes of how many are.
+
+    Raises:
+        CorruptStoreError: the log is damaged below what was known to be flushed, or lacks a file;
+            nothing has been changed.
+        UnsupportedStoreError: the store is of a kind that is not written.
+        StoreWriteError: something could not be written or flushed.
+    """
+    if clean is None:
+        clean = not os.path.lexists(os.path.join(store, "abort"))
+    return _Run(store, clock, settings, clean, progress).run()
+
+
+@dataclass
+class _Run:
+    """One recovery."""
+
+    store: str
+    clock: Callable[[], int]
+    settings: RecoverySettings
+    clean: bool
+    progress: Progress
+    files: LocalFiles = field(default_factory=lambda: LocalFiles(_FILES_OPEN))
+
+    def run(self) -> Recovered:
+        began = self.clock()
+        self.folder = os.path.join(self.store, "commitlog")
+        make_folder(self.folder)
+        self.directory = StoreDirectory(self.files, self.store)
+        _refuse(self.directory)
+        try:
+            return self._recovered(began)
+        finally:
+            self.files.close()
+
+    def _recovered(self, began: int) -> Recovered:
+        clean = self.clean
+        repair_files(self.folder)
+        keeper = CheckpointKeeper(self.store)
+        log = CommitLog(self.directory.commit_log())
+        end = self._end(log, keeper, clean)
+        if end.damage and not self.settings.cut:
+            raise damage_error(log, end)
+        self._mark_open()
+        cuts = end_log(self.store, list(log.plain), end.offset, cause=end.cause, now=self.clock())
+        log = CommitLog(self.directory.commit_log())
+        if not clean:
+            for segment in log.segments():
+                if segment.end > end.start:
+                    sync_file(segment.segment.path)
+        parts = _Parts(self, log, end, clean, keeper)
+        queues, indexes = parts.bring_up()
+        changed = bool(cuts) or not clean or parts.changed
+        if changed:
+            self._settle(keeper, end, queues, indexes)
+        summary = Recovery(
+            clean=clean,
+            log_begin=log.min_offset,
+            log_end=end.offset,
+            walked_bytes=end.offset - end.start,
+            cause=end.cause,
+            cuts=cuts,
+            dropped_entries=parts.dropped,
+            redispatched=parts.feed.written,
+            rebuilt_queues=tuple(sorted(parts.feed.made)),
+            topics_without_queues=tuple(sorted(parts.feed.unsafe)),
+            removed_index_files=tuple(sorted(parts.survey.removed)) if parts.survey else (),
+            made_index_files=tuple(parts.made_index_files),
+            indexed_keys=parts.keys,
+            seconds=(self.clock() - began) / 1000,
+        )
+        return Recovered(
+            summary, log.min_offset, end.offset, log.plain.segment_size, end.newest,
+            queues, indexes, keeper,
+        )  # fmt: skip
+
+    def _end(self, log: CommitLog, keeper: CheckpointKeeper, clean: bool) -> LogEnd:
+        """Find the log's end; nothing is changed by it."""
+        named_end, start = 0, log.min_offset
+        topology = self.directory.refresh()
+        if not len(log):
+            if topology.queues and not self.settings.cut:
+                raise CorruptStoreError(
+                    "there are queues, but the CommitLog has no file",
+                    file=self.folder,
+                    remedy="Put its files back, or make a new store elsewhere. "
+                    "`rmqstore recover --cut` goes on with an empty log.",
+                )
+            return LogEnd(0, 0, "", 0, False)
+        if clean:
+            start, named_end = clean_start(self.directory, log, strict=not self.settings.cut)
+        elif not self.settings.full:
+            start = unclean_start(log, keeper.value)
+        if self.settings.full:
+            start = log.min_offset
+        return find_end(
+            log,
+            start,
+            flushed=keeper.value.physic_msg_timestamp,
+            named_end=named_end,
+            clean=clean,
+            progress=lambda done, total: self.progress("log", done, total),
+        )
+
+    def _mark_open(self) -> None:
+        StoreGuard(self.folder).place()
+        abort = os.path.join(self.store, "abort")
+        if not os.path.lexists(abort):
+            replace_file(abort, b"")
+
+    def _settle(
+        self,
+        keeper: CheckpointKeeper,
+        end: LogEnd,
+        queues: ConsumeQueues,
+        indexes: IndexFiles | None,
+    ) -> None:
+        """Flush everything, then let the checkpoint say so."""
+        queues.flush()
+        if indexes is not None:
+            indexes.flush(sync=True)
+        old = keeper.value
+        newest = end.newest or old.physic_msg_timestamp
+        index = min(old.index_msg_timestamp, newest)
+        keeper.reset(physic=newest, logics=newest, index=index)
+        keeper.write()
+        remember(self.store, queues, index_end=end.offset if indexes is not None else 0)
+
+
+class _Parts:
+    """Queues and index of a store whose log is in order."""
+
+    def __init__(
+        self, run: _Run, log: CommitLog, end: LogEnd, clean: bool, keeper: CheckpointKeeper
+    ) -> None:
+        self.run = run
+        self.log = log
+        self.end = end
+        self.clean = clean
+        self.keeper = keeper
+        self.state = StoreState.load(run.store)
+        self.queues = ConsumeQueues(run.store, file_size=run.settings.queue_file_size)
+        self.check = check_queues(
+            run.directory, log, end.start, self.queues, self.state, clean=clean
+        )
+        self.survey: IndexSurvey | None = None
+        self.made_index_files: list[str] = []
+        self.keys = 0
+        self.dropped = 0
+        self._is_completed = run.settings.full or self.check.incomplete
+        self._delays = delays(run.settings.delay_levels)
+        self.start = log.min_offset if self._is_completed else end.start
+        self.feed = self._queue_feed(self.start == log.min_offset)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything in queues or index was not as it should be."""
+        survey = self.survey
+        removed = bool(survey and survey.removed)
+        return bool(self.feed.written or self.dropped or removed or self.keys)
+
+    def bring_up(self) -> tuple[ConsumeQueues, IndexFiles | None]:
+        """Bring queues and index to hold what the log does."""
+        tail, indexes = self._index()
+        self._pass(tail)
+        self.dropped = self.queues.trim()
+        if indexes is not None and tail is not None:
+            self.made_index_files += indexes.names
+            self.keys += tail[1].keys
+        return self.queues, indexes
+
+    def _queue_feed(self, from_begin: bool) -> QueueFeed:
+        return QueueFeed(
+            self.queues,
+            self._delays,
+            self.check.is_wanted,
+            gap=self._complete,
+            log_begin=self.log.min_offset,
+            from_begin=from_begin,
+        )
+
+    def _complete(self) -> None:
+        """A queue misses older entries: go through the part of the log that was not walked."""
+        if self._is_completed:
+            return
+        self._is_completed = True
+        older = self._queue_feed(from_begin=True)
+        for part in self._blocks("queues", self.log.min_offset, self.end.start):
+            older.feed(part)
+        self.feed.written += older.written
+        self.feed.made |= older.made
+        self.feed.unsafe |= older.unsafe
+
+    def _index(self) -> tuple[tuple[int, KeyFeed] | None, IndexFiles | None]:
+        """Look the index over and fill its holes; its end is left to the pass over the log."""
+        run, shape = self.run, self.run.settings.index_shape
+        if shape is None:
+            return None, None
+        survey = self.survey = survey_index(
+            run.directory,
+            self.log,
+            self.end.offset,
+            shape=shape,
+            vouched=None if self.clean else self.keeper.value.index_msg_timestamp,
+            complete_end=self.state.complete_end(run.directory),
+        )
+        remove_files(run.directory, survey)
+        for gap in survey.gaps[:-1]:
+            made = IndexFiles(
+                run.store, clock=run.clock, shape=survey.shape, last=gap.last, after=gap.after,
+                before=gap.before,
+            )  # fmt: skip
+            feed = KeyFeed(made, gap.skip)
+            for part in self._blocks("index", gap.start, gap.end):
+                feed.feed(part)
+            made.flush(sync=True)
+            made.close()
+            self.made_index_files += made.names
+            self.keys += feed.keys
+        tail = survey.gaps[-1]
+        indexes = IndexFiles(
+            run.store, clock=run.clock, shape=survey.shape, last=tail.last, after=tail.after,
+            on_sealed=lambda time: self.keeper.advance(index=time),
+        )  # fmt: skip
+        if survey.resume is not None:
+            indexes.resume(survey.resume)
+        return (tail.start, KeyFeed(indexes, tail.skip)), indexes
+
+    def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
+        """Go over the log's end, for queues and index at once where both need it."""
+        end = self.end.offset
+        index_from = tail[0] if tail is not None else end
+        edges = sorted({self.start, min(index_from, end), end})
+        for begin, stop in pairwise(edges):
+            for part in self._blocks("queues and index", begin, stop):
+                if begin >= self.start:
+                    self.feed.feed(part)
+                if tail is not None and begin >= index_from:
+                    tail[1].feed(part)
+
+    def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
+        for part in log_blocks(self.log, begin, end):
+            yield part
+            self.run.progress(what, part.offset - begin, end - begin)
+
+
+def _refuse(directory: StoreDirectory) -> None:
+    """Refuse a store whose log or queues are of a kind that is not written.
+
+    Raises:
+        UnsupportedStoreError: says which.
+    """
+    kind = ""
+    if directory.dledger_log() is not None:
+        kind = "its log is a DLedger member's, which the group's members write together"
+    elif directory.has_rocksdb_queues:
+        kind = "its queues lie in RocksDB (RocketMQ 5)"
+    elif directory.batch_queues().queues:
+        kind = "it has batch queues (RocketMQ 5)"
+    if kind:
+        raise UnsupportedStoreError(
+            f"{directory.path} can be read but not written: {kind}. Make a new store, and copy "
+            "the messages into it."
+        )
