@@ -29,6 +29,7 @@ from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,
+    decode_entry_headers,
     decode_index_unit,
     index_unit_position,
     parse_committed_index,
@@ -74,8 +75,8 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     """Log offset one past the last committed entry of a DLedger log.
 
     Raises:
-        CorruptStoreError: neither the checkpoint nor its `.bak` says which entry that is, or the
-            index does not know it.
+        CorruptStoreError: neither the checkpoint nor its `.bak` says which entry that is, the
+            index does not know it, or the entry is not where the index says.
     """
     if not len(data):
         return 0
@@ -100,6 +101,17 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
             f"the log ({data.min_offset} to {data.end_offset})",
             file=dledger.index,
             offset=at,
+        )
+    segment = data.locate(unit.position)
+    head = data.read(unit.position, DLEDGER_LEAD)
+    headers, valid = decode_entry_headers(head, np.zeros(1, np.int64))
+    stated = tuple(int(headers[name][0]) for name in ("position", "size", "index"))
+    if not valid[0] or stated != (unit.position, unit.size, committed):
+        raise CorruptStoreError(
+            f"the header of entry {committed}, the last committed one, does not agree with its "
+            f"unit in {dledger.index}, so that the log's end is not known",
+            file=segment.path,
+            offset=unit.position - segment.start,
         )
     return unit.end
 
