@@ -8,6 +8,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from fsspec.core import url_to_fs
+from fsspec.registry import get_filesystem_class, register_implementation
 
 from rmqstore_spark.errors import (
     CorruptStoreError,
@@ -20,7 +21,12 @@ from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.remote import FsspecFiles
 
-__all__ = ["local_path", "open_files"]
+__all__ = ["is_endpoint", "local_path", "open_files"]
+
+# Store processes. The class is named, not imported: it belongs to a floor above.
+_ENDPOINTS = ("grpc", "grpc+tls", "grpc+unix")
+for _scheme in _ENDPOINTS:
+    register_implementation(_scheme, "rmqstore_spark.client.filesystem.StoreFileSystem")
 
 # As Hadoop, fsspec and plain URLs write a path of this machine.
 _LOCAL_SCHEMES = ("file://", "local://", "file:")
@@ -37,13 +43,19 @@ def local_path(path: str) -> str | None:
     return path if path.startswith("/") else None
 
 
+def is_endpoint(path: str) -> bool:
+    """Whether what stands for a store is the endpoint of a store process."""
+    return path.partition("://")[0].lower() in _ENDPOINTS and "://" in path
+
+
 def open_files(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Files, str]:
     """The file system that a path or URL names, and the path on it.
 
     Args:
-        url: a local path, `file:` URL, or any URL of fsspec (`s3://...`, `zip://...::...`).
+        url: a local path, `file:` URL, any URL of fsspec (`s3://...`, `zip://...::...`), or the
+            endpoint of a store process (`grpc://host:port`).
         storage_options: what fsspec passes to the file system; local paths need none.
 
     Returns:
@@ -61,8 +73,13 @@ def open_files(
     local = local_path(path)
     if local is not None:
         return LocalFiles(), _without_slash(local)
+    options = dict(storage_options or {})
     try:
-        fs, inner = url_to_fs(path, **dict(storage_options or {}))
+        if is_endpoint(path):
+            # Not by `url_to_fs`: the colons of an IPv6 address would be a chain of URLs to it.
+            fs = get_filesystem_class(path.partition("://")[0].lower())(path, **options)
+            return FsspecFiles(fs), fs.root
+        fs, inner = url_to_fs(path, **options)
     except RmqStoreError:
         raise
     except ImportError as error:

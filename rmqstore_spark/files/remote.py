@@ -171,6 +171,12 @@ class FsspecFiles:
         """Close all handles."""
         self._handles.close()
 
+    @property
+    def store_name(self) -> str | None:
+        """What the store calls itself, where a store process gives the files out."""
+        name: str | None = getattr(self._here(), "store_name", None)
+        return name
+
     def _here(self) -> AbstractFileSystem:
         """The file system, made anew where this is a forked child of the process that had it."""
         if self._pid != os.getpid():
@@ -200,7 +206,7 @@ class FsspecFiles:
 
     def _read_all(self, path: str, requests: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         """The bytes of each (offset, length), in order; fewer only at the end of the file."""
-        if not self._here().async_impl:
+        if not _takes_ranges(self._here()):
             for offset, length in requests:
                 with _failures(path):
                     yield self._read_handle(path, offset, length)
@@ -267,6 +273,11 @@ class FsspecFiles:
         if not isinstance(self._fs, AbstractArchiveFileSystem):
             for name in names:
                 self._handles.drop(join(folder, name))
+
+
+def _takes_ranges(fs: AbstractFileSystem) -> bool:
+    """Whether a file system answers requests for ranges, several at once."""
+    return bool(fs.async_impl or getattr(fs, "takes_ranges", False))
 
 
 def _pack(data: UInt8Array, starts: Int64Array, lengths: Int64Array, out: UInt8Array) -> int:

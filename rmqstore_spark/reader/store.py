@@ -101,7 +101,7 @@ class Store:
         )
         if broker_name is None:
             name = os.path.abspath(text) if directory.files.is_local and "://" not in text else text
-            broker_name = default_broker_name(name)
+            broker_name = getattr(directory.files, "store_name", None) or default_broker_name(name)
         return cls(directory, broker_name)
 
     def __enter__(self) -> Store:

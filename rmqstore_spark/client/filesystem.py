@@ -1,0 +1,249 @@
+"""The files of a store that a process serves, as a file system of fsspec: read-only.
+
+    Store.open("grpc://127.0.0.1:10921")
+
+Paths are the endpoint and what lies below it: `grpc://127.0.0.1:10921/config/topics.json`. Ranges
+are asked for many at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from fsspec.spec import AbstractFileSystem
+
+from rmqstore_spark.client.store import DEFAULT_RETRIES, DEFAULT_TIMEOUT, StoreClient
+from rmqstore_spark.errors import RefusedError, RmqStoreError
+from rmqstore_spark.wire.codec import encode
+from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
+from rmqstore_spark.wire.messages import (
+    FileEntry,
+    ListReply,
+    PathRequest,
+    RangesRequest,
+    WalkRequest,
+)
+from rmqstore_spark.wire.protocol import Actions
+
+__all__ = ["StoreFileSystem"]
+
+T = TypeVar("T")
+
+_DEPTH: Final = 4
+_MAX_READ: Final = 64 << 20
+
+
+class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """The files that a store process gives out.
+
+    Args:
+        endpoint: where it listens; see `parse_endpoint`.
+        token_file, tls_ca, tls_cert, tls_key, timeout_s, retries: as for `StoreClient`.
+    """
+
+    protocol = ("grpc", "grpc+tls", "grpc+unix")
+    root_marker = ""
+    cachable = False  # a connection belongs to whoever opened the store
+    takes_ranges = True
+    """Many ranges in one request; see `FsspecFiles`."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        token_file: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT,
+        retries: int = DEFAULT_RETRIES,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.client = StoreClient(
+            endpoint,
+            token_file=token_file,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            timeout_s=timeout_s,
+            retries=retries,
+        )
+        self.root = str(self.client.endpoint)
+        """The path of the store itself."""
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(item) for item in path]
+        return os.fspath(path).rstrip("/")
+
+    @property
+    def store_name(self) -> str:
+        """What the store calls itself."""
+        return self.client.open(()).broker_name
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """What lies in a folder."""
+        found = self._ask(path, Actions.LIST, lambda inner: PathRequest(inner), ListReply).entries
+        entries = [self._described(entry) for entry in found]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **_: Any,
+    ) -> Any:
+        """All that lies below a folder."""
+        depth = _DEPTH if maxdepth is None else max(maxdepth - 1, 0)
+        reply = self._ask(path, Actions.WALK, lambda inner: WalkRequest(inner, depth), ListReply)
+        entries = [entry for entry in reply.entries if withdirs or not entry.is_dir]
+        described = {entry["name"]: entry for entry in map(self._described, entries)}
+        return described if detail else sorted(described)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What a path is."""
+        return self._described(
+            self._ask(path, Actions.INFO, lambda inner: PathRequest(inner), FileEntry)
+        )
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        """The bytes of a file, or of a range of it."""
+        size = self.size(path) if end is None or end < 0 or (start or 0) < 0 else end
+        first, last, _step = slice(start, end).indices(size)
+        parts = [
+            self.read_ranges(path, [at], [min(_MAX_READ, last - at)])[0]
+            for at in range(first, last, _MAX_READ)
+        ]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: Any,
+        ends: Any,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        """Ranges of files; those of one file, when they stand together, in one request."""
+        starts = [starts] * len(paths) if isinstance(starts, int) else list(starts)
+        ends = [ends] * len(paths) if isinstance(ends, int) else list(ends)
+        found: list[Any] = []
+        while len(found) < len(paths):
+            first = len(found)
+            path = paths[first]
+            last = first
+            while last < len(paths) and paths[last] == path:
+                last += 1
+            lengths = [ends[n] - starts[n] for n in range(first, last)]
+            try:
+                found += self.read_ranges(path, starts[first:last], lengths)
+            except (OSError, RmqStoreError) as error:
+                if on_error == "raise":
+                    raise
+                found += [error] * (last - first)
+        return found
+
+    def read_ranges(self, path: str, offsets: list[int], lengths: list[int]) -> list[bytes]:
+        """Ranges of one file in one request, each shorter only where the file ends."""
+        ticket = encode(RangesRequest(self._inner(path), tuple(offsets), tuple(lengths)))
+
+        def read() -> list[bytes]:
+            ranges: list[bytes] = []
+            pieces: list[Any] = []
+            reader = self.client.connection.get(ticket)
+            while True:
+                try:
+                    batch = reader.read_chunk().data
+                except StopIteration:
+                    break
+                for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
+                    pieces.append(data.as_buffer())
+                    if last:
+                        ranges.append(b"".join(pieces))
+                        pieces = []
+            if len(ranges) != len(offsets) or any(
+                len(data) > length for data, length in zip(ranges, lengths, strict=True)
+            ):
+                raise RmqStoreError(f"{path}: the store process sent other ranges than asked for.")
+            return ranges
+
+        return self._told(path, lambda: self.client.connection.repeated(read))
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
+        if mode != "rb":
+            raise OSError(f"{path} can only be read: a store process gives its files to readers.")
+        return _RemoteFile(self, path)
+
+    def _ask(self, path: str, action: str, request: Callable[[str], object], answer: type[T]) -> T:
+        asked = request(self._inner(path))
+        return self._told(path, lambda: self.client.connection.call(action, asked, answer))
+
+    def _told(self, path: str, work: Callable[[], T]) -> T:
+        """Do something, a path that is not given out told as Python does."""
+        try:
+            return work()
+        except RefusedError as error:
+            if error.status == NOT_FOUND:
+                raise FileNotFoundError(f"{path} does not exist") from None
+            if error.status == DENIED:
+                raise PermissionError(f"{path} is not given out: {error}") from None
+            raise
+
+    def _inner(self, path: str) -> str:
+        """The path within the store."""
+        path = self._strip_protocol(path)
+        if path == self.root:
+            return ""
+        if not path.startswith(f"{self.root}/"):
+            raise FileNotFoundError(f"{path} does not lie below {self.root}")
+        return str(path[len(self.root) + 1 :])
+
+    def _described(self, entry: FileEntry) -> dict[str, Any]:
+        """An entry as fsspec describes it."""
+        return {
+            "name": f"{self.root}/{entry.path}" if entry.path else self.root,
+            "size": entry.size,
+            "type": "directory" if entry.is_dir else "file",
+            "mtime": entry.mtime_ms / 1000,
+        }
+
+
+class _RemoteFile(io.RawIOBase):
+    """One file, read from any place; nothing is held back, since it can grow."""
+
+    def __init__(self, fs: StoreFileSystem, path: str) -> None:
+        super().__init__()
+        self._fs = fs
+        self._path = path
+        self._at = 0
+        fs.info(path)  # a file that is not there is told at once
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
+        self._at = (self._fs.size(self._path) if base is None else base) + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._fs.read_ranges(self._path, [self._at], [min(len(view), _MAX_READ)])[0]
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
