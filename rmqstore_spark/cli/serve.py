@@ -1,0 +1,81 @@
+"""`rmqstore serve`: the process that holds a store open for writing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from rmqstore_spark.cli.settings import ConfigFile, Settings, read_config
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["serve"]
+
+_Store = typer.Option(
+    "--store", metavar="PATH", help="The store directory (storePathRootDir).", show_default=False
+)
+_Host = typer.Option(
+    "--host", metavar="ADDRESS", help="Address to listen on (bindAddress).", show_default=False
+)
+_Port = typer.Option(
+    "--port",
+    metavar="N",
+    help="Port to listen on (flightPort), 0 for any free one.",
+    show_default=False,
+)
+_Socket = typer.Option(
+    "--socket",
+    metavar="PATH",
+    help="Unix socket to listen on as well (flightSocket).",
+    show_default=False,
+)
+_ReadyFile = typer.Option(
+    "--ready-file",
+    metavar="FILE",
+    help="Written when it serves: JSON with endpoint, store, pid.",
+    show_default=False,
+)
+_UntilStdinEnds = typer.Option(
+    "--until-stdin-ends", help="End when standard input does: for programs that start this one."
+)
+_LogFormat = typer.Option("--log-format", metavar="text|json", help="Form of the log on stderr.")
+
+
+def serve(
+    config_file: ConfigFile = None,
+    store: Annotated[str | None, _Store] = None,
+    host: Annotated[str | None, _Host] = None,
+    port: Annotated[int | None, _Port] = None,
+    socket: Annotated[str | None, _Socket] = None,
+    settings: Settings = None,
+    ready_file: Annotated[str | None, _ReadyFile] = None,
+    until_stdin_ends: Annotated[bool, _UntilStdinEnds] = False,
+    log_format: Annotated[str, _LogFormat] = "text",
+) -> None:
+    """Hold a store open for writing, and serve it to clients.
+
+    Makes the store where there is none, recovers one that was not closed, prints one line when it
+    serves, and runs until SIGTERM, Ctrl-C or `rmqstore stop`. Settings come from flags, else from
+    RMQSTORE_... variables, else from --config (docs/configuration.md).
+    """
+    from rmqstore_spark.service.logs import FORMATS, configure_logging
+    from rmqstore_spark.service.process import serve as serve_store
+
+    if log_format not in FORMATS:
+        raise OptionError(f"--log-format must be {' or '.join(FORMATS)}, not {log_format!r}.")
+    configure_logging(log_format)
+    flags = {
+        "--store": ("storePathRootDir", store),
+        "--host": ("bindAddress", host),
+        "--port": ("flightPort", port),
+        "--socket": ("flightSocket", socket),
+    }
+    config = read_config(config_file, settings, flags)
+    if not config.store_path_root_dir:
+        raise OptionError("No store is named: give --store PATH, or storePathRootDir in --config.")
+    config = replace(config, store_path_root_dir=os.path.abspath(config.store_path_root_dir))
+    serve_store(
+        config, ready_file=ready_file, until_stdin_ends=until_stdin_ends, announce=typer.echo
+    )
