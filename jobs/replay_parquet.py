@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import posixpath
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +112,9 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     topics = TopicMap.parse(arguments.map)
     # Topics that look like numbers stay what they are.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-    rows = spark.read.parquet(arguments.store).drop("date")
+    rows = (
+        spark.read.option("basePath", _base(arguments.store)).parquet(arguments.store).drop("date")
+    )
     missing = [name for name in _NEEDED if name not in rows.columns]
     if missing:
         raise OptionError(
@@ -127,6 +130,11 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     options = target_options(arguments, streaming=False)
     create_topics(options, _queue_nums(rows, topics))
     return _write(rows, topics, options, slices, plan, arguments.rate)
+
+
+def _base(folder: str) -> str:
+    """The folder above `topic=NAME`, where topics are named by folders."""
+    return re.split(r"/[^/=]+=", folder, maxsplit=1)[0]
 
 
 def _bounds(rows: DataFrame, rate: float | None) -> list[int]:

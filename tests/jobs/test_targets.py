@@ -1,0 +1,124 @@
+"""What the jobs that write are told: topics, rates, options of the sink."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.pacing import Pace
+from jobs.replay_parquet import Slices
+from jobs.targets import TopicMap, add_target_options, target_options
+from rmqstore_spark.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("rules", "topic", "written"),
+    [
+        ([], "orders", "orders"),
+        (["orders=orders_2"], "orders", "orders_2"),
+        (["orders=orders_2"], "orders_eu", "orders_eu"),
+        (["*=copy_*"], "orders", "copy_orders"),
+        (["eu-*=*-eu", "*=other"], "eu-orders", "orders-eu"),
+        (["eu-*=*-eu", "*=other"], "us-orders", "other"),
+        (["%RETRY%*=retry_*"], "%RETRY%cg|a", "retry_cg|a"),
+        (["a=b", "a=c"], "a", "b"),
+    ],
+)
+def test_topics_are_mapped(rules: list[str], topic: str, written: str) -> None:
+    assert TopicMap.parse(rules)(topic) == written
+
+
+@pytest.mark.parametrize("rule", ["orders", "=x", "x=", "*a*=b", "a=*b*"])
+def test_a_rule_that_is_none(rule: str) -> None:
+    with pytest.raises(OptionError, match="OLD=NEW"):
+        TopicMap.parse([rule])
+
+
+class Clock:
+    """A clock that only waiting moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"n": list(range(first, first + size))})
+        first += size
+
+
+def test_a_pace_is_kept_and_no_row_is_lost() -> None:
+    clock = Clock()
+    pace = Pace(1_000, clock, clock.wait)
+    seen: list[int] = []
+    for batch in pace(batches(5_000, 1, 2_500)):
+        seen += batch.column("n").to_pylist()
+        # What has come so far is at most what the rate allows, and the piece that just came.
+        assert len(seen) <= (clock.now - 100.0) * 1_000 + 101
+    assert seen == list(range(7_501))
+    assert clock.now == pytest.approx(107.4, abs=0.2)
+
+
+def test_what_was_late_is_not_made_up_for() -> None:
+    clock = Clock()
+    pace = Pace(10, clock, clock.wait)(batches(1, 1, 1))
+    next(pace)
+    clock.wait(60)
+    next(pace)
+    before = clock.now
+    next(pace)
+    assert clock.now - before == pytest.approx(0.1)
+
+
+def test_a_pace_travels_to_tasks() -> None:
+    sent = pickle.loads(pickle.dumps(Pace(1e6)))
+    assert sum(len(batch) for batch in sent(batches(10))) == 10
+
+
+def options_of(*texts: str) -> dict[str, str]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("endpoint")
+    add_target_options(parser, streaming=True)
+    flags = [word for text in texts for word in ("--write", text)]
+    return target_options(parser.parse_args(["grpc://127.0.0.1:1", *flags]), streaming=True)
+
+
+def test_options_of_the_sink_are_checked() -> None:
+    given = options_of("tokenFile=/a=b", "preserve=true")
+    assert given == {
+        "endpoint": "grpc://127.0.0.1:1",
+        "queueSelector": "column",
+        "tokenFile": "/a=b",
+        "preserve": "true",
+    }
+    assert options_of("queueSelector=hash")["queueSelector"] == "hash"
+    for wrong in ("preserve", "preserv=true", "preserve=perhaps"):
+        with pytest.raises(OptionError):
+            options_of(wrong)
+
+
+def test_slices_remember_what_is_written(tmp_path: Path) -> None:
+    slices = Slices(str(tmp_path / "checkpoint"))
+    assert slices.plan() is None
+    assert slices.done() == set()
+    plan = slices.make_plan({"store": "a"}, [10, 20])
+    again = Slices(str(tmp_path / "checkpoint"))
+    assert again.plan() == plan
+    again.mark(0)
+    again.mark(2)
+    assert slices.done() == {0, 2}
+    slices.check(plan, {"store": "a"})
+    with pytest.raises(OptionError, match="other arguments"):
+        slices.check(plan, {"store": "b"})
