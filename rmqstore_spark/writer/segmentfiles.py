@@ -162,5 +162,5 @@ class SegmentFiles:
 
 
 def _remove(path: str) -> None:
-    with suppress(FileNotFoundError), explained(path, "removed"):
+    with explained(path, "removed"), suppress(FileNotFoundError):
         os.unlink(path)

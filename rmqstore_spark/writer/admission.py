@@ -1,0 +1,148 @@
+"""What a broker looks at before it takes messages: its own state, and the topics they are for.
+
+(Upstream: DefaultMessageStore.checkStoreStatus, AbstractSendMessageProcessor.msgCheck.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
+from rmqstore_spark.layout.block import Route
+from rmqstore_spark.layout.constants import is_safe_folder_name
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
+
+__all__ = ["Admission", "disk_used_ratio"]
+
+
+def disk_used_ratio(path: str) -> float:
+    """The used share of the disk that holds a path, 0 to 1, as `df` and a broker count it."""
+    disk = os.statvfs(path)
+    used = disk.f_blocks - disk.f_bfree
+    entire = used + disk.f_bavail
+    return used / entire if entire else 1.0
+
+
+class Admission:
+    """Decides whether a store takes messages. Thread-safe.
+
+    Args:
+        store: the store directory.
+        commitlog: the CommitLog's folder, which may be on another disk.
+        config: what it is told.
+        topics: the topics there are.
+    """
+
+    def __init__(self, store: str, commitlog: str, config: StoreConfig, topics: TopicTable) -> None:
+        self._paths = (store, commitlog)
+        self._config = config
+        self._topics = topics
+        self._failure: Exception | None = None
+        self.disk_used_ratio = 0.0
+        self.look_at_disk()
+
+    @property
+    def state(self) -> str:
+        """RUNNING, or why no messages are taken: FAILED, DISK_FULL, SLAVE."""
+        if self._failure is not None:
+            return "FAILED"
+        if self._config.broker_role == "SLAVE":
+            return "SLAVE"
+        return "DISK_FULL" if self._is_disk_full() else "RUNNING"
+
+    @property
+    def failure(self) -> Exception | None:
+        """What made it unsafe to go on."""
+        return self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Take no messages from now on: what is on disk is no longer known."""
+        self._failure = self._failure or error
+
+    def look_at_disk(self) -> None:
+        """Measure how full the disks are."""
+        self.disk_used_ratio = max(disk_used_ratio(path) for path in self._paths)
+
+    def check_state(self) -> None:
+        """Look whether the store takes messages at all.
+
+        Raises:
+            RefusedError: it does not.
+        """
+        state = self.state
+        if state == "FAILED":
+            raise RefusedError(
+                f"The store takes no messages since a write failed: {self._failure} Restart the "
+                "store process, which reads anew what is on disk.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        if state == "SLAVE":
+            raise RefusedError(
+                "The store is a slave (brokerRole) and takes no messages. Write to its master.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        if state == "DISK_FULL":
+            raise RefusedError(
+                f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
+                f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Make room: "
+                "messages are taken again as soon as there is some.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+
+    def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
+        """Look whether messages may go to some queues; make topics that may be made.
+
+        Args:
+            routes: the queues.
+            as_client: as a broker's front does it; else only what the disk needs is looked at.
+
+        Raises:
+            RefusedError: one of them may not be written to.
+        """
+        for route in routes:
+            if not as_client:
+                if not is_safe_folder_name(route.topic) or not route.topic.isprintable():
+                    raise _illegal(f"No folder can have the name of the topic {route.topic!r}.")
+                continue
+            topic = self._topic(route.topic)
+            if not topic.is_writable:
+                raise RefusedError(
+                    f"The topic {topic.name} may not be written to (perm {topic.perm}).",
+                    "NO_PERMISSION",
+                )
+            if route.queue_id >= topic.write_queue_nums:
+                raise _illegal(
+                    f"The topic {topic.name} has no queue {route.queue_id} to write to: it has "
+                    f"{topic.write_queue_nums} (writeQueueNums)."
+                )
+
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if not is_writable_topic(name):
+            raise _illegal(f"The topic {name!r} is the store's own: clients cannot write to it.")
+        if topic is not None:
+            return topic
+        if not self._config.auto_create_topic_enable:
+            raise RefusedError(
+                f"There is no topic {name!r}. Make it with `rmqstore create-topic`, or set "
+                "autoCreateTopicEnable.",
+                "TOPIC_NOT_EXIST",
+            )
+        count = self._config.default_topic_queue_nums
+        try:
+            return self._topics.create(name, count, count)
+        except OptionError as error:
+            raise _illegal(f"The topic cannot be made: {error}") from error
+        except StoreWriteError as error:
+            raise RefusedError(
+                f"The topic {name} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
+            ) from error
+
+    def _is_disk_full(self) -> bool:
+        return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio
+
+
+def _illegal(text: str) -> RefusedError:
+    return RefusedError(text, "MESSAGE_ILLEGAL")

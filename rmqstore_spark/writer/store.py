@@ -1,0 +1,448 @@
+"""A store that is written: `with StoreWriter.open(path) as store: store.put(block)`.
+
+    put:  state -> check_block -> topics -> [append lock: place, number, stamp, write, dispatch]
+          -> flush, under SYNC_FLUSH shared with all who wait
+
+One process writes a store, by any number of threads. (Upstream: DefaultMessageStore.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import BlockError, OptionError, RefusedError, StoreWriteError
+from rmqstore_spark.layout.block import Block, check_block
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    MULTI_TAGS_FLAG,
+)
+from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.writer.admission import Admission
+from rmqstore_spark.writer.appending import Appender
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.dispatch import Dispatcher
+from rmqstore_spark.writer.failpoints import reach
+from rmqstore_spark.writer.flush import FlushService
+from rmqstore_spark.writer.histogram import Histogram
+from rmqstore_spark.writer.opening import OpenStore, open_store
+from rmqstore_spark.writer.periodic import Periodic
+from rmqstore_spark.writer.recovery import Progress
+from rmqstore_spark.writer.status import PutResult, PutStatus
+from rmqstore_spark.writer.summary import Recovery
+from rmqstore_spark.writer.topics import TopicConfig, TopicTable
+
+__all__ = ["StoreWriter"]
+
+_log = logging.getLogger(__name__)
+
+_CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
+_ANY_SYS_FLAG: Final = 0x7FFFFFFF
+_DISK_INTERVAL_MS: Final = 1000
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class StoreWriter:
+    """The one writer of a store. Thread-safe; made by `open`.
+
+    Attributes:
+        config: how the store is kept.
+        topics: its topics.
+    """
+
+    def __init__(self, store: OpenStore, config: StoreConfig, clock: Callable[[], int]) -> None:
+        self.config = config
+        self._store = store
+        self._clock = clock
+        self._opened = time.monotonic()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._count = threading.Lock()
+        self._put_messages = self._put_bytes = 0
+        self._put_latency = Histogram()
+        self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
+        parts = store.parts
+        self.topics = TopicTable(store.path, clock, config.max_topics)
+        self._admission = Admission(store.path, store.commitlog, config, self.topics)
+        self._dispatcher = Dispatcher(parts.queues, parts.indexes, parts.checkpoint)
+        self._appender = Appender(
+            store.log,
+            parts.queues,
+            self._dispatcher,
+            config,
+            clock=clock,
+            last_timestamp=store.last_timestamp,
+            on_failure=self._fail,
+        )
+        self._flusher = FlushService(
+            store.log,
+            config,
+            last_timestamp=lambda: self._appender.last_timestamp,
+            on_flushed=lambda time: parts.checkpoint.advance(physic=time),
+            on_failure=self._fail,
+        )
+        self._index_flushed = time.monotonic()
+        self._periodic = [
+            Periodic(
+                "rmqstore-flush-queues",
+                config.flush_interval_consume_queue,
+                self._flush_queues,
+                self._fail,
+            ),
+            Periodic("rmqstore-disk", _DISK_INTERVAL_MS, self._admission.look_at_disk, self._fail),
+        ]
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        config: StoreConfig | None = None,
+        *,
+        clock: Callable[[], int] = _wall_clock,
+        progress: Progress = lambda *_: None,
+        cut: bool = False,
+    ) -> StoreWriter:
+        """Open a store for writing, recovered; make it where there is none.
+
+        Args:
+            path: the store directory.
+            config: how it is kept.
+            clock: milliseconds since the epoch; may go back, storeTimestamps do not.
+            progress: told what recovery is doing, and how many bytes of how many are done.
+            cut: go on where damage would stop the opening; what is cut off is kept.
+
+        Raises:
+            OptionError: the folder holds something else.
+            StoreLockedError: another process has the store.
+            UnsupportedStoreError: it is of a kind that is not written.
+            CorruptStoreError: it is damaged where no crash can have damaged it.
+            StoreWriteError: something could not be written.
+        """
+        config = config or StoreConfig()
+        absolute = os.path.abspath(os.fspath(path))
+        store = open_store(absolute, config, clock=clock, progress=progress, cut=cut)
+        try:
+            return cls(store, config, clock)
+        except BaseException:
+            store.close(clean=False)
+            raise
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> str:
+        """The store directory."""
+        return self._store.path
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was done when the store was opened."""
+        return self._store.parts.summary
+
+    @property
+    def state(self) -> str:
+        """RUNNING where messages are taken; else SLAVE, DISK_FULL, FAILED or CLOSED."""
+        return "CLOSED" if self._closed else self._admission.state
+
+    # ---- topics --------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        read_queue_nums: int | None = None,
+        write_queue_nums: int | None = None,
+        perm: int = 6,
+    ) -> TopicConfig:
+        """Make a topic; one that is there stays as it is.
+
+        Args:
+            name: its name.
+            read_queue_nums: as many as writeQueueNums unless given.
+            write_queue_nums: `defaultTopicQueueNums` unless given.
+            perm: 4 to read, 2 to write.
+
+        Raises:
+            OptionError: a name or a number that no broker takes.
+            StoreWriteError: it could not be written down.
+        """
+        write = write_queue_nums or read_queue_nums or self.config.default_topic_queue_nums
+        return self.topics.create(name, read_queue_nums or write, write, perm)
+
+    def update_topic(
+        self,
+        name: str,
+        *,
+        read_queue_nums: int | None = None,
+        write_queue_nums: int | None = None,
+        perm: int | None = None,
+    ) -> TopicConfig:
+        """Change what is given of a topic; see `TopicTable.update`."""
+        return self.topics.update(
+            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and its queues; its messages stay in the log until that expires.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            RefusedError: the log is busy.
+            StoreWriteError: that could not be written down.
+        """
+        with self._appender.appending():
+            self.topics.delete(name)
+            self._dispatcher.drain()
+            self._store.parts.queues.drop(name)
+            self._appender.forget(name)
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def put(
+        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
+    ) -> PutResult:
+        """Store a block of encoded records: all of them, or none.
+
+        Args:
+            data: uint8, see `layout.block`; stamped in place if it can be written to, and then not
+                to be changed any more by the caller.
+            whole: all of them go to one segment, as a MessageExtBatch does.
+            check: look at topics as a broker does for its clients; False takes system topics,
+                queues that are not configured and any sysFlag, as replication needs.
+            wait: under SYNC_FLUSH, answer when the records are on disk; else `settle` does that.
+        """
+        begin = time.monotonic()
+        try:
+            self._require_open()
+            self._admission.check_state()
+            block = self.check(data, as_client=check)
+            stored = self._appender.append(block, whole=whole)
+        except BlockError as error:
+            return PutResult(PutStatus(error.status), remark=str(error))
+        except RefusedError as error:
+            return PutResult(PutStatus(error.status), remark=str(error.args[0]))
+        result = PutResult(
+            PutStatus.PUT_OK,
+            len(block),
+            stored.physical_offset,
+            stored.queue_offset,
+            end_offset=stored.end_offset,
+            store_host=self.config.store_host,
+        )
+        with self._count:
+            self._put_messages += len(block)
+            self._put_bytes += len(block.data)
+        if wait:
+            result = self.settle(result)
+        self._put_latency.observe(time.monotonic() - begin)
+        return result
+
+    def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
+        """Encode and store messages.
+
+        Args:
+            batch: columns of RECORD_COLUMNS, without nulls; topic and body are needed, the others
+                have a default. What the store decides (offsets, storeTimestamp, storeHost) is
+                passed over.
+            whole: as in `put`.
+
+        Raises:
+            OptionError: a column is missing, or holds what no record can.
+        """
+        columns = record_columns(batch, self._clock(), self._host_text())
+        return self.put(encode_records(columns).data, whole=whole)
+
+    def check(self, data: U1, *, as_client: bool = True) -> Block:
+        """Check a block, and that its topics may be written to; makes those that may be made.
+
+        Raises:
+            BlockError: a record is not in order.
+            RefusedError: the block is too large, or a topic may not be written to.
+        """
+        if data.nbytes > self.config.max_block_bytes:
+            raise RefusedError(
+                f"A block of {data.nbytes} bytes is more than maxBlockBytes "
+                f"({self.config.max_block_bytes}). Send less at a time.",
+                "MESSAGE_ILLEGAL",
+            )
+        block = check_block(
+            data if data.flags.writeable else data.copy(),
+            max_body=self.config.max_message_size,
+            store_host_v6=self.config.store_host_v6,
+            allowed_sys_flag=self._allowed[as_client],
+            max_rows=self.config.max_block_rows,
+        )
+        self._admission.check_routes(block.routes, as_client=as_client)
+        return block
+
+    def settle(self, result: PutResult) -> PutResult:
+        """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
+        if not result.ok or self.config.flush_disk_type != "SYNC_FLUSH":
+            return result
+        try:
+            if self._flusher.wait(result.end_offset, self.config.sync_flush_timeout / 1000):
+                return result
+        except StoreWriteError as error:
+            return result.with_status(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+        return result.with_status(
+            PutStatus.FLUSH_DISK_TIMEOUT,
+            "The messages are in the log, but were not on disk within syncFlushTimeout "
+            f"({self.config.sync_flush_timeout} ms).",
+        )
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    def flush(self) -> dict[str, int]:
+        """Bring log, queues, index and checkpoint to disk.
+
+        Returns:
+            minOffset, maxOffset and flushedOffset of the CommitLog.
+
+        Raises:
+            StoreWriteError: that failed, and the store takes no more messages.
+        """
+        self._flusher.flush()
+        self._dispatcher.drain()
+        try:
+            self._flush_queues(sync_index=True)
+        except StoreWriteError as error:
+            self._fail(error)
+            raise
+        log = self._store.log
+        return {
+            "minOffset": log.min_offset,
+            "maxOffset": log.max_offset,
+            "flushedOffset": log.flushed_offset,
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the store, as JSON takes them."""
+        log, ranges = self._store.log, self._store.parts.queues.ranges()
+        return {
+            "state": self.state,
+            "uptimeSeconds": time.monotonic() - self._opened,
+            "putMessages": self._put_messages,
+            "putBytes": self._put_bytes,
+            "putLatency": self._put_latency.to_json(),
+            "flushLatency": self._flusher.latency.to_json(),
+            "commitLogMinOffset": log.min_offset,
+            "commitLogMaxOffset": log.max_offset,
+            "commitLogFlushedOffset": log.flushed_offset,
+            "dispatchBehindBytes": self._dispatcher.behind_bytes,
+            "diskUsedRatio": self._admission.disk_used_ratio,
+            "queues": {
+                topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
+                for topic, numbers in ranges.items()
+            },
+        }
+
+    def close(self) -> None:
+        """Take no more messages, bring everything to disk, and let others have the store.
+
+        A store that failed is left as after a crash: the next opening recovers it.
+
+        Raises:
+            StoreWriteError: something could not be brought to disk; the store is closed all the
+                same, and recovered when it is opened again.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            clean = False
+            try:
+                self._appender.close("The store is closing. Put again when it is open.")
+                clean = self._admission.failure is None and self._settle_all()
+            finally:
+                for periodic in self._periodic:
+                    periodic.close()
+                self._dispatcher.close()
+                self._flusher.close()
+                self._store.close(clean=clean)
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _settle_all(self) -> bool:
+        """Flush everything; tells whether queues and index hold all that the log does."""
+        self._flusher.flush()
+        while not self._dispatcher.wait_ready(1.0):
+            if self._dispatcher.stalled is not None:
+                return False
+        self._flush_queues(sync_index=True)
+        return True
+
+    def _flush_queues(self, *, sync_index: bool = False) -> None:
+        interval = self.config.flush_consume_queue_thorough_interval / 1000
+        sync_index = sync_index or time.monotonic() - self._index_flushed >= interval
+        reach("queues.before_flush")
+        self._dispatcher.flush(sync_index=sync_index)
+        if sync_index:
+            self._index_flushed = time.monotonic()
+        reach("checkpoint.before_write")
+        self._store.parts.checkpoint.write()
+
+    def _fail(self, error: Exception) -> None:
+        if self._admission.failure is None:
+            _log.error("The store %s takes no more messages: %s", self.path, error)
+        self._admission.fail(error)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
+
+    def _host_text(self) -> str:
+        address = self.config.broker_ip1
+        return (
+            f"[{address}]:{self.config.listen_port}"
+            if ":" in address
+            else (f"{address}:{self.config.listen_port}")
+        )
+
+
+def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch:
+    """Messages with all columns of a record, those that are missing filled in.
+
+    Args:
+        batch: some of RECORD_COLUMNS.
+        now: bornTimestamp where there is none, milliseconds.
+        host: bornHost where there is none, and storeHost.
+    """
+    missing = {"topic", "body"} - set(batch.schema.names)
+    unknown = set(batch.schema.names) - set(RECORD_COLUMNS)
+    if missing or unknown:
+        what = (
+            f"lacks {', '.join(sorted(missing))}"
+            if missing
+            else f"has {', '.join(sorted(unknown))}"
+        )
+        raise OptionError(f"A batch of messages {what}. Its columns are those of RECORD_COLUMNS.")
+    rows = len(batch)
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for decided in ("queueOffset", "physicalOffset", "storeTimestamp"):
+        given[decided] = pa.array(np.zeros(rows, np.int64))
+    given["storeHost"] = pa.array([host] * rows, pa.string())
+    given.setdefault("bornHost", given["storeHost"])
+    given.setdefault("bornTimestamp", pa.array(np.full(rows, now, np.int64)))
+    arrays = []
+    for name, kind in RECORD_COLUMNS.items():
+        if name not in given:
+            empty = b"" if kind == pa.binary() else 0
+            given[name] = pa.array([empty] * rows, kind)
+        arrays.append(given[name].cast(kind))
+    return pa.RecordBatch.from_arrays(arrays, names=list(RECORD_COLUMNS))
