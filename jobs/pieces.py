@@ -49,6 +49,7 @@ def from_json(stored: Mapping[str, Any], plan: str) -> StorePartition:
     spec = dict(stored["store"])
     if spec["commitlog_paths"] is not None:
         spec["commitlog_paths"] = tuple(spec["commitlog_paths"])
+    spec["options"] = tuple((name, value) for name, value in spec.get("options", ()))
     splits = [_split(kind, fields) for kind, fields in stored["splits"]]
     return StorePartition(plan, StoreSpec(**spec), splits)
 

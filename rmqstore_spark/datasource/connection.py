@@ -131,6 +131,18 @@ class Connection:
             values["retries"],
         )
 
+    @property
+    def storage_options(self) -> tuple[tuple[str, str | float | None], ...]:
+        """The same for the file system that reads through a store process."""
+        return (
+            ("token_file", self.token_file),
+            ("tls_ca", self.tls_ca),
+            ("tls_cert", self.tls_cert),
+            ("tls_key", self.tls_key),
+            ("timeout_s", self.timeout_ms / 1000),
+            ("retries", self.retries),
+        )
+
     def client(self, endpoint: str) -> StoreClient:
         """Reach one of the stores."""
         from rmqstore_spark.client import StoreClient

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 
+from rmqstore_spark.datasource.connection import CONNECTION_OPTIONS
 from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM, Option, OptionTable
 from rmqstore_spark.datasource.positions import parse_assign, parse_offsets, parse_times
 from rmqstore_spark.datasource.values import (
@@ -69,7 +70,7 @@ OPTIONS: tuple[Option, ...] = (
         "Store directories (the folder that holds `commitlog/`), as `load(path)` or as an option: "
         "one path or fsspec URL, several comma-separated, a glob, or a JSON list (for paths with a "
         "comma). A relative path is taken from the driver's working directory.",
-        default_doc="required",
+        default_doc="required, or `endpoint`",
         aliases=("paths",),
     ),
     Option(
@@ -326,4 +327,4 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-READING = OptionTable(OPTIONS)
+READING = OptionTable((*OPTIONS, *CONNECTION_OPTIONS))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rmqstore_spark.datasource.connection import Connection
 from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM, OptionTable
 from rmqstore_spark.datasource.option_table import OPTIONS, READING
 from rmqstore_spark.datasource.positions import (
@@ -33,6 +34,8 @@ class Options:
     """The options of one query, checked against each other.
 
     Args:
+        paths: of the stores; empty where they are reached through their processes.
+        connection: to those processes; None where there are paths.
         commitlog_paths: folders of the only store, or by broker; None where they are the default.
         topics: from `subscribe`; None where not given, as with `pattern` and `assign`.
         tags: None means all.
@@ -42,6 +45,7 @@ class Options:
     """
 
     paths: tuple[str, ...]
+    connection: Connection | None
     broker_names: tuple[str, ...] | None
     commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
     topics: tuple[str, ...] | None
@@ -79,11 +83,15 @@ def check_options(given: Mapping[str, str]) -> None:
     for name in known:
         if _EITHER.named(name) is None:
             raise _EITHER.unknown(name)
-    writing = {name: text for name, text in known.items() if WRITING.named(name)}
-    reading = {name: text for name, text in known.items() if name not in writing}
-    READING.read(reading)
-    # `topic` is an option of both: which values are right depends on the direction.
-    WRITING.read({name: text for name, text in writing.items() if not READING.named(name)})
+    # `topic` is another option in each direction: which values are right depends on that.
+    READING.read({name: text for name, text in known.items() if _means_one(name, READING)})
+    WRITING.read({name: text for name, text in known.items() if _means_one(name, WRITING)})
+
+
+def _means_one(name: str, table: OptionTable) -> bool:
+    """Whether a name is an option of a table, and no other one of the other table."""
+    found = {id(option) for t in (READING, WRITING) if (option := t.named(name)) is not None}
+    return table.named(name) is not None and len(found) == 1
 
 
 def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
@@ -103,12 +111,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
     values = READING.read(given)
     _check_scope(values, streaming)
     values = READING.with_defaults(values)
-    if "path" not in values:
-        raise OptionError(
-            "Option path is missing: name a store directory, as in load('/data/store'). (A table "
-            "must be created without a list of columns: with one, Spark 4 keeps its options from "
-            "a Python source.)"
-        )
+    _check_place(values)
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(chosen) > 1:
         raise OptionError(f"Options {' and '.join(chosen)} contradict each other: give one.")
@@ -145,7 +148,8 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
             "the index. Leave planBy out."
         )
     return Options(
-        paths=values["path"],
+        paths=values.get("path", ()),
+        connection=Connection.of(values) if "endpoint" in values else None,
         broker_names=_distinct(values.get("brokerNames")),
         commitlog_paths=values.get("storePathCommitLog"),
         topics=values.get("subscribe"),
@@ -172,6 +176,22 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         check_crc=values["checkCrc"],
         mode=values["mode"],
     )
+
+
+def _check_place(values: Mapping[str, Any]) -> None:
+    """Refuse a query that names no store, or in two ways."""
+    if "path" not in values and "endpoint" not in values:
+        raise OptionError(
+            "Option path is missing: name a store directory, as in load('/data/store'), or the "
+            "endpoint of a store process. (A table must be created without a list of columns: "
+            "with one, Spark 4 keeps its options from a Python source.)"
+        )
+    for name in ("path", "storePathCommitLog"):
+        if name in values and "endpoint" in values:
+            raise OptionError(
+                f"Options {name} and endpoint contradict each other: the files are read either "
+                "where they lie or through the store process."
+            )
 
 
 def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:

@@ -121,8 +121,10 @@ def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _explain_invisible(spec: StoreSpec, error: RmqStoreError) -> None:
     """Raise another error where the cause is that this machine does not see the store."""
-    from rmqstore_spark.files.open import open_files
+    from rmqstore_spark.files.open import is_endpoint, open_files
 
+    if is_endpoint(spec.url):
+        return
     try:
         files, path = open_files(spec.url)
         if files.exists(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
@@ -14,6 +14,7 @@ from rmqstore_spark.datasource.options import Options
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
+    from rmqstore_spark.datasource.connection import Connection
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
@@ -44,18 +45,23 @@ class StoreSpec:
         url: as `Store.open` takes it; absolute.
         broker_name: the name that it goes by; None for its default.
         commitlog_paths: where its log lies, if not in the store; absolute.
+        options: names and values that its file system takes; no secrets among them.
     """
 
     url: str
     broker_name: str | None
     commitlog_paths: tuple[str, ...] | None = None
+    options: tuple[tuple[str, str | float | None], ...] = ()
 
     def open(self) -> Store:
         """Open the store."""
         from rmqstore_spark.reader.store import Store
 
         return Store.open(
-            self.url, broker_name=self.broker_name, commitlog_paths=self.commitlog_paths
+            self.url,
+            broker_name=self.broker_name,
+            commitlog_paths=self.commitlog_paths,
+            storage_options=dict(self.options),
         )
 
 
@@ -67,7 +73,7 @@ class OpenStore(NamedTuple):
 
 
 def open_stores(options: Options) -> list[OpenStore]:
-    """Open the stores that `path` names, in its order.
+    """Open the stores that `path` or `endpoint` names, in its order.
 
     Raises:
         StoreNotFoundError: there is no store at a path, or nothing matches a glob.
@@ -75,8 +81,38 @@ def open_stores(options: Options) -> list[OpenStore]:
     """
     from rmqstore_spark.reader.store import default_broker_name
 
+    if options.connection is not None:
+        return _open_served(options, options.connection)
     paths = [found for path in options.paths for found in _expand(path)]
     names: Sequence[str] = options.broker_names or [default_broker_name(path) for path in paths]
+    _check_names(paths, names)
+    folders = _commitlog_folders(options, names)
+    specs = [
+        StoreSpec(path, name, folders.get(name)) for path, name in zip(paths, names, strict=True)
+    ]
+    return [OpenStore(spec, spec.open()) for spec in specs]
+
+
+def _open_served(options: Options, connection: Connection) -> list[OpenStore]:
+    """Open the stores behind some endpoints. A store knows its own name."""
+    names = options.broker_names or (None,) * len(connection.endpoints)
+    if options.broker_names is not None:
+        _check_names(connection.endpoints, options.broker_names)
+    specs = [
+        StoreSpec(endpoint, name, options=connection.storage_options)
+        for endpoint, name in zip(connection.endpoints, names, strict=True)
+    ]
+    stores = [spec.open() for spec in specs]
+    found = [store.broker_name for store in stores]
+    _check_names(connection.endpoints, found)
+    return [
+        OpenStore(replace(spec, broker_name=name), store)
+        for spec, name, store in zip(specs, found, stores, strict=True)
+    ]
+
+
+def _check_names(paths: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse names that do not fit the stores."""
     if len(names) != len(paths):
         raise OptionError(
             f"Option brokerNames gives {len(names)} names for {len(paths)} stores: "
@@ -90,11 +126,6 @@ def open_stores(options: Options) -> list[OpenStore]:
                 "brokerNames."
             )
         by_name[name] = path
-    folders = _commitlog_folders(options, names)
-    specs = [
-        StoreSpec(path, name, folders.get(name)) for path, name in zip(paths, names, strict=True)
-    ]
-    return [OpenStore(spec, spec.open()) for spec in specs]
 
 
 def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tuple[str, ...]]:

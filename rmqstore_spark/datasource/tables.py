@@ -62,10 +62,10 @@ def options_in(schema: StructType) -> dict[str, str]:
 def query_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Put the options of one query together: its own before those of the table that it reads.
 
-    A query that names a path of its own reads no table, wherever its schema comes from.
+    A query that names a path or endpoint of its own reads no table, wherever its schema comes from.
     """
     own = {_canonical(name): (name, value) for name, value in source_options(given).items()}
-    if "path" not in own:
+    if own.keys().isdisjoint(("path", "endpoint")):
         for name, value in options_in(schema).items():
             own.setdefault(_canonical(name), (name, value))
     return dict(own.values())
