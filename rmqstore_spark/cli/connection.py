@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -79,6 +79,10 @@ class Credentials:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OptionError("--tls-cert and --tls-key belong together: give both.")
 
+    def options(self) -> dict[str, Any]:
+        """Those that were given, as a client's arguments."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
 
 _given: Final[ContextVar[Credentials]] = ContextVar("credentials")
 _NONE: Final = Credentials()
@@ -98,11 +102,4 @@ def connect(endpoint: str) -> StoreClient:
     """Reach a store process; the client is a context manager."""
     from rmqstore_spark.client import StoreClient
 
-    known = given_credentials()
-    return StoreClient(
-        endpoint,
-        token_file=known.token_file,
-        tls_ca=known.tls_ca,
-        tls_cert=known.tls_cert,
-        tls_key=known.tls_key,
-    )
+    return StoreClient(endpoint, **given_credentials().options())

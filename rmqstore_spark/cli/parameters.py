@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmqstore_spark.cli.connection import given_credentials
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.times import parse_timestamp_ms
 
@@ -34,7 +35,9 @@ __all__ = [
 StorePath = Annotated[
     str,
     typer.Argument(
-        metavar="STORE", help="Store directory, or a URL of fsspec.", show_default=False
+        metavar="STORE",
+        help="Store directory, a URL of fsspec, or the endpoint of a store process.",
+        show_default=False,
     ),
 ]
 BrokerName = Annotated[
@@ -127,9 +130,15 @@ SkipDamaged = Annotated[
 
 def open_store(path: str, broker_name: str | None, commitlog_paths: Sequence[str] | None) -> Store:
     """Open the store that a command's arguments name."""
+    from rmqstore_spark.files.open import is_endpoint
     from rmqstore_spark.reader.store import Store
 
-    return Store.open(path, broker_name=broker_name, commitlog_paths=commitlog_paths or None)
+    return Store.open(
+        path,
+        broker_name=broker_name,
+        commitlog_paths=commitlog_paths or None,
+        storage_options=given_credentials().options() if is_endpoint(path) else None,
+    )
 
 
 def parse_time(option: str, text: str | None) -> int | None:
