@@ -151,6 +151,16 @@ class StoreWriter:
         return self._store.path
 
     @property
+    def log_folder(self) -> str:
+        """Folder of the CommitLog."""
+        return self._store.commitlog
+
+    @property
+    def published_end(self) -> int:
+        """Physical offset up to which the log holds whole records that readers may see."""
+        return self._store.log.max_offset
+
+    @property
     def recovery(self) -> Recovery:
         """What was done when the store was opened."""
         return self._store.parts.summary
