@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import is_safe_topic_name, is_system_topic
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND
@@ -60,6 +61,7 @@ class StoreActions:
         self._store = store
         self._view = view
         self._stop = stop
+        self._store_id = store_id(store.path)
         self._known: dict[str, Callable[[bytes], bytes]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
@@ -119,7 +121,7 @@ class StoreActions:
                 self._store.create_topic(name)
         return OpenReply(
             protocol=PROTOCOL,
-            store_id=self._store.store_id,
+            store_id=self._store_id,
             broker_name=config.broker_name,
             store_host_v6=config.store_host_v6,
             max_message_size=config.max_message_size,
