@@ -1,0 +1,323 @@
+"""Exactly once: what Spark does with tasks and commits, done by hand on a real store process.
+
+Spark may run a task several times, some of them at once; calls `commit` for a batch at least once;
+lets attempts run on after `abort`. In each case the log holds each row of each batch once.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rmqstore_spark.datasource.sink.columns import find_columns
+from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
+from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
+from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
+from rmqstore_spark.errors import OptionError, RefusedError, RowError, ServiceError
+from tests.datasource.sink.serving import Served
+from tests.datasource.sink.test_sink_columns import fields
+
+QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
+SCHEMA = fields("body string", "keys string")
+TOPIC = "orders"
+Serve = Callable[..., Served]
+
+
+def options_for(stores: Sequence[Served], streaming: bool = True, **given: Any) -> SinkOptions:
+    endpoints = ",".join(store.endpoint for store in stores)
+    texts = {name: str(value) for name, value in given.items()}
+    named = {"endpoint": endpoints, "topic": TOPIC, "retries": "2", **texts}
+    return parse_sink_options(named, streaming)
+
+
+def batches(rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Rows as Spark hands them over, in several batches."""
+    for first in range(0, len(rows), 300):
+        part = rows[first : first + 300]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "body": [f"row-{n}" for n in part],
+                "keys": [f"key-{n}" if n % 2 else None for n in part],
+            },
+            pa.schema([("body", pa.string()), ("keys", pa.string())]),
+        )
+
+
+def attempt(
+    options: SinkOptions, rows: Sequence[int], partition: int = 0, batch: int = 0
+) -> TaskDone:
+    """One attempt at a task of a micro-batch."""
+    sent: SinkOptions = pickle.loads(pickle.dumps(options))
+    place = Place(partition, QUERY, batch)
+    columns = find_columns(SCHEMA, sent)
+    done = run_task(sent, columns, batches(rows), place, partition + batch)
+    received: TaskDone = pickle.loads(pickle.dumps(done))
+    return received
+
+
+def stream_writer(options: SinkOptions) -> RmqStoreStreamWriter:
+    """Spark makes a new one for each commit."""
+    sent: SinkOptions = pickle.loads(pickle.dumps(options))
+    return RmqStoreStreamWriter(sent, find_columns(SCHEMA, sent))
+
+
+def bodies(*ranges: range) -> Counter[bytes]:
+    return Counter(f"row-{n}".encode() for rows in ranges for n in rows)
+
+
+# ---- one store ----------------------------------------------------------------------------------
+
+
+def test_staged_rows_are_not_there_before_the_commit_and_all_there_after_it(
+    served: Served,
+) -> None:
+    options = options_for([served])
+    done = [attempt(options, range(n * 1000, n * 1000 + 1000), n) for n in (0, 1)]
+    assert served.bodies(TOPIC) == Counter()
+    stream_writer(options).commit(done, 0)
+    assert served.bodies(TOPIC, least=2000) == bodies(range(2000))
+    assert served.commits() == 1
+    assert served.stages() == 0
+
+
+def test_order_within_a_queue_is_that_of_the_partitions_and_of_their_rows(served: Served) -> None:
+    options = options_for([served], queueSelector="roundrobin")
+    # They end in another order, and Spark hands their messages over by partition.
+    by_partition = {n: attempt(options, range(n * 700, n * 700 + 700), n) for n in (2, 0, 1)}
+    stream_writer(options).commit([by_partition[n] for n in (2, 1, 0)], 0)
+    rows = served.rows(TOPIC, least=2100)
+    for queue in {row["queueId"] for row in rows}:
+        numbers = [int(row["body"][4:]) for row in rows if row["queueId"] == queue]
+        assert numbers == sorted(numbers)
+
+
+def test_a_commit_that_comes_again_changes_nothing(served: Served) -> None:
+    options = options_for([served])
+    done = [attempt(options, range(500))]
+    for _ in range(3):
+        stream_writer(options).commit(done, 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+    assert served.commits() == 1
+
+
+def test_a_batch_that_is_replayed_after_its_commit_changes_nothing(served: Served) -> None:
+    """The driver died after the commit, before Spark noted it: the batch is run again."""
+    options = options_for([served])
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    stream_writer(options).commit([attempt(options, range(500, 600), batch=1)], 1)
+    assert served.bodies(TOPIC, least=600) == bodies(range(600))
+    assert served.commits() == 2
+
+
+def test_of_several_attempts_at_a_task_the_winner_counts(served: Served) -> None:
+    options = options_for([served])
+    losers = [attempt(options, range(500)) for _ in range(2)]
+    winner = attempt(options, range(500))
+    stream_writer(options).commit([winner], 0)
+    late = attempt(options, range(500))  # speculation's other one ends after the commit
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+    with served.client() as client:
+        client.abort([stage.stage_id for done in (*losers, late) for stage in done.stages.values()])
+    assert served.stages() == 0
+
+
+def test_a_task_that_fails_leaves_nothing(served: Served) -> None:
+    options = options_for([served])
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(range(600))
+        raise ZeroDivisionError
+
+    columns = find_columns(SCHEMA, options)
+    with pytest.raises(ZeroDivisionError):
+        run_task(options, columns, failing(), Place(0, QUERY, 0), 0)
+    stream_writer(options).commit([attempt(options, range(600))], 0)
+    assert served.bodies(TOPIC, least=600) == bodies(range(600))
+
+
+def test_after_an_abort_a_late_attempt_and_a_replay_do_no_harm(served: Served) -> None:
+    options = options_for([served])
+    first = attempt(options, range(500))
+    stream_writer(options).abort([first, None], 0)
+    late = attempt(options, range(500))
+    with pytest.raises(RefusedError):
+        stream_writer(options).commit([first], 0)
+    assert served.bodies(TOPIC) == Counter()
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    stream_writer(options).abort([late], 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+def test_an_abort_takes_back_no_commit(served: Served) -> None:
+    """A commit timed out and succeeded all the same; Spark calls abort with its messages."""
+    options = options_for([served])
+    done = [attempt(options, range(500))]
+    stream_writer(options).commit(done, 0)
+    stream_writer(options).abort(done, 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+def test_two_queries_and_two_batches_are_told_apart(served: Served) -> None:
+    options = options_for([served])
+    one = attempt(options, range(100))
+    other = TaskDone(Place(0, "other query", 0), attempt(options, range(100, 200)).stages, 100)
+    stream_writer(options).commit([one], 0)
+    stream_writer(options).commit([other], 0)
+    assert served.bodies(TOPIC, least=200) == bodies(range(200))
+
+
+def test_rows_without_a_query_are_refused(served: Served) -> None:
+    options = options_for([served])
+    done = TaskDone(Place(0, None, 0), attempt(options, range(10)).stages, 10)
+    with pytest.raises(Exception, match="does not say which query"):
+        stream_writer(options).commit([done], 0)
+
+
+def test_an_empty_batch_leaves_no_trace(served: Served) -> None:
+    options = options_for([served])
+    done = attempt(options, range(0))
+    assert done.stages == {}
+    stream_writer(options).commit([done], 0)
+    stream_writer(options).commit([], 1)
+    assert served.commits() == 0
+
+
+def test_a_row_that_cannot_be_stored_stages_nothing(served: Served) -> None:
+    options = options_for([served])
+    columns = find_columns(SCHEMA, options)
+    bad = pa.RecordBatch.from_pydict(
+        {"body": ["a", None], "keys": [None, None]},
+        pa.schema([("body", pa.string()), ("keys", pa.string())]),
+    )
+    rows = iter([*batches(range(300)), bad])
+    with pytest.raises(RowError, match=r"Row 301 of this task \(topic 'orders'\) has null in col"):
+        run_task(options, columns, rows, Place(0, QUERY, 0), 0)
+    assert served.bodies(TOPIC) == Counter()
+
+
+# ---- the store process dies ---------------------------------------------------------------------
+
+
+@pytest.mark.fault
+def test_a_store_that_is_killed_between_staging_and_commit(served: Served) -> None:
+    options = options_for([served])
+    done = [attempt(options, range(500))]
+    served.process.kill()
+    with pytest.raises(ServiceError, match="Nothing listens on"):
+        stream_writer(options).commit(done, 0)
+    stream_writer(options).abort(done, 0)  # only says so in the log
+    served.restart()
+    with pytest.raises(RefusedError):
+        stream_writer(options).commit(done, 0)
+    assert served.bodies(TOPIC) == Counter()
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+@pytest.mark.fault
+def test_a_store_that_is_killed_right_after_a_commit(served: Served) -> None:
+    options = options_for([served])
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    served.process.kill()
+    served.restart()
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+    assert served.commits() == 1
+
+
+# ---- several stores -----------------------------------------------------------------------------
+
+
+def test_two_stores_share_the_rows_and_a_replay_routes_the_same(serve: Serve) -> None:
+    stores = [serve("a", brokerName="broker-a"), serve("b", brokerName="broker-b")]
+    options = options_for(stores)
+    done = [attempt(options, range(n * 500, n * 500 + 500), n, batch=3) for n in (0, 1)]
+    again = [attempt(options, range(n * 500, n * 500 + 500), n, batch=3) for n in (0, 1)]
+    for first, second in zip(done, again, strict=True):
+        sizes = [
+            {store: (info.rows, info.bytes) for store, info in task.stages.items()}
+            for task in (first, second)
+        ]
+        assert sizes[0] == sizes[1]
+    # One store has committed when the other one fails.
+    stores[1].process.kill()
+    with pytest.raises(ServiceError, match="has committed its part of this write already"):
+        stream_writer(options).commit(done, 3)
+    stores[1].restart()
+    stream_writer(options).commit(
+        [attempt(options, range(n * 500, n * 500 + 500), n, batch=3) for n in (0, 1)], 3
+    )
+    found = [store.bodies(TOPIC) for store in stores]
+    assert found[0] + found[1] == bodies(range(1000))
+    assert all(len(part) > 100 for part in found)
+
+
+def test_one_store_given_twice_is_refused(served: Served) -> None:
+    twice = f"{served.endpoint},{served.endpoint.replace('127.0.0.1', 'localhost')}"
+    options = parse_sink_options({"endpoint": twice, "topic": TOPIC}, streaming=True)
+    with pytest.raises(OptionError, match="lead to the same store"):
+        attempt(options, range(10))
+
+
+# ---- at least once ------------------------------------------------------------------------------
+
+
+def test_at_least_once_stores_rows_before_the_commit(served: Served) -> None:
+    options = options_for([served], deliveryGuarantee="at-least-once")
+    done = attempt(options, range(1000))
+    assert served.bodies(TOPIC, least=1000) == bodies(range(1000))
+    stream_writer(options).commit([done], 0)
+    stream_writer(options).commit([done], 0)
+    attempt(options, range(1000))  # a second attempt stores them again
+    assert served.bodies(TOPIC, least=2000) == bodies(range(1000), range(1000))
+    assert served.commits() == 0
+
+
+# ---- batch writes -------------------------------------------------------------------------------
+
+
+def batch_writer(options: SinkOptions) -> RmqStoreWriter:
+    made = RmqStoreWriter(options, find_columns(SCHEMA, options))
+    sent: RmqStoreWriter = pickle.loads(pickle.dumps(made))
+    return sent
+
+
+def test_a_batch_write_is_told_from_any_other(served: Served) -> None:
+    options = options_for([served], streaming=False)
+    for _ in range(2):
+        writer = batch_writer(options)
+        done = [attempt(options, range(200))]
+        writer.commit(done)
+        writer.commit(done)
+    assert served.bodies(TOPIC, least=400) == bodies(range(200), range(200))
+
+
+def test_a_write_with_txn_version_that_is_run_again_changes_nothing(served: Served) -> None:
+    for version in (4, 4, 3, 5, 5):
+        options = options_for([served], False, txnAppId="nightly", txnVersion=version)
+        rows = range(version * 100, version * 100 + 100)
+        batch_writer(options).commit([attempt(options, rows)])
+    other = options_for([served], False, txnAppId="weekly", txnVersion=1)
+    batch_writer(other).commit([attempt(other, range(100))])
+    assert served.bodies(TOPIC, least=300) == bodies(range(400, 600), range(100))
+    assert served.commits() == 3
+    assert served.stages() == 0
+
+
+def test_a_commit_of_too_many_bytes_is_refused(served: Served) -> None:
+    options = options_for([served], False, maxTransactionBytes="100k")
+    with pytest.raises(OptionError, match=r"a task .* more than maxTransactionBytes \(102,400"):
+        attempt(options, range(2000))
+    done = [attempt(options, range(n * 400, n * 400 + 400), n) for n in (0, 1)]
+    with pytest.raises(OptionError, match="atomic=false"):
+        batch_writer(options).commit(done)
+    batch_writer(options).abort(done)
+    assert served.bodies(TOPIC) == Counter()
+    assert served.stages() == 0

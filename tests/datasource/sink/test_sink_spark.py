@@ -1,0 +1,295 @@
+"""Batch writes through a JVM."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
+
+from tests.datasource.sink.serving import Served
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Serve = Callable[..., Served]
+TOPIC = "orders"
+
+
+def write(frame: DataFrame, *stores: Served, mode: str = "append", **options: Any) -> None:
+    writer = frame.write.format("rmqstore").mode(mode)
+    writer = writer.option("endpoint", ",".join(store.endpoint for store in stores))
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 3) -> DataFrame:
+    """So many rows to write."""
+    return spark.range(count, numPartitions=partitions).select(
+        F.concat(F.lit("row-"), F.col("id")).alias("body"),
+        F.when(F.col("id") % 3 > 0, F.concat(F.lit("key-"), F.col("id"))).alias("keys"),
+    )
+
+
+def bodies(count: int) -> Counter[bytes]:
+    return Counter(f"row-{n}".encode() for n in range(count))
+
+
+def stored(spark: SparkSession, store: Served, least: int, **options: Any) -> DataFrame:
+    """What reading gives, once everything is in queues."""
+    store.rows(TOPIC, least=least)
+    return spark.read.format("rmqstore").options(**options).load(str(store.path))
+
+
+def message(error: PySparkException) -> str:
+    return str(error)
+
+
+# ---- what arrives -------------------------------------------------------------------------------
+
+
+def test_each_row_arrives_once(spark: SparkSession, served: Served) -> None:
+    write(numbers(spark, 25_000), served, topic=TOPIC)
+    assert served.bodies(TOPIC, least=25_000) == bodies(25_000)
+    assert served.commits() == 1
+    assert served.stages() == 0
+
+
+def test_every_column_is_read_as_it_was_written(spark: SparkSession, served: Served) -> None:
+    moment = dt.datetime(2024, 3, 31, 1, 30, 0, 123000, dt.timezone.utc)
+    schema = (
+        "body binary, topic string, tags string, keys array<string>, properties map<string,string>,"
+        "queueId int, flag int, bornTimestamp timestamp"
+    )
+    given = spark.createDataFrame(
+        [
+            (b"\x00\xff", TOPIC, "t", ["a", "b"], {"p": "é", "q": "\x01"}, 3, -1, moment),
+            (b"", TOPIC, None, None, None, 0, None, moment),
+            (b"3", TOPIC, "", [], {}, 1, 7, moment),
+        ],
+        schema,
+    )
+    write(given, served, queueSelector="column")
+    read = stored(spark, served, 3, subscribe=TOPIC)
+    own = F.map_filter("properties", lambda k, _: ~k.isin("UNIQ_KEY", "TAGS", "KEYS"))
+    got = read.withColumn("properties", own).select(*given.columns)
+    none = F.create_map().cast("map<string,string>")
+    expected = given.select(
+        "body", "topic",
+        F.when(F.col("tags") != "", F.col("tags")).alias("tags"),
+        F.when(F.size("keys") > 0, F.col("keys")).alias("keys"),
+        F.coalesce("properties", none).alias("properties"),
+        "queueId", F.coalesce("flag", F.lit(0)).alias("flag"), "bornTimestamp",
+    )  # fmt: skip
+    assert_df_equality(got.orderBy("queueId"), expected.orderBy("queueId"), ignore_nullable=True)
+    ids = [row.uniqKey for row in read.collect()]
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Kolkata"])
+def test_a_time_is_the_same_moment_in_every_session(
+    spark: SparkSession, served: Served, zone: str
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        given = spark.sql("SELECT timestamp_millis(1711850400123) bornTimestamp, 'x' body")
+        write(given, served, topic=TOPIC)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (row,) = stored(spark, served, 1).select(F.unix_millis("bornTimestamp").alias("at")).collect()
+    assert row.at == 1711850400123
+
+
+def test_what_was_read_is_written_again_as_it_was(
+    spark: SparkSession, serve: Serve, golden: Callable[[str], Path]
+) -> None:
+    """All that `preserve` keeps, of messages that RocketMQ wrote, and back once more."""
+    source = spark.read.format("rmqstore").load(str(golden("basic") / "store"))
+    source = source.where("topic not like '%RETRY%'")
+    count = source.count()
+    kept = [
+        "topic", "queueId", "uniqKey", "tags", "keys", "body", "bornTimestamp", "bornHost", "flag",
+        "reconsumeTimes",
+    ]  # fmt: skip
+    own = F.array_sort(F.map_entries(F.map_filter("properties", lambda k, _: k != "WAIT")))
+    for name in ("first", "second"):
+        store = serve(name, defaultTopicQueueNums=16)
+        write(source, store, preserve="true", queueSelector="column")
+        topics = [row.topic for row in source.select("topic").distinct().collect()]
+        assert sum(len(store.rows(topic)) for topic in topics) == count
+        copy = spark.read.format("rmqstore").load(str(store.path))
+        assert_df_equality(
+            copy.select(*kept, own.alias("properties")),
+            source.select(*kept, own.alias("properties")),
+            ignore_nullable=True,
+            ignore_row_order=True,
+        )
+        source = copy
+
+
+def test_large_var_types(spark: SparkSession, served: Served) -> None:
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        write(numbers(spark, 100), served, topic=TOPIC)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    assert served.bodies(TOPIC, least=100) == bodies(100)
+
+
+def test_two_stores(spark: SparkSession, serve: Serve) -> None:
+    stores = [serve("a", brokerName="broker-a"), serve("b", brokerName="broker-b")]
+    write(numbers(spark, 4000), *stores, topic=TOPIC)
+    found = [store.bodies(TOPIC) for store in stores]
+    assert found[0] + found[1] == bodies(4000)
+    assert min(sum(part.values()) for part in found) > 1000
+
+
+def test_an_empty_frame(spark: SparkSession, served: Served) -> None:
+    write(numbers(spark, 0), served, topic=TOPIC)
+    assert served.bodies(TOPIC) == Counter()
+
+
+def test_at_least_once(spark: SparkSession, served: Served) -> None:
+    write(numbers(spark, 5000), served, topic=TOPIC, deliveryGuarantee="at-least-once")
+    assert served.bodies(TOPIC, least=5000) == bodies(5000)
+    assert served.commits() == 0
+
+
+# ---- all or nothing -----------------------------------------------------------------------------
+
+
+def failing(frame: DataFrame, row: int) -> DataFrame:
+    """Make one row fail its task, late."""
+    wrong = F.raise_error(F.lit("this row fails")).cast("string")
+    return frame.withColumn("body", F.when(F.col("body") == f"row-{row}", wrong).otherwise(
+        F.col("body")))  # fmt: skip
+
+
+def test_a_write_that_fails_leaves_nothing(spark: SparkSession, served: Served) -> None:
+    frame = numbers(spark, 30_000)
+    with pytest.raises(PySparkException, match="this row fails"):
+        write(failing(frame, 29_999), served, topic=TOPIC)
+    assert served.bodies(TOPIC) == Counter()
+    write(frame, served, topic=TOPIC)
+    assert served.bodies(TOPIC, least=30_000) == bodies(30_000)
+
+
+def test_without_atomic_each_task_commits_alone(spark: SparkSession, served: Served) -> None:
+    frame = numbers(spark, 3000)
+    write(frame, served, topic=TOPIC, atomic="false", maxTransactionBytes="300k")
+    assert served.bodies(TOPIC, least=3000) == bodies(3000)
+    assert served.commits() == 3
+
+
+def test_a_write_over_the_limit_leaves_nothing(spark: SparkSession, served: Served) -> None:
+    with pytest.raises(PySparkException, match="set atomic=false"):
+        write(numbers(spark, 3000), served, topic=TOPIC, maxTransactionBytes="300k")
+    assert served.bodies(TOPIC) == Counter()
+    assert served.stages() == 0
+
+
+def test_a_write_with_txn_version_can_be_run_again(spark: SparkSession, served: Served) -> None:
+    for atomic in ("true", "false"):
+        for _ in range(2):
+            write(
+                numbers(spark, 500), served, topic=f"{TOPIC}-{atomic}", atomic=atomic,
+                txnAppId=f"app-{atomic}", txnVersion=7,
+            )  # fmt: skip
+        assert served.bodies(f"{TOPIC}-{atomic}", least=500) == bodies(500)
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        (["body", "price"], {"topic": TOPIC}, "Column 'price' cannot be written"),
+        (["keys"], {"topic": TOPIC}, "Column body is missing"),
+        (["body"], {}, "It is not said which topic to write to"),
+        (["body"], {"topic": TOPIC, "startingOffsets": "earliest"}, "is for reading"),
+        (["body"], {"topic": TOPIC, "txnVersion": "1"}, "belong together"),
+        (["body"], {"topic": TOPIC, "deliveryGuarante": "x"}, "Did you mean deliveryGuarantee"),
+    ],
+)
+def test_what_is_wrong_is_said_when_the_write_is_planned(
+    spark: SparkSession, columns: list[str], options: dict[str, str], words: str
+) -> None:
+    frame = numbers(spark, 1).withColumn("price", F.lit(1.0)).select(*columns)
+    writer = frame.write.format("rmqstore").mode("append").options(**options)
+    with pytest.raises(PySparkException) as caught:
+        writer.option("endpoint", "grpc://127.0.0.1:9").save()
+    text = message(caught.value)
+    assert words in text
+    assert text.count('File "') <= 3  # no frames but the one that Spark called
+    assert "During handling" not in text
+
+
+def test_overwrite_is_refused(spark: SparkSession) -> None:
+    writer = numbers(spark, 1).write.format("rmqstore").mode("overwrite")
+    with pytest.raises(PySparkException, match="Mode overwrite cannot be had"):
+        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+
+
+def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="in place of a path"):
+        numbers(spark, 1).write.format("rmqstore").mode("append").save(str(tmp_path))
+
+
+def test_a_store_that_is_not_there(spark: SparkSession) -> None:
+    writer = numbers(spark, 1).write.format("rmqstore").mode("append").options(retries=0)
+    with pytest.raises(PySparkException, match=r"Nothing listens on grpc://127.0.0.1:9\. Start"):
+        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+
+
+def test_a_row_that_cannot_be_stored_is_named(spark: SparkSession, served: Served) -> None:
+    frame = numbers(spark, 500, 1).withColumn("body", F.when(F.col("body") != "row-77", F.col(
+        "body")))  # fmt: skip
+    with pytest.raises(PySparkException) as caught:
+        write(frame, served, topic=TOPIC)
+    text = message(caught.value)
+    assert f"Row 77 of this task (topic '{TOPIC}') has null in column body" in text
+    assert served.bodies(TOPIC) == Counter()
+
+
+def test_a_body_that_is_too_long_is_told_in_the_task(spark: SparkSession, serve: Serve) -> None:
+    store = serve(maxMessageSize=1000)
+    frame = spark.sql("SELECT repeat('x', 1001) body")
+    with pytest.raises(PySparkException, match=r"has a body of 1,001 bytes, .* at most 1,000"):
+        write(frame, store, topic=TOPIC)
+
+
+def test_plans_and_errors_show_no_secret(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cr3t-t0k3n-of-more-than-32-characters\n")
+    token.chmod(0o600)
+    frame = numbers(spark, 1).withColumn("price", F.lit(1))
+    writer = frame.write.format("rmqstore").mode("append").option("tokenFile", str(token))
+    with pytest.raises(PySparkException) as caught:
+        writer.options(endpoint=served.endpoint, topic=TOPIC).save()
+    assert "price" in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
+
+
+# ---- SQL ----------------------------------------------------------------------------------------
+
+
+def test_a_table_of_sql_is_written(spark: SparkSession, served: Served) -> None:
+    spark.sql(
+        f"CREATE TABLE sink USING rmqstore OPTIONS (endpoint '{served.endpoint}', topic '{TOPIC}')"
+    )
+    try:
+        spark.sql("INSERT INTO sink (body, tags) SELECT CAST(concat('row-', id) AS binary), 't' "
+                  "FROM range(50)")  # fmt: skip
+    finally:
+        spark.sql("DROP TABLE sink")
+    assert served.bodies(TOPIC, least=50) == bodies(50)
