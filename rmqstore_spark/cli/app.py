@@ -24,6 +24,7 @@ from rmqstore_spark.cli.offsets import offsets
 from rmqstore_spark.cli.put import put
 from rmqstore_spark.cli.query import query
 from rmqstore_spark.cli.read import read
+from rmqstore_spark.cli.recover import recover
 from rmqstore_spark.cli.serve import serve
 from rmqstore_spark.cli.stats import stats
 from rmqstore_spark.cli.tail import tail
@@ -54,7 +55,7 @@ app = typer.Typer(
 )
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, put, create_topic, delete_topic, flush, stats, stop),
+    *(serve, put, create_topic, delete_topic, flush, stats, stop, recover),
 ):
     app.command(command.__name__.replace("_", "-"))(command)
 

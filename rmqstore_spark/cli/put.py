@@ -113,7 +113,8 @@ def _learn_topics(
         if message.topic not in encoder.topics:
             named.setdefault(message.topic, number)
     if named:
-        encoder.topics = client.open([_safe(name) for name in named]).topics
+        found = client.open([_safe(name) for name in named]).topics
+        encoder.topics = {**encoder.topics, **found}
     for name, number in named.items():
         if name not in encoder.topics:
             raise OptionError(

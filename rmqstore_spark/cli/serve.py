@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,6 +14,8 @@ from rmqstore_spark.cli.settings import ConfigFile, Settings, read_config
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
 
 _Store = typer.Option(
     "--store", metavar="PATH", help="The store directory (storePathRootDir).", show_default=False
@@ -77,5 +81,23 @@ def serve(
         raise OptionError("No store is named: give --store PATH, or storePathRootDir in --config.")
     config = replace(config, store_path_root_dir=os.path.abspath(config.store_path_root_dir))
     serve_store(
-        config, ready_file=ready_file, until_stdin_ends=until_stdin_ends, announce=typer.echo
+        config,
+        ready_file=ready_file,
+        until_stdin_ends=until_stdin_ends,
+        announce=typer.echo,
+        progress=_Said(),
     )
+
+
+class _Said:
+    """Says now and then how far a recovery is."""
+
+    _SECONDS: Final = 5.0
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() - self._said >= self._SECONDS:
+            self._said = time.monotonic()
+            _log.info("Recovery: %s, %d of %d bytes.", what, done, total)

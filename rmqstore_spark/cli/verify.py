@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from rmqstore_spark.cli.bar import progress_bar
 from rmqstore_spark.cli.parameters import (
     AsJson,
     BrokerName,
@@ -58,7 +58,8 @@ def verify(
         delays(levels)
     except ValueError as error:
         raise OptionError(f"--delay-levels: {error}.") from None
-    with open_store(store_path, broker_name, commitlog_paths) as store, _bar() as progress:
+    with open_store(store_path, broker_name, commitlog_paths) as store, progress_bar() as bar:
+        progress = None if bar is None else partial(bar, "")
         report = verify_store(store, progress=progress, delay_levels=levels, listed=listed)
     if as_json:
         names = {"path": store.path, "brokerName": store.broker_name}
@@ -68,27 +69,6 @@ def verify(
             typer.echo(escaped(line))
     if not report.ok:
         raise typer.Exit(PROBLEMS)
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], object] | None]:
-    """A bar on stderr that shows how far the verification is; none where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _lines(path: str, report: VerifyReport) -> Iterator[str]:
