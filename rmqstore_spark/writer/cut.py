@@ -29,6 +29,7 @@ from rmqstore_spark.files.durable import (
 )
 from rmqstore_spark.files.own import OWN_FOLDER
 from rmqstore_spark.files.segments import Segment
+from rmqstore_spark.writer.failpoints import reach
 
 __all__ = ["CutRange", "end_log", "written_extent"]
 
@@ -83,6 +84,7 @@ def end_log(
         if found is not None:
             extents.append((segment, max(0, end - segment.start), found))
     kept = _keep(store, extents, end, cause, now) if extents else ()
+    reach("recovery.after_keep")
     dirty = {segment.path for segment, _, _ in extents}
     for segment in reversed(behind):
         if segment.start > end:

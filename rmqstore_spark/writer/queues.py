@@ -39,6 +39,7 @@ from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.writer.cut import written_extent
 
 __all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
 
@@ -328,17 +329,20 @@ class ConsumeQueues:
 
     def _wipe(self, path: str, within: int) -> int:
         """Zero a file from a byte on; tells how many entries that were written there."""
-        handle = self._open(path, make=True)
+        last = written_extent(path, within)
+        handle = self._open(path, make=True)  # at its full length, should it be shorter
         wiped = 0
         with explained(path, "wiped"):
-            while data := os.pread(handle, _BLOCK // ENTRY_SIZE * ENTRY_SIZE, within):
+            while last is not None and within < last:
+                data = os.pread(
+                    handle, min(_BLOCK // ENTRY_SIZE * ENTRY_SIZE, last - within), within
+                )
                 raw = np.frombuffer(data, np.uint8)
-                if raw.any():
-                    whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
-                    wiped += int(np.count_nonzero(written_mask(whole)))
-                    write_all(handle, np.zeros_like(raw), within)
-                    self._dirty.add(path)
-                within += len(data)
+                whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
+                wiped += int(np.count_nonzero(written_mask(whole)))
+                write_all(handle, np.zeros_like(raw), within)
+                self._dirty.add(path)
+                within += len(raw)
         return wiped
 
 

@@ -29,6 +29,7 @@ from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.snapshot import DELAY_LEVELS, delays
 from rmqstore_spark.writer.checkpoint import CheckpointKeeper
 from rmqstore_spark.writer.cut import end_log
+from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.guard import StoreGuard
 from rmqstore_spark.writer.indexes import IndexFiles, IndexShape
 from rmqstore_spark.writer.logcheck import (
@@ -166,8 +167,11 @@ class _Run:
         end = self._end(log, keeper, clean)
         if end.damage and not self.settings.cut:
             raise damage_error(log, end)
+        reach("recovery.before_mark")
         self._mark_open()
+        reach("recovery.after_mark")
         cuts = end_log(self.store, list(log.plain), end.offset, cause=end.cause, now=self.clock())
+        reach("recovery.after_wipe")
         log = CommitLog(self.directory.commit_log())
         if not clean:
             for segment in log.segments():
@@ -248,7 +252,9 @@ class _Run:
         newest = end.newest or old.physic_msg_timestamp
         index = min(old.index_msg_timestamp, newest)
         keeper.reset(physic=newest, logics=newest, index=index)
+        reach("recovery.before_checkpoint")
         keeper.write()
+        reach("recovery.after_checkpoint")
         remember(self.store, queues, index_end=end.offset if indexes is not None else 0)
 
 
@@ -288,6 +294,7 @@ class _Parts:
         """Bring queues and index to hold what the log does."""
         tail, indexes = self._index()
         self._pass(tail)
+        reach("recovery.after_queues")
         self.dropped = self.queues.trim()
         if indexes is not None and tail is not None:
             self.made_index_files += indexes.names
@@ -330,6 +337,7 @@ class _Parts:
             complete_end=self.state.complete_end(run.directory),
         )
         remove_files(run.directory, survey)
+        reach("recovery.after_index_gone")
         for gap in survey.gaps[:-1]:
             made = IndexFiles(
                 run.store, clock=run.clock, shape=survey.shape, last=gap.last, after=gap.after,
