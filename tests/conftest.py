@@ -29,7 +29,7 @@ hypothesis.settings.load_profile(
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Give `golden(name)`: the folder of an unpacked golden store, to be read only.
 
-    A store that this repository does not ship, and that is not found beside it, skips the test.
+    A store that this repository does not ship skips the test.
     """
     stores = GoldenStores(tmp_path_factory.mktemp("golden"))
 

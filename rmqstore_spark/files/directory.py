@@ -194,7 +194,7 @@ class StoreDirectory:
 
     @property
     def is_closed_cleanly(self) -> bool:
-        """Whether no broker runs on the store, nor was killed while one did."""
+        """Whether there is no `abort`: no broker runs on the store, and none was killed on it."""
         return not self.files.exists(join(self.path, "abort"))
 
     def config(self, name: str) -> Any | None:

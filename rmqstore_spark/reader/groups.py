@@ -37,7 +37,7 @@ class GroupOffset:
 
     Attributes:
         offset: the next queue offset that the group will consume.
-        max_offset: the queue's greatest offset, plus one; 0 where the store has no such queue.
+        max_offset: one past the queue's last message; 0 where the store has no such queue.
     """
 
     group: str
@@ -60,7 +60,7 @@ class DelayProgress:
         level: 1 to 18, unless the broker was configured with more.
         queue_id: of SCHEDULE_TOPIC_XXXX, where they wait.
         offset: the next queue offset to be delivered.
-        max_offset: the queue's greatest offset, plus one.
+        max_offset: one past the queue's last message.
     """
 
     level: int
@@ -188,7 +188,7 @@ def _numbers(
 
 
 def _latest(store: Store) -> Callable[[str, int], int]:
-    """Gives the greatest offset of a queue, plus one; 0 where there is no such queue."""
+    """Gives the offset one past a queue's last message; 0 where there is no such queue."""
     queues = store.directory.topology.queues
 
     def latest(topic: str, queue_id: int) -> int:

@@ -153,7 +153,7 @@ class Store:
 
     @property
     def is_closed_cleanly(self) -> bool:
-        """Whether there is no `abort`: no broker runs on it, nor was killed."""
+        """Whether there is no `abort`: no broker runs on it, and none was killed on it."""
         return self.directory.is_closed_cleanly
 
     @property

@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.constants import MAGIC_V1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.splits import QueueRange
@@ -17,6 +19,7 @@ from tests.support.golden import load_records
 from tests.support.storebuilder import StoreBuilder, Traffic, build_store
 
 Golden = Callable[[str], Path]
+HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("between", "V20"), ("place", ">i8")])
 FEW = ReadOptions(columns=("queueOffset",))
 DROP = ReadOptions(columns=("queueOffset",), mode="DROPMALFORMED")
 LOSE = ReadOptions(columns=("queueOffset",), fail_on_data_loss=False)
@@ -152,3 +155,29 @@ def test_a_missing_file_in_the_middle_is_loss_and_can_be_skipped(
     (store_path / "consumequeue" / "TopicTest" / "0" / f"{2_000:020d}").unlink(missing_ok=True)
     with Store.open(store_path) as store:
         assert kept - 100 <= rows(store, LOSE) <= kept
+
+
+def test_overlapping_heads_of_records_are_not_tried_for_ever(tmp_path: Path) -> None:
+    # Behind a damaged place, 200,000 places that look like the beginning of a record of 1 MiB.
+    segment = 8 << 20
+    path = build_store(tmp_path / "store", Traffic(messages=50), segment_size=segment)
+    log = path / "commitlog" / ("0" * 20)
+    begin = len(log.read_bytes().rstrip(b"\0"))
+    heads = np.zeros((segment - begin - (1 << 20)) // 36, HEAD)
+    heads["size"], heads["magic"] = 1 << 20, MAGIC_V1
+    heads["place"] = begin + 36 * np.arange(len(heads))
+    change(log, begin, heads.tobytes())
+    shutil.rmtree(path / "consumequeue")
+    with Store.open(path) as store:
+        read = 0
+        whole = store.directory.files.read
+
+        def counted(file: str, offset: int, length: int) -> bytes:
+            nonlocal read
+            read += length
+            return whole(file, offset, length)
+
+        store.directory.files.read = counted  # type: ignore[method-assign]  # counts only
+        with pytest.raises(CorruptStoreError, match="too much looks like records and is none"):
+            list(store.scan(options=DROP))
+        assert read < 128 << 20

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ SHIPPED_NAMES: tuple[str, ...] = tuple(name for name in GOLDEN_NAMES if _parts(n
 
 
 class GoldenUnavailableError(Exception):
-    """A golden store is neither in this repository nor in the folders beside it."""
+    """A golden store is not in this repository."""
 
 
 class GoldenStores:
@@ -122,22 +121,13 @@ class GoldenStores:
         return self._folder / name
 
     def _unpack(self, name: str) -> None:
-        if parts := _parts(name):
-            packed = io.BytesIO(b"".join(part.read_bytes() for part in parts))
-            plain = zstandard.ZstdDecompressor().stream_reader(packed)
-            with tarfile.open(fileobj=cast("BinaryIO", plain), mode="r|") as archive:
-                self._extract(archive)
-            return
-        for folder in _folders_beside():
-            path = folder / f"{name}.tar.gz"
-            if path.is_file():
-                with tarfile.open(path, mode="r:gz") as archive:
-                    self._extract(archive)
-                return
-        raise GoldenUnavailableError(
-            f"no archive of the golden store {name!r} in {ARCHIVES} or in "
-            + ", ".join(map(str, _folders_beside()))
-        )
+        parts = _parts(name)
+        if not parts:
+            raise GoldenUnavailableError(f"no archive of the golden store {name!r} in {ARCHIVES}")
+        packed = io.BytesIO(b"".join(part.read_bytes() for part in parts))
+        plain = zstandard.ZstdDecompressor().stream_reader(packed)
+        with tarfile.open(fileobj=cast("BinaryIO", plain), mode="r|") as archive:
+            self._extract(archive)
 
     def _extract(self, archive: tarfile.TarFile) -> None:
         if hasattr(tarfile, "data_filter"):
@@ -145,12 +135,6 @@ class GoldenStores:
         else:  # Python before 3.10.12; the archives are our own
             archive.extractall(self._folder)
         self._unpacked |= {path.name for path in self._folder.iterdir()}
-
-
-def _folders_beside() -> list[Path]:
-    """Folders that may hold more golden stores as NAME.tar.gz."""
-    given = os.environ.get("RMQSTORE_GOLDEN")
-    return [*([Path(given)] if given else []), ROOT.parent / "shared" / "golden"]
 
 
 @dataclass(frozen=True)
