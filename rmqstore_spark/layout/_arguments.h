@@ -3,7 +3,7 @@
 #define RMQSTORE_ARGUMENTS_H
 
 typedef struct {
-    Py_buffer view[12];
+    Py_buffer view[16];
     int used;
 } Views;
 

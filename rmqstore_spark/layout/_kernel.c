@@ -51,6 +51,7 @@ static inline uint64_t be64(const uint8_t *p)
 #include "_hash.h"
 #include "_block.h"
 #include "_index.h"
+#include "_encode.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -74,6 +75,7 @@ static PyMethodDef METHODS[] = {
     {"queue_entries", queue_entries, METH_VARARGS, "See plain.queue_entries."},
     {"index_hashes", index_hashes, METH_VARARGS, "See plain.index_hashes."},
     {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
+    {"write_records", write_records, METH_VARARGS, "See plain.write_records."},
     {NULL, NULL, 0, NULL},
 };
 

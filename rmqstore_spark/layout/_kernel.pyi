@@ -19,3 +19,4 @@ from rmqstore_spark.layout.plain import split_entries as split_entries
 from rmqstore_spark.layout.plain import split_spaces as split_spaces
 from rmqstore_spark.layout.plain import stamp_records as stamp_records
 from rmqstore_spark.layout.plain import walk as walk
+from rmqstore_spark.layout.plain import write_records as write_records

@@ -27,21 +27,25 @@ def encode_host(text: str) -> bytes:
         raise OptionError(f"{text!r} is no host: write ip:port, or [ip]:port for IPv6.") from None
 
 
-def encode_hosts(hosts: pa.StringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Encode a column of hosts.
+def encode_hosts(
+    *columns: pa.StringArray,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], list[npt.NDArray[np.int32]]]:
+    """Encode columns of hosts.
 
     Args:
-        hosts: n texts without nulls.
+        columns: n texts each, without nulls.
 
     Returns:
-        (n, 20) uint8, zero-padded behind the 8 bytes of an IPv4 host, and n bools: is IPv6.
+        k different hosts: (k, 20) uint8, zero-padded behind the 8 bytes of an IPv4 host, and k
+        times whether it is IPv6; and for each column, n times which of them it is.
 
     Raises:
         OptionError: one of the texts is no host.
     """
-    coded = hosts.dictionary_encode()
-    packed = [encode_host(text) for text in coded.dictionary.to_pylist()]
+    coded = [column.dictionary_encode() for column in columns]
+    packed = [encode_host(text) for column in coded for text in column.dictionary.to_pylist()]
     table = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
-    wide = np.array([len(p) == 20 for p in packed], np.bool_)
-    rows = coded.indices.to_numpy()
-    return table[rows], wide[rows]
+    wide = np.array([len(p) == 20 for p in packed], np.uint8)
+    first = np.cumsum([0, *(len(column.dictionary) for column in coded)], dtype=np.int32)
+    codes = [c.indices.to_numpy() + at for c, at in zip(coded, first, strict=False)]
+    return table, wide, codes

@@ -1,10 +1,11 @@
 """The loops of the record decoder in NumPy and Arrow: the reference of the compiled kernel.
 
 The loops over records are here and in `plain_parse.py`, those over spans of bytes in
-`plain_spans.py`, those over blocks to be stored in `plain_block.py`, and the index's in
-`plain_index.py`. Every function has a twin of the same name and arguments in `_kernel.c`; both
-write into arrays that the caller made, and `kernel.py` chooses between them. Positions are byte
-offsets into `buffer` (uint8), lengths are bytes; -1 as a length means "no value".
+`plain_spans.py`, those that make records in `plain_encode.py`, those over blocks to be stored in
+`plain_block.py`, and the index's in `plain_index.py`. Every function has a twin of the same name
+and arguments in `_kernel.c`; both write into arrays that the caller made, and `kernel.py` chooses
+between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
+means "no value".
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rmqstore_spark.layout.plain_block import (
     queue_entries,
     stamp_records,
 )
+from rmqstore_spark.layout.plain_encode import write_records
 from rmqstore_spark.layout.plain_index import link_keys
 from rmqstore_spark.layout.plain_parse import (
     BAD_BODY_CRC,
@@ -79,6 +81,7 @@ __all__ = [
     "split_spaces",
     "stamp_records",
     "walk",
+    "write_records",
 ]
 
 BLANK = 0xCBD43194

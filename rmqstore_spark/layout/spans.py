@@ -20,6 +20,7 @@ __all__ = [
     "U1",
     "Spans",
     "array_spans",
+    "array_texts",
     "binary_array",
     "checked_strings",
     "string_array",
@@ -77,15 +78,22 @@ def text_pool(texts: list[str]) -> Spans:
     return Spans(np.frombuffer(b"".join(encoded), np.uint8), starts, lengths)
 
 
+def array_texts(array: pa.BinaryArray | pa.StringArray) -> tuple[I4, U1]:
+    """The n + 1 offsets of a binary or string array, and what they lead into, without a copy."""
+    _, offset_buffer, data = array.buffers()
+    first, n = array.offset, len(array)
+    # Of an array without elements Arrow need not keep an offset.
+    offsets = np.frombuffer(offset_buffer, np.int32) if n else np.zeros(first + 1, np.int32)
+    buffer = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return offsets[first : first + n + 1], buffer
+
+
 def array_spans(array: pa.BinaryArray | pa.StringArray) -> Spans:
     """The spans of a binary or string array's values, without a copy; -1 for a null."""
-    _, offset_buffer, data = array.buffers()
-    first = array.offset
-    offsets = np.frombuffer(offset_buffer, np.int32)[first : first + len(array) + 1]
+    offsets, buffer = array_texts(array)
     lengths = np.diff(offsets)
     if array.null_count:
         lengths[array.is_null().to_numpy(zero_copy_only=False)] = -1
-    buffer = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return Spans(buffer, offsets[:-1].astype(np.int64), lengths)
 
 

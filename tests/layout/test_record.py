@@ -92,7 +92,9 @@ def check_row(row: dict[str, object], report: RecordReport) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_golden_records_encode_to_their_bytes(golden: Callable[[str], Path], name: str) -> None:
+def test_golden_records_encode_to_their_bytes(
+    golden: Callable[[str], Path], name: str, each_kernel: str
+) -> None:
     raw = stored_bytes(golden(name))
     seen = 0
     for magic in (MAGIC_V1, MAGIC_V2):
@@ -185,7 +187,7 @@ def test_a_walk_stops_at_a_blank_and_at_the_end(each_kernel: str) -> None:
     assert walk_records(np.zeros(64, np.uint8), 0, 64, 0).stop == plain.STOP_BAD
 
 
-def test_a_topic_too_long_for_v1_is_refused() -> None:
+def test_a_topic_too_long_for_v1_is_refused(each_kernel: str) -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             name: pa.array(

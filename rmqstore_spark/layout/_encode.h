@@ -1,0 +1,139 @@
+/* Records, written from columns. Part of _kernel.c. */
+#ifndef RMQSTORE_ENCODE_H
+#define RMQSTORE_ENCODE_H
+
+/* A column of texts, as Arrow has it: text i lies between offsets[i] and offsets[i + 1]. */
+typedef struct {
+    const int32_t *offsets;
+    const uint8_t *data;
+    Py_ssize_t size;
+} Texts;
+
+static inline int text_at(const Texts *texts, Py_ssize_t i, const uint8_t **text, int32_t *length)
+{
+    int32_t from = texts->offsets[i], to = texts->offsets[i + 1];
+    if (from < 0 || from > to || to > texts->size)
+        return 0;
+    *text = texts->data + from;
+    *length = to - from;
+    return 1;
+}
+
+#define HOST 20 /* bytes of a host in a table of them, whatever its kind */
+
+/* What the records are written from: (ENCODED_INTS, n) and (ENCODED_LONGS, n) as
+ * plain_encode.write_records has them. */
+enum { ENCODED_INTS = 6, ENCODED_LONGS = 5 };
+typedef struct {
+    const int32_t *ints;
+    const int64_t *longs;
+    const uint8_t *hosts, *wide;
+    Py_ssize_t n, hosts_n;
+    Texts body, topic, properties;
+    uint32_t magic;
+} Columns;
+
+/* Write record i to out; gives its size, 0 where there is no room, -1 where a column is no good. */
+static int64_t write_record(const Columns *c, Py_ssize_t i, uint8_t *out, int64_t room)
+{
+    const int32_t *ints = c->ints + i;
+    const int64_t *longs = c->longs + i;
+    const uint8_t *body, *topic, *properties;
+    int32_t body_size, topic_size, properties_size;
+    int32_t born = ints[4 * c->n], stored = ints[5 * c->n];
+    int wide_topic = c->magic == 0xDAA320ABu;
+    if (!text_at(&c->body, i, &body, &body_size) || !text_at(&c->topic, i, &topic, &topic_size) ||
+        !text_at(&c->properties, i, &properties, &properties_size))
+        return -1;
+    if (topic_size > (wide_topic ? LONGEST : 127) || properties_size > LONGEST)
+        return -1;
+    if (born < 0 || born >= c->hosts_n || stored < 0 || stored >= c->hosts_n)
+        return -1;
+    size_t born_size = c->wide[born] ? 20 : 8, stored_size = c->wide[stored] ? 20 : 8;
+    int64_t total = 75 + (int64_t)(born_size + stored_size) + wide_topic + body_size + topic_size +
+                    properties_size;
+    if (total > INT32_MAX)
+        return -1;
+    if (total > room)
+        return 0;
+    uint32_t flag = (uint32_t)ints[2 * c->n] & ~(BORN_V6 | STORE_V6);
+    flag |= (c->wide[born] ? BORN_V6 : 0) | (c->wide[stored] ? STORE_V6 : 0);
+    put32(out, (int32_t)total);
+    put32(out + 4, (int32_t)c->magic);
+    put32(out + 8, (int32_t)(crc32_of(body, (size_t)body_size) & 0x7FFFFFFFu));
+    put32(out + 12, ints[0]);
+    put32(out + 16, ints[1 * c->n]);
+    put64(out + 20, longs[0]);
+    put64(out + 28, longs[1 * c->n]);
+    put32(out + 36, (int32_t)flag);
+    put64(out + 40, longs[2 * c->n]);
+    out += 48;
+    memcpy(out, c->hosts + HOST * (int64_t)born, born_size);
+    out += born_size;
+    put64(out, longs[3 * c->n]);
+    memcpy(out + 8, c->hosts + HOST * (int64_t)stored, stored_size);
+    out += 8 + stored_size;
+    put32(out, ints[3 * c->n]);
+    put64(out + 4, longs[4 * c->n]);
+    put32(out + 12, body_size);
+    memcpy(out + 16, body, (size_t)body_size);
+    out += 16 + body_size;
+    if (wide_topic)
+        *out++ = (uint8_t)(topic_size >> 8);
+    *out++ = (uint8_t)topic_size;
+    copy(out, topic, (size_t)topic_size);
+    out += topic_size;
+    *out++ = (uint8_t)(properties_size >> 8);
+    *out++ = (uint8_t)properties_size;
+    memcpy(out, properties, (size_t)properties_size);
+    return total;
+}
+
+static PyObject *write_records(PyObject *self, PyObject *args)
+{
+    PyObject *o[13];
+    long long magic;
+    if (!PyArg_ParseTuple(args, "LOOOOOOOOOOOOO", &magic, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6], &o[7], &o[8], &o[9], &o[10], &o[11], &o[12]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(ints, const int32_t, o[0], 0)
+    TAKE(longs, const int64_t, o[1], 0)
+    TAKE(hosts, const uint8_t, o[2], 0)
+    TAKE(wide, const uint8_t, o[3], 0)
+    TAKE(body_offsets, const int32_t, o[4], 0)
+    TAKE(body, const uint8_t, o[5], 0)
+    TAKE(topic_offsets, const int32_t, o[6], 0)
+    TAKE(topic, const uint8_t, o[7], 0)
+    TAKE(properties_offsets, const int32_t, o[8], 0)
+    TAKE(properties, const uint8_t, o[9], 0)
+    TAKE(starts, int64_t, o[10], 1)
+    TAKE(sizes, int32_t, o[11], 1)
+    TAKE(out, uint8_t, o[12], 1)
+    Py_ssize_t n = starts_n, i = 0;
+    REQUIRE(ints_n == ENCODED_INTS * n && longs_n == ENCODED_LONGS * n && sizes_n == n, SMALL)
+    REQUIRE(body_offsets_n == n + 1 && topic_offsets_n == n + 1 && properties_offsets_n == n + 1,
+            "the arrays differ in number")
+    REQUIRE(hosts_n == HOST * wide_n, "the arrays differ in number")
+    Columns columns = {
+        .ints = ints, .longs = longs, .hosts = hosts, .wide = wide, .n = n, .hosts_n = wide_n,
+        .body = {body_offsets, body, body_n}, .topic = {topic_offsets, topic, topic_n},
+        .properties = {properties_offsets, properties, properties_n}, .magic = (uint32_t)magic};
+    int64_t at = 0, size = 1;
+    Py_BEGIN_ALLOW_THREADS
+    for (; i < n; i++) {
+        size = write_record(&columns, i, out + at, out_n - at);
+        if (size <= 0)
+            break;
+        starts[i] = at;
+        sizes[i] = (int32_t)size;
+        at += size;
+    }
+    Py_END_ALLOW_THREADS
+    REQUIRE(size != 0, SMALL)
+    REQUIRE(i == n, "a column holds what no record can")
+    release(&views);
+    return PyLong_FromLongLong(at);
+}
+
+#endif
