@@ -104,7 +104,7 @@ class Appender:
                 placement = self.log.place(block.sizes, whole=whole)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
-            self.reserve(placement)
+            self.reserve_until(placement.end)
             next_offsets = self.next_offsets(block.routes)
             queue_offset = number_rows(block.route_of, block.queued, next_offsets)
             timestamp = self.timestamp()
@@ -123,8 +123,11 @@ class Appender:
     # ---- steps of an append, for those who put them together otherwise ---------------------------
 
     @contextmanager
-    def appending(self) -> Iterator[None]:
+    def appending(self, *, patient: bool = False) -> Iterator[None]:
         """Hold the append lock: everything below, and the log's own methods, need it.
+
+        Args:
+            patient: wait for it however long another holds it.
 
         Raises:
             RefusedError: another holds it for longer than `osPageCacheBusyTimeOutMills`, the store
@@ -132,7 +135,9 @@ class Appender:
         """
         held = self._held_since
         is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
-        if is_stuck or not self._lock.acquire(timeout=self._busy_timeout):
+        if patient:
+            self._lock.acquire()
+        elif is_stuck or not self._lock.acquire(timeout=self._busy_timeout):
             raise RefusedError(
                 "The log has been busy for longer than osPageCacheBusyTimeOutMills "
                 f"({self._busy_timeout * 1000:.0f} ms). Try again.",
@@ -146,14 +151,14 @@ class Appender:
             self._held_since = None
             self._lock.release()
 
-    def reserve(self, placement: Placement) -> None:
-        """Have the segments made that a placement needs.
+    def reserve_until(self, end: int) -> None:
+        """Have the segments made up to a log offset.
 
         Raises:
             RefusedError: they cannot be made; the log is as it was.
         """
         try:
-            self.log.reserve(placement)
+            self.log.reserve_until(end)
         except StoreWriteError as error:
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
@@ -165,9 +170,13 @@ class Appender:
         """The next queue offset of each route."""
         return np.array([self._next_offset(route) for route in routes], np.int64)
 
-    def timestamp(self) -> int:
-        """The storeTimestamp for what is appended now: never less than one given before."""
-        self._last_timestamp = max(self._last_timestamp, self._clock())
+    def timestamp(self, *, later: bool = False) -> int:
+        """The storeTimestamp for what is appended now: never less than one given before.
+
+        Args:
+            later: and not equal to it either.
+        """
+        self._last_timestamp = max(self._last_timestamp + later, self._clock())
         return self._last_timestamp
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
@@ -182,14 +191,20 @@ class Appender:
         """
         routes = appended.block.routes
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
-        self._published_timestamp = max(self._published_timestamp, appended.store_timestamp)
+        self.published(appended.store_timestamp)
         try:
+            # What is in the log must get into the queues before anything that comes after it.
             while not self.dispatcher.wait_ready(_WAIT_S):
-                self._require_open()
+                if self._closed_because:
+                    self._require_room()
             self.dispatcher.submit(appended)
         except StoreWriteError as error:
             self._on_failure(error)
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+
+    def published(self, timestamp: int) -> None:
+        """Take note of the storeTimestamp of records that belong to the log now."""
+        self._published_timestamp = max(self._published_timestamp, timestamp)
 
     def forget(self, topic: str) -> None:
         """Let the queues of a topic begin anew; under the append lock."""
@@ -219,6 +234,9 @@ class Appender:
     def _require_open(self) -> None:
         if self._closed_because:
             raise RefusedError(self._closed_because, "SERVICE_NOT_AVAILABLE")
+        self._require_room()
+
+    def _require_room(self) -> None:
         stalled = self.dispatcher.stalled
         if stalled is not None:
             raise RefusedError(

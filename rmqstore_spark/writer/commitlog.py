@@ -79,10 +79,6 @@ class CommitLogWriter:
         """Find the places of the next records; see `placement.place`. Nothing is written."""
         return place(sizes, self._max_offset, self.segment_size, whole=whole)
 
-    def reserve(self, placement: Placement) -> None:
-        """Make the segments that a placement needs and that are not there; see `reserve_until`."""
-        self.reserve_until(placement.end)
-
     def reserve_until(self, end: int) -> None:
         """Make the segments up to a log offset that are not there.
 
@@ -218,20 +214,33 @@ class CommitLogWriter:
                 self._flushed_offset = end
             return end
 
+    def remove_unused(self) -> None:
+        """Remove the segments that were made and lie wholly behind the log's end.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        start = -(-self._max_offset // self.segment_size) * self.segment_size
+        removed = range(start, self._made_until, self.segment_size)
+        if not removed:
+            return
+        with self._flushing, self._lock:
+            for unused in reversed(removed):
+                if unused in self._open:
+                    os.close(self._open.pop(unused))
+                self._dirty.discard(unused)
+                self._files.remove(unused)
+                self._made_until = unused
+        sync_folder(self._files.folder)
+
     def close(self) -> None:
         """Close all files, and remove segments that were made and never written to."""
         self._files.close()
+        self.remove_unused()
         with self._lock:
             for descriptor in self._open.values():
                 os.close(descriptor)
             self._open.clear()
-        start = -(-self._max_offset // self.segment_size) * self.segment_size
-        removed = range(start, self._made_until, self.segment_size)
-        for unused in reversed(removed):
-            self._files.remove(unused)
-        if removed:
-            sync_folder(self._files.folder)
-        self._made_until = min(self._made_until, start)
 
     # ---- parts ---------------------------------------------------------------------------------
 

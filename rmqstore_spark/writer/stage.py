@@ -227,36 +227,43 @@ class Stage:
         """Bytes of both files."""
         return self._bytes + self._rows * ROW_DTYPE.itemsize
 
-    def read(self, portion: Portion, buffer: U1) -> tuple[U1, Rows]:
-        """Read a portion back.
-
-        Args:
-            buffer: at least as long as the portion.
+    def read_records(self, portion: Portion, buffer: U1) -> U1:
+        """Read the bytes of a portion back, into a buffer that is long enough.
 
         Raises:
-            RefusedError: the files no longer hold what was written into them.
+            RefusedError: the file no longer holds what was written into it.
         """
         records = buffer[: portion.size]
+        self._read("records", records, portion.at, portion.checksum)
+        return records
+
+    def read_rows(self, portion: Portion) -> Rows:
+        """Read back what is known of the records of a portion.
+
+        Raises:
+            RefusedError: the file no longer holds what was written into it.
+        """
         table = np.empty(portion.count, ROW_DTYPE)
-        raw = table.view(np.uint8)
-        try:
-            _read(self._folder / "records", records, portion.at)
-            _read(self._folder / "rows", raw, portion.first * ROW_DTYPE.itemsize)
-            same = isal_zlib.crc32(records) == portion.checksum
-            same = same and isal_zlib.crc32(raw) == portion.rows_checksum
-            why = "" if same else ": its bytes have changed"
-        except OSError as error:
-            why = f": {error.strerror}"
-        if why:
-            raise RefusedError(
-                f"What was staged in {self._folder} cannot be read back at {portion.at}{why}. "
-                "Look after the disk, and run the batch again.",
-                "SERVICE_NOT_AVAILABLE",
-            )
+        at = portion.first * ROW_DTYPE.itemsize
+        self._read("rows", table.view(np.uint8), at, portion.rows_checksum)
         routes = table["route"]
         queued = routes >= 0
         route_of = np.where(queued, routes, ~routes)
-        return records, Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
+        return Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
+
+    def _read(self, name: str, target: U1, at: int, checksum: int) -> None:
+        path = self._folder / name
+        try:
+            _read(path, target, at)
+            why = "" if isal_zlib.crc32(target) == checksum else "its bytes have changed"
+        except OSError as error:
+            why = str(error.strerror)
+        if why:
+            raise RefusedError(
+                f"What was staged in {path} cannot be read back at {at}: {why}. Look after the "
+                "disk, and run the batch again.",
+                "SERVICE_NOT_AVAILABLE",
+            )
 
     def remove(self, because: str) -> None:
         """Close and delete it. The table of stages is its caller's matter."""

@@ -201,19 +201,23 @@ class Staging:
         for stage in stages:
             self._drop(stage, "committed")
 
-    def abort(self, stage_ids: Iterable[str]) -> None:
+    def abort(self, stage_ids: Iterable[str], why: str = "aborted") -> None:
         """Remove stages, and let none of them be begun or committed again.
 
         Those that were committed, and those that nobody began, are no error.
+
+        Args:
+            stage_ids: which.
+            why: what is told to those who still want one: "it was {why}".
         """
         for stage_id in stage_ids:
             if not _STAGE_ID.fullmatch(stage_id):
                 continue
             with self._lock:
                 stage = self._stages.pop(stage_id, None)
-                self._bury(stage_id, "aborted")
+                self._bury(stage_id, why)
             if stage is not None:
-                self._drop(stage, "aborted")
+                self._drop(stage, why)
 
     def discard(self, stage: Stage) -> None:
         """Remove a stage whose writer went away, unless it is being committed.

@@ -1,0 +1,226 @@
+"""Commits: what tasks have staged gets into the log, whole and once.
+
+    under the append lock:
+        ledger asked -> stages claimed and compared -> placed, the marker behind them
+        -> written hidden -> flushed -> head published -> flushed
+        -> ledger told -> handed to queues and index
+    then the stages are removed
+
+Until the head is published the log ends before the block for every reader and for a broker's
+recovery (`batchblock`); from then on it holds all of it, the marker included, which makes a
+repeated commit do nothing (`ledger`). A commit that fails before that leaves the log, the queues'
+offsets and the stages as they were. Where publishing itself fails the outcome is open: the store
+takes nothing more, and its next start tells from what is on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.writer.appending import Appender
+from rmqstore_spark.writer.batchblock import BatchBlock, Stamp
+from rmqstore_spark.writer.failpoints import reach
+from rmqstore_spark.writer.flush import FlushService
+from rmqstore_spark.writer.ledger import Committed, Ledger, WriterId, marker_body
+from rmqstore_spark.writer.marker import Marker
+from rmqstore_spark.writer.placement import TooLargeError
+from rmqstore_spark.writer.stage import Stage, StageInfo
+from rmqstore_spark.writer.staging import Staging
+
+__all__ = ["CommitRequest", "CommitResult", "CommitStatus", "Committer"]
+
+CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What is to be committed.
+
+    Attributes:
+        writer: whose batch it is, and which.
+        stages: what its tasks have staged, in the order of their partitions.
+    """
+
+    writer: WriterId
+    stages: tuple[StageInfo, ...]
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """What a commit did.
+
+    Attributes:
+        status: ALREADY_COMMITTED where an earlier one had done it.
+        rows: of the batch; 0 where a later one of the same writer was committed.
+        physical_offset: where its first record stands in the log.
+    """
+
+    status: CommitStatus
+    rows: int
+    physical_offset: int
+
+
+class Committer:
+    """Commits batches, one at a time. Thread-safe.
+
+    Args:
+        appender: the way into the log.
+        flusher: brings the log to disk.
+        staging: what can be committed.
+        ledger: what has been.
+        host: the store's address, as text and as it stands in records.
+        max_bytes: of one batch.
+        clock: milliseconds since the epoch.
+        check_state: raises RefusedError where the store takes nothing.
+        on_failure: told of what makes it unsafe to go on.
+    """
+
+    def __init__(
+        self,
+        appender: Appender,
+        flusher: FlushService,
+        staging: Staging,
+        ledger: Ledger,
+        *,
+        host: tuple[str, bytes],
+        max_bytes: int,
+        clock: Callable[[], int],
+        check_state: Callable[[], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._appender = appender
+        self._flusher = flusher
+        self._staging = staging
+        self._ledger = ledger
+        self._host_text, self._host = host
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._check_state = check_state
+        self._on_failure = on_failure
+        self.commits = 0
+
+    def commit(self, request: CommitRequest) -> CommitResult:
+        """Commit a batch, unless it is known to be committed.
+
+        Raises:
+            RefusedError: nothing was committed, and what was staged is there as before.
+            StoreWriteError: the outcome is open until the store has been opened again; then the
+                same commit can be repeated.
+        """
+        request.writer.check()
+        with self._appender.appending(patient=True):
+            self._check_state()
+            done = self._ledger.find(request.writer)
+            stages = [] if done else self._claim(request)
+            committed = done or self._append(request.writer, stages)
+        if done:
+            ids = [info.stage_id for info in request.stages]
+            self._staging.abort(ids, f"not needed: {request.writer} had been committed")
+            rows = done.rows if done.number == request.writer.number else 0
+            return CommitResult("ALREADY_COMMITTED", rows, done.physical_offset)
+        self.commits += 1
+        self._staging.finish(stages)
+        return CommitResult("COMMITTED", committed.rows, committed.physical_offset)
+
+    def _claim(self, request: CommitRequest) -> list[Stage]:
+        total = sum(info.bytes for info in request.stages)
+        if total > self._max_bytes:
+            raise RefusedError(
+                f"{request.writer} takes {total} bytes, and maxTransactionBytes is "
+                f"{self._max_bytes}. Write less at a time, raise it, or let each task commit alone "
+                "(atomic=false).",
+                "MESSAGE_ILLEGAL",
+            )
+        return self._staging.claim(request.stages)
+
+    def _append(self, writer: WriterId, stages: Sequence[Stage]) -> Committed:
+        """Put stages and their marker into the log; under the append lock."""
+        # Later than all that the checkpoint can know of: its times never cover a hidden block.
+        stamp = Stamp(self._appender.timestamp(later=True), self._host)
+        block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
+        try:
+            for stage in stages:
+                block.add(stage)
+            rows, size = block.rows, block.bytes
+            begin = max(block.begin, self._appender.log.max_offset)
+            marker = self._marker(writer, stages, block, begin)
+            (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
+            block.add(marker)
+            self._write(block)
+        except BaseException as error:
+            self._staging.give_back(stages)
+            if isinstance(error, TooLargeError):
+                text = f"{writer} cannot be committed: {error}."
+                raise RefusedError(text, "MESSAGE_ILLEGAL") from error
+            raise
+        self._publish(block, writer)
+        committed = Committed(writer.number, rows, size, begin, block.last)
+        self._ledger.add(writer, committed, marker_offset)
+        self._dispatch(block)
+        return committed
+
+    def _marker(
+        self, writer: WriterId, stages: Sequence[Stage], rows: BatchBlock, begin: int
+    ) -> Marker:
+        ids = tuple(stage.stage_id for stage in stages)
+        body = marker_body(writer, rows.rows, rows.bytes, begin, ids)
+        return Marker(writer, body, self._host_text, self._clock())
+
+    def _write(self, block: BatchBlock) -> None:
+        """Bring the block to disk, hidden; where that fails, take back what was written.
+
+        Raises:
+            RefusedError: it failed.
+        """
+        try:
+            self._appender.reserve_until(block.end)
+            block.write()
+            reach("commit.before_sync")
+            self._flusher.flush()
+            reach("commit.before_publish")
+        except StoreWriteError as error:
+            if error.errno not in _NO_ROOM:
+                self._on_failure(error)
+            self._take_back(block)
+            text = f"Nothing was committed: {error}"
+            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+        except BaseException:
+            self._take_back(block)
+            raise
+
+    def _take_back(self, block: BatchBlock) -> None:
+        try:
+            if block.erase():
+                self._flusher.flush()
+            self._appender.log.remove_unused()
+        except StoreWriteError as error:
+            self._on_failure(error)
+
+    def _publish(self, block: BatchBlock, writer: WriterId) -> None:
+        try:
+            block.publish()
+            reach("commit.after_publish")
+            self._appender.published(block.timestamp)
+            self._flusher.flush()
+            reach("commit.after_sync")
+        except StoreWriteError as error:
+            self._on_failure(error)
+            raise StoreWriteError(
+                f"Whether {writer} is committed is open: {error} Restart the store process, then "
+                "commit again: what is in the log by then is not written twice."
+            ) from error
+
+    def _dispatch(self, block: BatchBlock) -> None:
+        """Hand a committed block to queues and index; where that fails, the next start does it."""
+        try:
+            for appended, next_offsets in block.appended():
+                self._appender.appended(appended, next_offsets)
+            reach("commit.after_dispatch")
+        except RefusedError as error:
+            self._on_failure(error)
