@@ -192,7 +192,7 @@ class Dispatcher:
         hashes, rows = index_hashes(job.block.data, job.block.starts, job.block.sizes)
         times = np.full(len(rows), job.store_timestamp, np.int64)
         indexes.hold(hashes, job.physical_offset[rows], times)
-        return self._persist(indexes.settle)
+        return self._persist(indexes.settle if len(hashes) else indexes.make_room)
 
     def _persist(self, step: Callable[[], None]) -> bool:
         """Do a step, again and again while there is no room for it; False where closing came."""

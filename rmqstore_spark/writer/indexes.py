@@ -200,6 +200,15 @@ class IndexFiles:
                     self._held.appendleft((hashes[taken:], offsets[taken:], times[taken:]))
                 file.write_entries()
 
+    def make_room(self) -> None:
+        """Make a file where there is none that has room: a broker does, before it has a key.
+
+        Raises:
+            StoreWriteError: it could not be made.
+        """
+        with self._lock:
+            self._with_room()
+
     def flush(self, *, sync: bool = False) -> None:
         """Make what was put in visible to readers, and seal full files.
 
@@ -241,7 +250,7 @@ class IndexFiles:
     def _make(self) -> _OpenIndex:
         if self._newest is not None:
             self._after = self._newest.header
-        header = IndexHeader()
+        header = IndexHeader(index_count=0)  # as a broker leaves it until the first key comes
         if self._after is not None:
             old = self._after
             header = replace(
@@ -259,8 +268,7 @@ class IndexFiles:
             descriptor = os.open(path, flags, FILE_MODE)
             try:
                 os.ftruncate(descriptor, self.shape.file_size)
-                # as a broker leaves a file without keys: its count comes with the first
-                write_all(descriptor, replace(header, index_count=0).encode(), 0)
+                write_all(descriptor, header.encode(), 0)
             except BaseException:
                 os.close(descriptor)
                 os.unlink(path)

@@ -179,7 +179,8 @@ def _judge(
     except CorruptStoreError:
         return "it has no header"
     if header.index_count <= 1:
-        return None if vouched is None and size == usual.file_size else "it holds no key"
+        usable = vouched is None and size == usual.file_size
+        return _Known(os.path.basename(path), usual, header, 0) if usable else "it holds no key"
     if vouched is not None and header.end_timestamp > vouched:
         return "the checkpoint does not vouch for it"
     slots: int | None = usual.slots
