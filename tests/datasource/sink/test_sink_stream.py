@@ -1,0 +1,280 @@
+"""Streams into a store process through a JVM: exactly once, whatever fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
+
+from rmqstore_spark.writer.failpoints import NAMES
+from tests.datasource.sink.serving import Served
+from tests.datasource.test_spark_stream import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Serve = Callable[..., Served]
+Start = Callable[..., Any]
+TOPIC = "orders"
+FILES, ROWS = 5, 400
+_PATIENCE = 120
+
+
+@pytest.fixture
+def arriving(tmp_path: Path) -> Path:
+    """Files of rows, of which a micro-batch takes one."""
+    folder = tmp_path / "arriving"
+    folder.mkdir()
+    for number in range(FILES):
+        rows = range(number * ROWS, number * ROWS + ROWS)
+        table = pa.table({"body": [f"row-{n}" for n in rows], "keys": [f"key-{n}" for n in rows]})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS // 4)
+    return folder
+
+
+def bodies(count: int = FILES * ROWS) -> Counter[bytes]:
+    return Counter(f"row-{n}".encode() for n in range(count))
+
+
+def source(spark: SparkSession, folder: Path) -> DataFrame:
+    reader = spark.readStream.schema("body string, keys string")
+    return reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def writer(frame: DataFrame, store: Served | str, checkpoint: Path, **options: Any) -> Any:
+    endpoint = store if isinstance(store, str) else store.endpoint
+    made = frame.writeStream.format("rmqstore").option("checkpointLocation", str(checkpoint))
+    made = made.options(endpoint=endpoint, topic=TOPIC, requestTimeout="20s")
+    return made.options(**options).trigger(availableNow=True)
+
+
+def run(queries: Start, made: Any) -> None:
+    """Run a query to its end."""
+    assert queries(made).awaitTermination(_PATIENCE)
+
+
+# ---- nothing fails ------------------------------------------------------------------------------
+
+
+def test_each_row_of_each_batch_arrives_once(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    run(queries, writer(source(spark, arriving), served, tmp_path / "checkpoint"))
+    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert served.commits() == FILES
+    assert served.stages() == 0
+    # A restart with nothing new does nothing.
+    run(queries, writer(source(spark, arriving), served, tmp_path / "checkpoint"))
+    assert served.commits() == FILES
+
+
+def test_at_least_once(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    frame = source(spark, arriving)
+    run(queries, writer(frame, served, tmp_path / "c", deliveryGuarantee="at-least-once"))
+    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert served.commits() == 0
+
+
+def test_a_stream_from_one_store_to_another(
+    spark: SparkSession, serve: Serve, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    first, second = serve("a"), serve("b")
+    run(queries, writer(source(spark, arriving), first, tmp_path / "one"))
+    first.rows(TOPIC, least=FILES * ROWS)
+    reader = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+    copied = reader.option("maxOffsetsPerTrigger", 700).load(str(first.path))
+    run(queries, writer(copied, second, tmp_path / "two", preserve="true"))
+    assert second.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    ids = [{row["uniqKey"] for row in s.rows(TOPIC, ("uniqKey",))} for s in (first, second)]
+    assert ids[0] == ids[1]
+
+
+# ---- Spark repeats itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_batches_whose_commit_spark_does_not_remember_are_not_stored_again(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start, lost: int
+) -> None:
+    """The driver died between the sink's commit and its note of it."""
+    checkpoint = tmp_path / "checkpoint"
+    run(queries, writer(source(spark, arriving), served, checkpoint))
+    for number in range(FILES - lost, FILES):
+        for name in (f"{number}", f".{number}.crc"):
+            (checkpoint / "commits" / name).unlink(missing_ok=True)
+    for number in range(FILES - lost + 1, FILES):
+        for name in (f"{number}", f".{number}.crc"):
+            (checkpoint / "offsets" / name).unlink(missing_ok=True)
+    run(queries, writer(source(spark, arriving), served, checkpoint))
+    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert served.commits() == FILES
+
+
+def test_a_query_that_is_stopped_and_started_again(
+    spark: SparkSession, served: Served, tmp_path: Path, queries: Start
+) -> None:
+    """Stopped in the midst of whatever it does; rows are numbered, so a gap would show."""
+    frame = (
+        spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500)
+        .option("numPartitions", 3).load()
+        .select(F.concat(F.lit("row-"), F.col("value")).alias("body"))
+    )  # fmt: skip
+    checkpoint = tmp_path / "checkpoint"
+    for round_number in range(1, 4):
+        made = writer(frame, served, checkpoint).trigger(processingTime="0 seconds")
+        query = queries(made)
+        wait_until(partial(_has_committed, served, round_number * 2), query)
+        query.stop()
+    count = sum(served.bodies(TOPIC).values())
+    assert served.bodies(TOPIC) == bodies(count)
+    assert count == served.commits() * 500
+
+
+def _has_committed(store: Served, count: int) -> bool:
+    return store.commits() >= count
+
+
+def test_two_writes_of_foreach_batch_that_is_run_again(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    failures = [1, 3]
+
+    def both(frame: DataFrame, number: int) -> None:
+        for name in ("one", "two"):
+            (
+                frame.write.format("rmqstore").mode("append")
+                .options(endpoint=served.endpoint, topic=name, txnAppId=f"copy-{name}")
+                .option("txnVersion", number).save()
+            )  # fmt: skip
+            if name == "one" and number in failures:
+                failures.remove(number)
+                raise ValueError("between two writes")
+
+    def start() -> None:
+        made = source(spark, arriving).writeStream.foreachBatch(both)
+        made = made.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        run(queries, made.trigger(availableNow=True))
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="between two writes"):
+            start()
+    start()
+    for name in ("one", "two"):
+        assert served.bodies(name, least=FILES * ROWS) == bodies()
+
+
+# ---- the store process dies ---------------------------------------------------------------------
+
+
+@contextmanager
+def supervised(store: Served) -> Iterator[list[int]]:
+    """Start the process again whenever it is gone, as systemd does; gives how often that was."""
+    done, restarts = threading.Event(), [0]
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            if store.process.pid is None:
+                store.restart()
+                restarts[0] += 1
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield restarts
+    finally:
+        done.set()
+        thread.join()
+
+
+def run_until_it_ends(queries: Start, make: Callable[[], Any], attempts: int = 4) -> int:
+    """Start a query again from its checkpoint until it ends well; gives how often it failed."""
+    for failed in range(attempts):
+        try:
+            run(queries, make())
+        except StreamingQueryException as error:
+            if not any(kind in str(error) for kind in ("RefusedError", "ServiceError")):
+                raise
+        else:
+            return failed
+    raise AssertionError("the query does not come to its end")
+
+
+COMMIT_PLACES = [name for name in NAMES if name.partition(".")[0] in ("stage", "commit")]
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("place", COMMIT_PLACES)
+def test_a_store_that_is_killed_during_a_stream(
+    spark: SparkSession,
+    serve: Serve,
+    arriving: Path,
+    tmp_path: Path,
+    queries: Start,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise 2. Where only the answer to a commit was lost, the query does not even notice."""
+    monkeypatch.setenv("RMQSTORE_FAILPOINT", f"{place}:3")
+    store = serve()
+    monkeypatch.delenv("RMQSTORE_FAILPOINT")
+    frame = source(spark, arriving)
+    with supervised(store) as restarts:
+        failed = run_until_it_ends(
+            queries, lambda: writer(frame, store, tmp_path / "checkpoint", retries=10)
+        )
+    assert restarts == [1], "the place was not reached"
+    assert store.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert store.commits() == FILES
+    assert failed == (0 if place in ("commit.after_publish", "commit.after_sync",
+                                     "commit.after_dispatch") else 1)  # fmt: skip
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("complete", "Output mode complete cannot be had"), ("update", "update")],
+)
+def test_other_output_modes_are_refused(
+    spark: SparkSession, arriving: Path, tmp_path: Path, queries: Start, mode: str, words: str
+) -> None:
+    counted = source(spark, arriving).groupBy("body").agg(F.max("keys").alias("keys"))
+    made = writer(counted, "grpc://127.0.0.1:9", tmp_path / "checkpoint").outputMode(mode)
+    with pytest.raises(PySparkException) as caught:
+        run(queries, made)
+    assert words in str(caught.value)
+
+
+def test_what_is_wrong_is_said_before_anything_runs(
+    spark: SparkSession, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    frame = source(spark, arriving).withColumn("price", F.lit(1))
+    with pytest.raises(PySparkException, match="Column 'price' cannot be written"):
+        run(queries, writer(frame, "grpc://127.0.0.1:9", tmp_path / "checkpoint"))
+    made = writer(source(spark, arriving), "grpc://127.0.0.1:9", tmp_path / "c2")
+    with pytest.raises(PySparkException, match="Option txnAppId is for batch writes"):
+        run(queries, made.options(txnAppId="a", txnVersion=1))
+
+
+def test_progress_counts_the_rows(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    query = queries(writer(source(spark, arriving), served, tmp_path / "checkpoint"))
+    assert query.awaitTermination(_PATIENCE)
+    progress = [json.loads(p.json)["numInputRows"] for p in query.recentProgress]
+    assert sum(progress) == FILES * ROWS
