@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -54,7 +53,7 @@ def join_keys(keys: pa.ListArray) -> pa.StringArray:
     Raises:
         RowError: a key holds a space, and would be taken for two.
     """
-    flat, offsets = keys.values, keys.offsets
+    offsets, flat = _own_part(keys.offsets, keys.values)
     if _may_hold(flat, KEY_SEPARATOR):
         _refuse(
             pc.match_substring(flat, KEY_SEPARATOR),
@@ -64,7 +63,7 @@ def join_keys(keys: pa.ListArray) -> pa.StringArray:
     if flat.null_count:
         present = pc.is_valid(flat).to_numpy(zero_copy_only=False)
         kept = np.concatenate([[0], np.cumsum(present)])
-        offsets = pa.array(kept[offsets.to_numpy()].astype(np.int32))
+        offsets = pa.array(kept[offsets].astype(np.int32))
         flat = flat.drop_null()
     return pc.binary_join(pa.ListArray.from_arrays(offsets, flat), KEY_SEPARATOR)
 
@@ -130,7 +129,7 @@ def _optional(lead: str, values: pa.BinaryArray) -> list[object]:
 
 def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
     """The maps with null in place of the values that are not to be stored."""
-    names, values, offsets = maps.keys, maps.items, maps.offsets
+    offsets, names, values = _own_part(maps.offsets, maps.keys, maps.items)
     dropped = pc.is_in(names, pa.array([*DELIVERY_PROPERTIES, *replaced]))
     dropped = pc.or_(dropped, pc.starts_with(names, DELIVERY_PREFIX))
     if pc.any(dropped).as_py():
@@ -151,16 +150,25 @@ def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
     return pa.MapArray.from_arrays(offsets, names, values)
 
 
+def _own_part(offsets: pa.Array, *columns: pa.Array) -> tuple[pa.Array, ...]:
+    """What belongs to the rows of a list or map, which can be a slice of one with many more."""
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    moved = pa.array(offsets.to_numpy() - np.int32(first))
+    return (moved, *(column.slice(first, last - first) for column in columns))
+
+
 def _binary(column: pa.Array) -> pa.BinaryArray:
     return column.cast(pa.binary())
 
 
 def _may_hold(column: pa.Array, *characters: str) -> bool:
-    """Whether one of some ASCII characters stands anywhere in a column's text (or beside it)."""
-    data = column.buffers()[2]
-    if data is None:
+    """Whether one of some ASCII characters stands anywhere in a column's texts."""
+    _, offset_buffer, data = column.buffers()
+    if data is None or not len(column):
         return False
+    bounds = np.frombuffer(offset_buffer, np.int32)
     raw = np.frombuffer(data, np.uint8)
+    raw = raw[bounds[column.offset] : bounds[column.offset + len(column)]]
     return any(bool((raw == ord(character)).any()) for character in characters)
 
 
@@ -173,11 +181,6 @@ def _refuse(wrong: pa.BooleanArray, offsets: pa.Array | None, cause: str) -> Non
     """
     if not pc.any(wrong).as_py():
         return
-    at = np.flatnonzero(pc.fill_null(wrong, fill_value=False).to_numpy(zero_copy_only=False))
-    if offsets is None:
-        raise RowError(int(at[0]), cause)
-    bounds: npt.NDArray[np.int32] = offsets.to_numpy()
-    rows = np.searchsorted(bounds, at, "right") - 1
-    inside = (rows >= 0) & (rows < len(bounds) - 1)
-    if inside.any():
-        raise RowError(int(rows[inside][0]), cause)
+    at = int(pc.index(wrong, value=True).as_py())
+    row = at if offsets is None else int(np.searchsorted(offsets.to_numpy(), at, "right")) - 1
+    raise RowError(row, cause)
