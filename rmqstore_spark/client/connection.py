@@ -15,11 +15,11 @@ from pyarrow import flight
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import BUSY, refused
+from rmqstore_spark.wire.failures import TRANSIENT, refused
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, PROCESS_HEADER
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "backoff"]
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Connection:
     ) -> None:
         self.endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self.timeout_s = timeout_s
-        self._retries = retries
+        self.retries = retries
         token = read_token(token_file) if token_file else None
         self._check(token, tls_ca, tls_cert, tls_key)
         ping_ms = max(int(timeout_s * 500), _LEAST_PING_MS)
@@ -104,7 +104,7 @@ class Connection:
         try:
             return decode(answer, data, most=MAX_ANSWER)
         except MessageError as error:
-            raise self._nonsense(error) from None
+            raise self.nonsense(error) from None
 
     def call_json(self, action: str, request: object) -> Any:
         """Do an action that may be repeated, and whose answer is JSON of no declared kind."""
@@ -112,7 +112,15 @@ class Connection:
         try:
             return read_json(data, most=MAX_ANSWER)
         except MessageError as error:
-            raise self._nonsense(error) from None
+            raise self.nonsense(error) from None
+
+    def call_table(self, action: str, request: object) -> pa.Table:
+        """Do an action that may be repeated, and whose answer is a table."""
+        data = self._call(action, request, repeat=True)
+        with self.told(), pa.ipc.open_stream(data) as stream:
+            table = stream.read_all()
+            table.validate(full=True)
+            return table
 
     def _call(self, action: str, request: object, repeat: bool) -> bytes:
         def once() -> bytes:
@@ -145,11 +153,11 @@ class Connection:
     def repeated(self, work: Callable[[], T]) -> T:
         """Do something that may be done twice; again after a while where that can help."""
         waits = backoff()
-        for _ in range(self._retries):
+        for _ in range(self.retries):
             try:
                 return self.attempt(work)
             except RefusedError as error:
-                if error.status != BUSY:
+                if error.status not in TRANSIENT:
                     raise
             except ServiceError:
                 pass
@@ -174,11 +182,7 @@ class Connection:
         text = str(error).partition(". gRPC client debug context")[0]
         text = text.removesuffix(". Detail: Unavailable")
         if isinstance(error, flight.FlightTimedOutError):
-            return ServiceError(
-                f"The store process at {self.endpoint} did not answer within "
-                f"{self.timeout_s:g} s. See what it is doing (rmqstore stats), or raise "
-                "requestTimeout."
-            )
+            return self.too_late("answer")
         if isinstance(error, flight.FlightUnauthenticatedError):
             return ServiceError(
                 f"The store process at {self.endpoint} wants a token, or does not know this one. "
@@ -202,7 +206,15 @@ class Connection:
         where = "the socket's folder" if self.endpoint.scheme == UNIX else "host, port and network"
         return f"The connection to {self.endpoint} broke: {text}. Look at the process and {where}."
 
-    def _nonsense(self, error: MessageError) -> ServiceError:
+    def too_late(self, what: str) -> ServiceError:
+        """The error of a store process that did not do something in time."""
+        return ServiceError(
+            f"The store process at {self.endpoint} did not {what} within {self.timeout_s:g} s. "
+            "See what it is doing (rmqstore stats), or raise requestTimeout."
+        )
+
+    def nonsense(self, error: MessageError) -> ServiceError:
+        """The error of an answer that is none."""
         return ServiceError(
             f"{self.endpoint} answers what no store process of this version does: {error}. Use "
             "the same version of rmqstore-spark on both sides."

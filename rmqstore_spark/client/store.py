@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
 from rmqstore_spark.errors import ServiceError
@@ -20,6 +22,7 @@ from rmqstore_spark.wire.messages import (
     OffsetsRequest,
     OpenReply,
     OpenRequest,
+    QueryRequest,
     TopicRequest,
     TopicSettings,
     TopicsReply,
@@ -180,6 +183,24 @@ class StoreClient:
         """The ends of the log, and of the queues of all topics or of some."""
         request = OffsetsRequest(None if topics is None else tuple(topics))
         return self.connection.call(Actions.OFFSETS, request, OffsetsReply)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_num: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+    ) -> pa.Table:
+        """Messages of a topic that have a key (KEYS or UNIQ_KEY).
+
+        Args:
+            max_num: no more than so many of the newest, 1024 at most.
+            begin_ms, end_ms: least and greatest storeTimestamp.
+        """
+        request = QueryRequest(topic, key, max_num, begin_ms, end_ms)
+        return self.connection.call_table(Actions.QUERY, request)
 
     # ---- the process ---------------------------------------------------------------------------
 

@@ -17,29 +17,54 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 from pyarrow import flight
 
-from rmqstore_spark.client.connection import Connection
+from rmqstore_spark.client.connection import Connection, backoff
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.messages import StreamCommand
-from rmqstore_spark.wire.protocol import (
-    FINISH,
-    Acknowledgement,
-    block_batch,
-    number_bytes,
-)
-from rmqstore_spark.writer.staging import StageInfo
+from rmqstore_spark.wire.failures import TRANSIENT
+from rmqstore_spark.wire.messages import StageInfo, StreamCommand
+from rmqstore_spark.wire.protocol import FINISH, Acknowledgement, block_batch, number_bytes
 
 __all__ = ["DEFAULT_WINDOW", "BlockStream", "PutStream", "StageStream"]
 
 DEFAULT_WINDOW: Final = 32 << 20
 _MAX_INFO: Final = 64 << 10
 _WATCH_SECONDS: Final = 0.25
+
+
+class _Sent(NamedTuple):
+    """A block on its way."""
+
+    number: int
+    batch: pa.RecordBatch
+    size: int
+
+
+class _Lane:
+    """One stream of Flight: a `BlockStream` takes another one when it has to begin again.
+
+    Attributes:
+        has_ended: nothing more comes.
+        refusal: the acknowledgement with which the store ended it, for a reason that passes.
+    """
+
+    def __init__(self, writer: Any, reader: Any) -> None:
+        self.writer = writer
+        self.reader = reader
+        self.has_ended = False
+        self.refusal: Acknowledgement | None = None
+
+    def close(self) -> None:
+        if not self.has_ended:
+            self.reader.cancel()
+        # What fails here has been told already, or the stream was given up.
+        with suppress(flight.FlightError, pa.ArrowException):
+            self.writer.close()
 
 
 class BlockStream:
@@ -50,30 +75,40 @@ class BlockStream:
         command: what the stream is for.
         max_in_flight_bytes: blocks that may be on their way together. One always may.
         on_ack: told of each acknowledgement, in order, from another thread.
+        begins_again: whether blocks may be sent again after the store refused them for a reason
+            that passes.
+
+    Attributes:
+        rows: records that have been acknowledged.
     """
 
     def __init__(
         self,
         connection: Connection,
         command: StreamCommand,
-        max_in_flight_bytes: int = DEFAULT_WINDOW,
+        max_in_flight_bytes: int,
         on_ack: Callable[[Acknowledgement], None] | None = None,
+        *,
+        begins_again: bool = False,
     ) -> None:
         self.rows = 0
         self._connection = connection
+        self._command = encode(command)
         self._window = max_in_flight_bytes
         self._on_ack = on_ack
+        self._attempts = connection.retries if begins_again else 0
+        self._attempts_left = self._attempts
+        self._waits = backoff()
         self._moved = threading.Condition()
-        self._waiting: deque[tuple[int, Any, int]] = deque()  # number, block, bytes
+        self._waiting: deque[_Sent] = deque()
         self._in_flight = 0
-        self._sent = 0
+        self._count = 0
         self._since = time.monotonic()
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
-        self._finishing = self._ended = self._closed = False
-        self._writer, self._reader = connection.exchange(encode(command))
-        for work in (self._take, self._watch):
-            threading.Thread(target=work, name=f"rmqstore-{work.__name__}", daemon=True).start()
+        self._is_finishing = self._is_closed = self._must_begin_again = False
+        self._lane = self._open_lane()
+        threading.Thread(target=self._watch, name="rmqstore-watch", daemon=True).start()
 
     def send(self, data: Any) -> int:
         """Send a block, waiting while the window is full.
@@ -91,19 +126,17 @@ class BlockStream:
         """
         batch = block_batch(data)
         size = batch.column(0).buffers()[2].size
+        self._wait(lambda: not self._waiting or self._in_flight + size <= self._window)
         with self._moved:
-            self._moved.wait_for(
-                lambda: self._failure or not self._waiting or self._in_flight + size <= self._window
-            )
-            self._raise_failure()
-            number = self._sent
-            self._sent += 1
+            sent = _Sent(self._count, batch, size)
+            self._count += 1
             if not self._waiting:
                 self._since = time.monotonic()
-            self._waiting.append((number, batch, size))
+            self._waiting.append(sent)
             self._in_flight += size
-        self._write(lambda: self._writer.write_with_metadata(batch, number_bytes(number)))
-        return number
+            lane = self._lane
+        self._write(lane, lambda: _write_block(lane, sent))
+        return sent.number
 
     def drain(self) -> None:
         """Wait until all that was sent is acknowledged.
@@ -111,55 +144,80 @@ class BlockStream:
         Raises:
             RefusedError, ServiceError: as `send`.
         """
-        with self._moved:
-            self._moved.wait_for(lambda: self._failure or not self._waiting)
-            self._raise_failure()
+        self._wait(lambda: not self._waiting)
 
     @property
     def is_finished(self) -> bool:
         """Whether the stream was ended in order, with everything acknowledged."""
-        return self._finishing and self._ended and self._failure is None
+        return self._is_finishing and self._lane.has_ended and self._failure is None
 
     def close(self) -> None:
         """End the stream. What has not been acknowledged may be in the store or not."""
         with self._moved:
-            if self._closed:
+            if self._is_closed:
                 return
-            self._closed = True
-            broken = not self._ended
+            self._is_closed = True
             self._moved.notify_all()
-        if broken:
-            self._reader.cancel()
-        # What fails here has been told already, or the stream was given up.
-        with suppress(flight.FlightError, pa.ArrowException):
-            self._writer.close()
+        self._lane.close()
 
     def _finish(self) -> bytes | None:
         """Say that nothing more comes, and wait for the answer to that."""
         self.drain()
         with self._moved:
-            self._finishing = True
+            self._is_finishing = True
             self._since = time.monotonic()
-        self._write(lambda: self._writer.write_metadata(FINISH))
-        self._write(self._writer.done_writing)
-        with self._moved:
-            self._moved.wait_for(lambda: self._failure or self._ended)
-            self._raise_failure()
-            return self._last_words
+            lane = self._lane
+        self._write(lane, lambda: lane.writer.write_metadata(FINISH))
+        self._write(lane, lane.writer.done_writing)
+        self._wait(lambda: lane.has_ended)
+        return self._last_words
 
-    def _write(self, work: Callable[[], None]) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds, beginning again where that is called for."""
+        while True:
+            with self._moved:
+                self._moved.wait_for(lambda: self._failure or self._must_begin_again or condition())
+                if self._failure is not None:
+                    raise self._failure
+                if not self._must_begin_again:
+                    return
+            self._begin_again()
+
+    def _write(self, lane: _Lane, work: Callable[[], None]) -> None:
         try:
             work()
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            # Why the server ended the stream, the other direction tells.
             with self._moved:
-                self._moved.wait_for(lambda: self._failure or self._ended, timeout=_WATCH_SECONDS)
-                self._fail(self._connection.explained(error))
-                self._raise_failure()
+                # Why the stream was ended, the other direction tells.
+                self._moved.wait_for(
+                    lambda: self._failure or lane.has_ended, timeout=self._connection.timeout_s
+                )
+                if not self._must_begin_again:
+                    self._fail(self._connection.explained(error))
+                if self._failure is not None:
+                    raise self._failure from None
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def _begin_again(self) -> None:
+        """Send what is not acknowledged once more, in another stream, after a while."""
+        time.sleep(next(self._waits))
+        with self._moved:
+            self._must_begin_again = False
+            self._attempts_left -= 1
+            self._since = time.monotonic()
+            waiting = list(self._waiting)
+        self._lane.close()
+        self._lane = lane = self._open_lane()
+        for sent in waiting:
+            if self._must_begin_again:
+                break
+            self._write(lane, lambda: _write_block(lane, sent))  # noqa: B023 - called at once
+
+    def _open_lane(self) -> _Lane:
+        lane = _Lane(*self._connection.exchange(self._command))
+        threading.Thread(
+            target=self._take, args=(lane,), name="rmqstore-acknowledgements", daemon=True
+        ).start()
+        return lane
 
     def _fail(self, failure: RmqStoreError) -> None:
         """Remember the first failure. The lock is held."""
@@ -169,46 +227,52 @@ class BlockStream:
 
     # ---- the other threads ---------------------------------------------------------------------
 
-    def _take(self) -> None:
-        """Take acknowledgements until the stream ends."""
+    def _take(self, lane: _Lane) -> None:
+        """Take acknowledgements until a stream ends."""
         failure: RmqStoreError | None = None
         try:
             while True:
-                metadata = self._reader.read_chunk().app_metadata
+                metadata = lane.reader.read_chunk().app_metadata
                 if metadata is not None:
-                    self._took(metadata.to_pybytes())
+                    self._took(lane, metadata.to_pybytes())
         except StopIteration:
-            if not self._finishing:
+            if not self._is_finishing:
                 failure = ServiceError(
                     f"The store process at {self._connection.endpoint} ended a stream of blocks. "
                     "Look at its log."
                 )
         except MessageError as error:
-            failure = ServiceError(
-                f"{self._connection.endpoint} answers what no store process does: {error}."
-            )
+            failure = self._connection.nonsense(error)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             failure = self._connection.explained(error)
         with self._moved:
-            self._ended = True
-            if failure is not None:
+            lane.has_ended = True
+            if lane.refusal is not None:
+                if self._attempts_left > 0:
+                    self._must_begin_again = True
+                else:
+                    self._fail(RefusedError(lane.refusal.remark, lane.refusal.status))
+            elif failure is not None:
                 self._fail(failure)
             self._moved.notify_all()
 
-    def _took(self, metadata: bytes) -> None:
+    def _took(self, lane: _Lane, metadata: bytes) -> None:
         with self._moved:
-            if self._finishing and not self._waiting:
+            if self._is_finishing and not self._waiting:
                 self._last_words = metadata
                 return
             ack = Acknowledgement.from_bytes(metadata)
-            if not self._waiting or self._waiting[0][0] != ack.number:
+            if not self._waiting or self._waiting[0].number != ack.number:
                 raise MessageError(f"block {ack.number} is acknowledged out of turn")
+            if ack.status in TRANSIENT:
+                lane.refusal = ack
+                return
         if self._on_ack is not None:
             self._on_ack(ack)
         with self._moved:
-            _, _, size = self._waiting.popleft()
-            self._in_flight -= size
+            self._in_flight -= self._waiting.popleft().size
             self._since = time.monotonic()
+            self._attempts_left = self._attempts
             self.rows += ack.rows
             self._acknowledged(ack)
             self._moved.notify_all()
@@ -222,23 +286,24 @@ class BlockStream:
         """End the stream when what was sent is not answered in time."""
         limit = self._connection.timeout_s
         with self._moved:
-            while not (self._ended or self._closed):
+            while not (self._is_closed or self._failure or self.is_finished):
                 self._moved.wait(timeout=_WATCH_SECONDS)
-                due = bool(self._waiting) or self._finishing
+                due = bool(self._waiting) or self._is_finishing
                 if due and time.monotonic() - self._since > limit:
-                    self._fail(
-                        ServiceError(
-                            f"The store process at {self._connection.endpoint} did not acknowledge "
-                            f"a block within {limit:g} s. See what it is doing (rmqstore stats), "
-                            "or raise requestTimeout."
-                        )
-                    )
-                    self._reader.cancel()
-                    return
+                    self._fail(self._connection.too_late("acknowledge a block"))
+                    self._lane.reader.cancel()
+
+
+def _write_block(lane: _Lane, sent: _Sent) -> None:
+    lane.writer.write_with_metadata(sent.batch, number_bytes(sent.number))
 
 
 class PutStream(BlockStream):
-    """Appends blocks to the log, each by itself and durable as the store is configured."""
+    """Appends blocks to the log, each by itself and durable as the store is configured.
+
+    A block that the store refuses because it is overloaded is sent again after a while, and all
+    that follow it, in their order.
+    """
 
     def __init__(
         self,
@@ -249,9 +314,9 @@ class PutStream(BlockStream):
         on_ack: Callable[[Acknowledgement], None] | None = None,
     ) -> None:
         self._newest: Acknowledgement | None = None
-        self._asked = False
+        self._is_asked = False
         command = StreamCommand("put", results)
-        super().__init__(connection, command, max_in_flight_bytes, on_ack)
+        super().__init__(connection, command, max_in_flight_bytes, on_ack, begins_again=True)
 
     def __enter__(self) -> PutStream:
         return self
@@ -262,26 +327,30 @@ class PutStream(BlockStream):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.finish()
-        self.close()
+        try:
+            if kind is None and not self._is_closed:
+                self.finish()
+        finally:
+            self.close()
 
     def put(self, data: Any) -> Acknowledgement:
-        """Send a block and wait for its acknowledgement, whatever its status.
+        """Send a block and wait for its acknowledgement.
+
+        Returns:
+            The acknowledgement: of what is stored, or of what can never be.
 
         Raises:
-            RefusedError: the store refused a block that was sent before.
+            RefusedError: the store takes nothing at present, or refused a block sent before.
             ServiceError: the store process cannot be reached, or stands still.
         """
         self.drain()
-        self._asked = True
+        self._is_asked = True
         try:
             self.send(data)
             self.drain()
         finally:
-            self._asked = False
-        if self._newest is None:
-            raise ServiceError("a block was acknowledged by nothing")  # not reached: drain raises
+            self._is_asked = False
+        assert self._newest is not None  # noqa: S101 - what was sent was acknowledged: `drain`
         return self._newest
 
     def finish(self) -> int:
@@ -293,7 +362,7 @@ class PutStream(BlockStream):
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
         self._newest = ack
-        if not self._asked:
+        if not self._is_asked:
             super()._acknowledged(ack)
 
 
@@ -314,9 +383,16 @@ class StageStream(BlockStream):
         max_in_flight_bytes: int = DEFAULT_WINDOW,
     ) -> None:
         self.stage_id = stage_id or uuid4().hex
-        command = StreamCommand("stage", stage_id=self.stage_id)
         self._info: StageInfo | None = None
+        command = StreamCommand("stage", stage_id=self.stage_id)
         super().__init__(connection, command, max_in_flight_bytes)
+
+    def __enter__(self) -> StageStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Unfinished, it is given up, and its records with it.
+        self.close()
 
     def finish(self) -> StageInfo:
         """End the stage; what it holds, for the commit.
@@ -330,14 +406,5 @@ class StageStream(BlockStream):
             try:
                 self._info = decode(StageInfo, words or b"", most=_MAX_INFO)
             except MessageError as error:
-                raise ServiceError(
-                    f"{self._connection.endpoint} answers what no store process does: {error}."
-                ) from None
+                raise self._connection.nonsense(error) from None
         return self._info
-
-    def __enter__(self) -> StageStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Unfinished, it is given up, and its records with it.
-        self.close()

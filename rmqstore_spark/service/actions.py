@@ -139,8 +139,10 @@ class StoreActions:
             "write_queue_nums": request.write_queue_nums,
             "perm": request.perm,
         }
-        change = self._store.update_topic if request.name in self._store.topics else None
-        (change or self._store.create_topic)(request.name, **numbers)
+        if request.name in self._store.topics:
+            self._store.update_topic(request.name, **numbers)
+        else:
+            self._store.create_topic(request.name, **numbers)
         return Done()
 
     def _delete(self, request: TopicRequest) -> Done:

@@ -19,7 +19,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.service.budget import Budget, OverBudgetError
 from rmqstore_spark.service.calls import Call, Calls
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.failures import BUSY, ILLEGAL, UNAVAILABLE
+from rmqstore_spark.wire.failures import BUSY, ILLEGAL, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import (
     BLOCK_SCHEMA,
@@ -99,7 +99,7 @@ class BlockStreams:
             number, block = item
             ack = self._put_block(number, block, results)
             answers.send(ack.to_bytes())
-            if ack.status in (BUSY, UNAVAILABLE):
+            if ack.status in TRANSIENT:
                 return
 
     def _put_block(self, number: int, block: pa.Buffer, results: bool) -> Acknowledgement:

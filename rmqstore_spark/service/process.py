@@ -38,7 +38,7 @@ def serve(
     ready_file: str | os.PathLike[str] | None = None,
     until_stdin_ends: bool = False,
     announce: Callable[[str], None] = print,
-    progress: Callable[..., None] | None = None,
+    progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> None:
     """Open a store, serve it until the process is told to end, and close it.
 

@@ -17,6 +17,7 @@ __all__ = [
     "DENIED",
     "ILLEGAL",
     "NOT_FOUND",
+    "TRANSIENT",
     "UNAVAILABLE",
     "refusal_bytes",
     "refused",
@@ -36,6 +37,9 @@ NOT_FOUND: Final = "NOT_FOUND"
 
 DENIED: Final = "NO_PERMISSION"
 """The token is missing or wrong, or the store does not give this out."""
+
+TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, "CREATE_MAPEDFILE_FAILED"})
+"""Nothing was stored, and the same can succeed a little later."""
 
 _MAX_REFUSAL: Final = 128 << 10
 _MAX_MESSAGE: Final = 16 << 10
