@@ -76,7 +76,6 @@ class Committer:
         ledger: what has been.
         host: the store's address, as text and as it stands in records.
         max_bytes: of one batch.
-        clock: milliseconds since the epoch.
         check_state: raises RefusedError where the store takes nothing.
         on_failure: told of what makes it unsafe to go on.
     """
@@ -90,7 +89,6 @@ class Committer:
         *,
         host: tuple[str, bytes],
         max_bytes: int,
-        clock: Callable[[], int],
         check_state: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -100,7 +98,6 @@ class Committer:
         self._ledger = ledger
         self._host_text, self._host = host
         self._max_bytes = max_bytes
-        self._clock = clock
         self._check_state = check_state
         self._on_failure = on_failure
         self.commits = 0
@@ -170,7 +167,7 @@ class Committer:
     ) -> Marker:
         ids = tuple(stage.stage_id for stage in stages)
         body = marker_body(writer, rows.rows, rows.bytes, begin, ids)
-        return Marker(writer, body, self._host_text, self._clock())
+        return Marker(writer, body, self._host_text, rows.timestamp)
 
     def _write(self, block: BatchBlock) -> None:
         """Bring the block to disk, hidden; where that fails, take back what was written.

@@ -294,6 +294,12 @@ class StoreConfig:
         return encode_host(f"{self.broker_ip1}:{self.listen_port}")
 
     @property
+    def host(self) -> tuple[str, bytes]:
+        """The store's address as text, `ip:port` or `[ip]:port`, and as new records hold it."""
+        address = f"[{self.broker_ip1}]" if self.store_host_v6 else self.broker_ip1
+        return f"{address}:{self.listen_port}", self.store_host
+
+    @property
     def store_host_v6(self) -> bool:
         """Whether storeHost is IPv6."""
         return ":" in self.broker_ip1

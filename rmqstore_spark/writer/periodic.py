@@ -22,7 +22,7 @@ class Periodic:
         self,
         name: str,
         interval_ms: int,
-        work: Callable[[], None],
+        work: Callable[[], object],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._interval = interval_ms / 1000

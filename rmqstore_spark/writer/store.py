@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
 from rmqstore_spark.writer.appending import Appender
+from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.dispatch import Dispatcher
 from rmqstore_spark.writer.failpoints import reach
@@ -37,9 +38,11 @@ from rmqstore_spark.writer.histogram import Histogram
 from rmqstore_spark.writer.opening import OpenStore, open_store
 from rmqstore_spark.writer.periodic import Periodic
 from rmqstore_spark.writer.recovery import Progress
+from rmqstore_spark.writer.staging import Stage
 from rmqstore_spark.writer.status import PutResult, PutStatus
 from rmqstore_spark.writer.summary import Recovery
 from rmqstore_spark.writer.topics import TopicConfig, TopicTable
+from rmqstore_spark.writer.transactions import Transactions
 
 __all__ = ["StoreWriter"]
 
@@ -91,6 +94,18 @@ class StoreWriter:
             config,
             last_timestamp=lambda: self._appender.last_timestamp,
             on_flushed=lambda time: parts.checkpoint.advance(physic=time),
+            on_failure=self._fail,
+        )
+        self._transactions = Transactions(
+            store.path,
+            store.log.max_offset,
+            config,
+            self.topics,
+            self._appender,
+            self._flusher,
+            check=self.check,
+            check_state=self._check_state,
+            clock=clock,
             on_failure=self._fail,
         )
         self._index_flushed = time.monotonic()
@@ -239,9 +254,9 @@ class StoreWriter:
         """
         begin = time.monotonic()
         try:
-            self._require_open()
-            self._admission.check_state()
-            block = self.check(data, as_client=check)
+            self._check_state()
+            mine = data if data.flags.writeable else data.copy()
+            block = self.check(mine, as_client=check)
             stored = self._appender.append(block, whole=whole)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
@@ -275,7 +290,7 @@ class StoreWriter:
         Raises:
             OptionError: a column is missing, or holds what no record can.
         """
-        columns = record_columns(batch, self._clock(), self._host_text())
+        columns = record_columns(batch, self._clock(), self.config.host[0])
         return self.put(encode_records(columns).data, whole=whole)
 
     def check(self, data: U1, *, as_client: bool = True) -> Block:
@@ -292,7 +307,7 @@ class StoreWriter:
                 "MESSAGE_ILLEGAL",
             )
         block = check_block(
-            data if data.flags.writeable else data.copy(),
+            data,
             max_body=self.config.max_message_size,
             store_host_v6=self.config.store_host_v6,
             allowed_sys_flag=self._allowed[as_client],
@@ -315,6 +330,33 @@ class StoreWriter:
             "The messages are in the log, but were not on disk within syncFlushTimeout "
             f"({self.config.sync_flush_timeout} ms).",
         )
+
+    # ---- batches of Spark ----------------------------------------------------------------------
+
+    def begin_stage(self, stage_id: str, owner: str = "") -> Stage:
+        """Begin to stage what one attempt of a task writes.
+
+        Args:
+            stage_id: 32 hex digits, new with each attempt.
+            owner: who writes it, for messages to people.
+
+        Raises:
+            RefusedError: the id is none, in use or aborted, or the store takes nothing.
+        """
+        return self._transactions.begin_stage(stage_id, owner)
+
+    def commit(self, request: CommitRequest) -> CommitResult:
+        """Let what was staged appear in the log, whole and once; see `Committer.commit`.
+
+        Raises:
+            RefusedError: nothing was committed.
+            StoreWriteError: whether it was is open until the store is opened again.
+        """
+        return self._transactions.commit(request)
+
+    def abort(self, stage_ids: Iterable[str]) -> None:
+        """Remove stages, for good; those that were committed stay committed."""
+        self._transactions.abort(stage_ids)
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -354,6 +396,7 @@ class StoreWriter:
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
+            **self._transactions.stats(),
             "dispatchBehindBytes": self._dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
             "queues": {
@@ -382,6 +425,7 @@ class StoreWriter:
             finally:
                 for periodic in self._periodic:
                     periodic.close()
+                self._transactions.close()
                 self._dispatcher.close()
                 self._flusher.close()
                 self._store.close(clean=clean)
@@ -395,6 +439,7 @@ class StoreWriter:
             if self._dispatcher.stalled is not None:
                 return False
         self._flush_queues(sync_index=True)
+        self._transactions.save()
         return True
 
     def _flush_queues(self, *, sync_index: bool = False) -> None:
@@ -412,17 +457,10 @@ class StoreWriter:
             _log.error("The store %s takes no more messages: %s", self.path, error)
         self._admission.fail(error)
 
-    def _require_open(self) -> None:
+    def _check_state(self) -> None:
         if self._closed:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
-
-    def _host_text(self) -> str:
-        address = self.config.broker_ip1
-        return (
-            f"[{address}]:{self.config.listen_port}"
-            if ":" in address
-            else (f"{address}:{self.config.listen_port}")
-        )
+        self._admission.check_state()
 
 
 def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch:
