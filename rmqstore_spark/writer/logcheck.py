@@ -156,9 +156,10 @@ def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
 
     That message's own time is `flushed`, and times never go back. Others of the same millisecond
     may lie behind it and never have reached the disk: so only what is older for certain is below.
+    (A block is later than all before it: where its own time is known as flushed, it was published.)
     """
     if flaw.unpublished is not None:
-        return flaw.unpublished < flushed
+        return flaw.unpublished <= flushed
     record = record_head(log, flaw.offset)
     if record is not None:
         return int(record.store_timestamp[0]) < flushed
