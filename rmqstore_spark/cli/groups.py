@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqstore_spark.cli.choosing import holds_topic
 from rmqstore_spark.cli.parameters import (
     AsJson,
     BrokerName,
@@ -76,7 +77,15 @@ def groups(
     """
     with open_store(store_path, broker_name, commitlog_paths) as store:
         found = store.groups()
-        _require_known(store.path, names, {entry.group for entry in found})
+        _require_known(store.path, "consumer group", names, {entry.group for entry in found})
+        read = {entry.topic for entry in found}
+        unread = [name for name in topics or () if name not in read]
+        if not all(holds_topic(store, name) for name in unread):
+            _require_known(
+                store.path, "topic", topics, read | store.directory.topology.queues.keys()
+            )
+        if store.lacks_queues:
+            say(f"{store.path} has no queues: ends and lags are not known, 0 stands for them.")
         chosen = [
             entry
             for entry in found
@@ -94,6 +103,8 @@ def groups(
             typer.echo(json_text(document, indent=2))
         elif delays:
             print_table(_DELAY_COLUMNS, [[str(n) for n in level.values()] for level in levels])
+        elif not chosen and found:
+            say(f"{store.path} knows no progress of such a group in such a topic.")
         elif not chosen:
             say(f"{store.path} knows no progress of consumer groups (config/consumerOffset.json).")
         elif totals:
@@ -102,11 +113,11 @@ def groups(
             print_table(_COLUMNS, _queue_rows(described))
 
 
-def _require_known(path: str, names: Sequence[str] | None, known: set[str]) -> None:
+def _require_known(path: str, what: str, names: Sequence[str] | None, known: set[str]) -> None:
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise OptionError(
-            f"{path} knows no consumer group {unknown[0]!r}. It knows: "
+            f"{path} knows no {what} {unknown[0]!r}. It knows: "
             f"{', '.join(sorted(known)) or 'none'}."
         )
 

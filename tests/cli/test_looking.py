@@ -217,6 +217,25 @@ def test_an_unknown_group_lists_those_there_are(rmqstore: Rmqstore, store_of: St
     assert "cg_live" in ended.stderr
 
 
+def test_groups_of_a_topic_that_no_group_reads_or_that_is_none(
+    rmqstore: Rmqstore, store_of: StoreOf
+) -> None:
+    ended = rmqstore("groups", "--topic", "nothing", *store_of("live"), code=2)
+    assert "knows no topic 'nothing'. It knows: %RETRY%cg_live, LiveBatch" in ended.stderr
+    ended = rmqstore("groups", "--topic", "TBW102", *store_of("live"))
+    assert "no progress of such a group in such a topic" in ended.stderr
+
+
+def test_groups_of_a_store_without_queues_know_no_end(
+    rmqstore: Rmqstore, golden: Golden, tmp_path: Path
+) -> None:
+    shutil.copytree(golden("live") / "store", tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    ended = rmqstore("groups", "--group", "cg_live", "--topic", "LiveTopic", tmp_path / "store")
+    assert "ends and lags are not known" in ended.stderr
+    assert ended.lines[1].split() == ["cg_live", "LiveTopic", "0", "225", "0", "0"]
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_offsets(name: str, rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
     store = store_of(name)
