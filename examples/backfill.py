@@ -14,7 +14,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 
 
 def offsets_now(path: str) -> str:
