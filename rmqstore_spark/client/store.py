@@ -14,8 +14,8 @@ from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.endpoint import Endpoint
 from rmqstore_spark.wire.messages import (
     AbortRequest,
-    CommitReply,
     CommitRequest,
+    CommitResult,
     Done,
     FlushReply,
     OffsetsReply,
@@ -145,13 +145,13 @@ class StoreClient:
         """
         return StageStream(self.connection, stage_id, max_in_flight_bytes=max_in_flight_bytes)
 
-    def commit(self, request: CommitRequest) -> CommitReply:
+    def commit(self, request: CommitRequest) -> CommitResult:
         """Append stages to the log, whole and once. Repeating it does nothing.
 
         Raises:
             RefusedError: a stage is missing, or holds something else than it should.
         """
-        return self.connection.call(Actions.COMMIT, request, CommitReply)
+        return self.connection.call(Actions.COMMIT, request, CommitResult)
 
     def abort(self, stage_ids: Sequence[str]) -> None:
         """Discard stages; committed ones stay committed."""

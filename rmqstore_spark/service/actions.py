@@ -17,8 +17,8 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND
 from rmqstore_spark.wire.messages import (
     AbortRequest,
-    CommitReply,
     CommitRequest,
+    CommitResult,
     Done,
     FlushReply,
     ListReply,
@@ -179,11 +179,8 @@ class StoreActions:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def _commit(self, request: CommitRequest) -> CommitReply:
-        from rmqstore_spark.writer.commit import CommitRequest as StagedBatch
-
-        done = self._store.commit(StagedBatch(request.writer, request.stages))
-        return CommitReply(str(done.status), done.rows, done.physical_offset)
+    def _commit(self, request: CommitRequest) -> CommitResult:
+        return self._store.commit(request)
 
     def _abort(self, request: AbortRequest) -> Done:
         self._store.abort(request.stage_ids)

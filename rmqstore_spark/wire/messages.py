@@ -8,13 +8,14 @@ from typing import Annotated, Final
 
 from rmqstore_spark.layout.constants import MAX_TOPIC_LENGTH
 from rmqstore_spark.wire.codec import AtMost, Between
+from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.ledger import WriterId
-from rmqstore_spark.writer.staging import StageInfo
+from rmqstore_spark.writer.stage import StageInfo
 
 __all__ = [
     "AbortRequest",
-    "CommitReply",
     "CommitRequest",
+    "CommitResult",
     "Done",
     "FileEntry",
     "FlushReply",
@@ -185,23 +186,6 @@ class StreamCommand:
             raise ValueError("op is put or stage")
         if (self.stage_id is not None) != (self.op == "stage"):
             raise ValueError("op stage, and no other, has a stageId")
-
-
-@dataclass(frozen=True)
-class CommitRequest:
-    """Append stages to the log, in this order, whole and once."""
-
-    writer: WriterId
-    stages: tuple[StageInfo, ...]
-
-
-@dataclass(frozen=True)
-class CommitReply:
-    """What a commit did: COMMITTED or ALREADY_COMMITTED."""
-
-    status: str
-    rows: int
-    physical_offset: int
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rmqstore_spark.datasource.sink.task import TaskDone, check_transaction_size
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.wire.messages import CommitReply, StageInfo, WriterId
+    from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
 __all__ = ["abort_stages", "commit_stages"]
 
@@ -57,7 +57,7 @@ def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
 
 def _commit(
     options: SinkOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
-) -> CommitReply:
+) -> CommitResult:
     from rmqstore_spark.wire.messages import CommitRequest
 
     with options.connection.client(endpoint) as client:
