@@ -331,12 +331,11 @@ class ConsumeQueues:
         """Zero a file from a byte on; tells how many entries that were written there."""
         last = written_extent(path, within)
         handle = self._open(path, make=True)  # at its full length, should it be shorter
-        wiped = 0
+        wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
         with explained(path, "wiped"):
-            while last is not None and within < last:
-                data = os.pread(
-                    handle, min(_BLOCK // ENTRY_SIZE * ENTRY_SIZE, last - within), within
-                )
+            while within < end:
+                count = min(_BLOCK // ENTRY_SIZE * ENTRY_SIZE, end - within)
+                data = os.pread(handle, count, within)
                 raw = np.frombuffer(data, np.uint8)
                 whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
                 wiped += int(np.count_nonzero(written_mask(whole)))

@@ -346,6 +346,8 @@ class _Parts:
             feed = KeyFeed(made, gap.skip)
             for part in self._blocks("index", gap.start, gap.end):
                 feed.feed(part)
+            for part in log_blocks(self.log, gap.end, gap.end + 1):
+                feed.feed_edge(part, gap.held)
             made.flush(sync=True)
             made.close()
             self.made_index_files += made.names

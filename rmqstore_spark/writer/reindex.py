@@ -30,6 +30,7 @@ from rmqstore_spark.layout.index import (
     geometry,
 )
 from rmqstore_spark.layout.index_geometry import infer_slots, slots_match
+from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.logend import record_head
 from rmqstore_spark.writer.indexes import IndexFiles, IndexShape
@@ -42,11 +43,17 @@ _BLOCK: Final = 1 << 12  # entries
 
 @dataclass(frozen=True)
 class _Known:
-    """An index file that holds: name, shape and header, and how many of its last keys are one's."""
+    """An index file that holds.
+
+    Attributes:
+        keys_of_first: how many keys of its first record it has; others are in the file before.
+        keys_of_last: how many keys of its last record it has.
+    """
 
     name: str
     shape: IndexShape
     header: IndexHeader
+    keys_of_first: int
     keys_of_last: int
 
 
@@ -58,6 +65,7 @@ class IndexGap:
         start: physical offset of its first record.
         end: physical offset one past its last.
         skip: so many keys of the first record are in the index.
+        held: so many keys of the record at `end`, its last ones, are in the file behind.
         last: the index file before it; "" for none.
         after: that file's header.
         before: the index file behind it; "" for none.
@@ -66,6 +74,7 @@ class IndexGap:
     start: int
     end: int
     skip: int
+    held: int
     last: str
     after: IndexHeader | None
     before: str
@@ -150,6 +159,13 @@ class KeyFeed:
         self._skip = skip
         self.keys = 0
 
+    def feed_edge(self, part: LogBlock, held: int) -> None:
+        """Put those keys of a single record in that come before the last `held` ones."""
+        block = part.block
+        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
+        missing = max(len(hashes) - held, 0)
+        self._put(part, hashes[:missing], rows[:missing])
+
     def feed(self, part: LogBlock) -> None:
         """Put the keys of a block's records in."""
         block = part.block
@@ -157,7 +173,9 @@ class KeyFeed:
         of_first = int(np.count_nonzero(rows == 0)) if self._skip else 0
         begin = min(self._skip, of_first)
         self._skip = 0
-        hashes, rows = hashes[begin:], rows[begin:]
+        self._put(part, hashes[begin:], rows[begin:])
+
+    def _put(self, part: LogBlock, hashes: I4, rows: I4) -> None:
         self.keys += len(hashes)
         offsets, times = part.physical_offset[rows], part.records.store_timestamp[rows]
         self._indexes.insert(hashes, offsets, times)
@@ -180,7 +198,7 @@ def _judge(
         return "it has no header"
     if header.index_count <= 1:
         usable = vouched is None and size == usual.file_size
-        return _Known(os.path.basename(path), usual, header, 0) if usable else "it holds no key"
+        return _Known(os.path.basename(path), usual, header, 0, 0) if usable else "it holds no key"
     if vouched is not None and header.end_timestamp > vouched:
         return "the checkpoint does not vouch for it"
     slots: int | None = usual.slots
@@ -202,7 +220,23 @@ def _judge(
         record = record_head(log, offset) if offset >= log.min_offset else None
         if offset >= log.min_offset and (record is None or int(record.store_timestamp[0]) != time):
             return "the log has another record where it begins or ends"
-    return _Known(os.path.basename(path), shape, header, _keys_of_last(read, shape, header))
+    first, last = _keys_of_first(read, shape, header), _keys_of_last(read, shape, header)
+    return _Known(os.path.basename(path), shape, header, first, last)
+
+
+def _keys_of_first(
+    read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader
+) -> int:
+    """How many keys of its first record a file holds."""
+    first = 1
+    while first < header.index_count:
+        count = min(_BLOCK, header.index_count - first)
+        data = read(entry_position(shape.slots, first), count * ENTRY_SIZE)
+        others = np.flatnonzero(decode_entries(data)["phyOffset"] != header.begin_phy_offset)
+        if len(others):
+            return first - 1 + int(others[0])
+        first += count
+    return first - 1
 
 
 def _keys_of_last(read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader) -> int:
@@ -228,7 +262,8 @@ def _find_gaps(
         header = file.header
         gap_end = min(header.begin_phy_offset, end)
         if max(at, complete_end) < gap_end:
-            survey.gaps.append(IndexGap(at, gap_end, skip, last, after, file.name))
+            held = file.keys_of_first
+            survey.gaps.append(IndexGap(at, gap_end, skip, held, last, after, file.name))
         if header.end_phy_offset >= at:
             begins_within = header.begin_phy_offset == header.end_phy_offset == at
             skip = file.keys_of_last + (skip if begins_within else 0)
@@ -239,7 +274,7 @@ def _find_gaps(
         last = newest  # one without keys: the next comes behind it
     if complete_end > at:
         at, skip = min(complete_end, end), 0
-    survey.gaps.append(IndexGap(at, end, skip, last, after, ""))
+    survey.gaps.append(IndexGap(at, end, skip, 0, last, after, ""))
 
 
 def _has_room(file: _Known) -> bool:
