@@ -41,4 +41,28 @@ static uint32_t hash_on(uint32_t h, const uint8_t *p, const uint8_t *end)
     return h;
 }
 
+static PyObject *hash_texts(PyObject *self, PyObject *args)
+{
+    PyObject *o[3];
+    if (!PyArg_ParseTuple(args, "OOO", &o[0], &o[1], &o[2]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(offsets, const int64_t, o[0], 0)
+    TAKE(data, const uint8_t, o[1], 0)
+    TAKE(out, int32_t, o[2], 1)
+    Py_ssize_t i = 0;
+    REQUIRE(offsets_n == out_n + 1, "the arrays differ in number")
+    Py_BEGIN_ALLOW_THREADS
+    for (; i < out_n; i++) {
+        int64_t from = offsets[i], to = offsets[i + 1];
+        if (from < 0 || from > to || to > data_n)
+            break;
+        out[i] = (int32_t)hash_on(0, data + from, data + to);
+    }
+    Py_END_ALLOW_THREADS
+    REQUIRE(i == out_n, OUTSIDE)
+    release(&views);
+    Py_RETURN_NONE;
+}
+
 #endif

@@ -69,6 +69,7 @@ static PyMethodDef METHODS[] = {
     {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
+    {"hash_texts", hash_texts, METH_VARARGS, "See plain.hash_texts."},
     {"check_block", check_block, METH_VARARGS, "See plain.check_block."},
     {"number_rows", number_rows, METH_VARARGS, "See plain.number_rows."},
     {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},

@@ -5,6 +5,7 @@ from rmqstore_spark.layout.plain import find_properties as find_properties
 from rmqstore_spark.layout.plain import format_hosts as format_hosts
 from rmqstore_spark.layout.plain import format_msg_ids as format_msg_ids
 from rmqstore_spark.layout.plain import gather as gather
+from rmqstore_spark.layout.plain import hash_texts as hash_texts
 from rmqstore_spark.layout.plain import index_hashes as index_hashes
 from rmqstore_spark.layout.plain import is_ascii as is_ascii
 from rmqstore_spark.layout.plain import link_keys as link_keys

@@ -2,10 +2,10 @@
 
 The loops over records are here and in `plain_parse.py`, those over spans of bytes in
 `plain_spans.py`, those that make records in `plain_encode.py`, those over blocks to be stored in
-`plain_block.py`, and the index's in `plain_index.py`. Every function has a twin of the same name
-and arguments in `_kernel.c`; both write into arrays that the caller made, and `kernel.py` chooses
-between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
-means "no value".
+`plain_block.py`, the index's in `plain_index.py`, and Java's hash in `plain_hash.py`. Every
+function has a twin of the same name and arguments in `_kernel.c`; both write into arrays that the
+caller made, and `kernel.py` chooses between them. Positions are byte offsets into `buffer` (uint8),
+lengths are bytes; -1 as a length means "no value".
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rmqstore_spark.layout.plain_block import (
     stamp_records,
 )
 from rmqstore_spark.layout.plain_encode import write_records
+from rmqstore_spark.layout.plain_hash import hash_texts
 from rmqstore_spark.layout.plain_index import link_keys
 from rmqstore_spark.layout.plain_parse import (
     BAD_BODY_CRC,
@@ -66,6 +67,7 @@ __all__ = [
     "format_hosts",
     "format_msg_ids",
     "gather",
+    "hash_texts",
     "index_hashes",
     "is_ascii",
     "link_keys",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore_spark.layout.hashing import index_key_hash, java_hash_code
+from rmqstore_spark.layout.plain_hash import hash_texts, key_hashes
 from rmqstore_spark.layout.plain_parse import (
     BAD_BODY_CRC,
     BAD_MAGIC,
@@ -111,7 +111,7 @@ def check_block(
         return found, 0, status, at
     transaction = ints[5] & _TRANSACTION
     queued[:found] = (transaction == 0) | (transaction == 8)
-    tags_code[:found] = java_hash_code(_texts(data, *_values(data, start, ints, b"TAGS")))
+    tags_code[:found] = _hashes(_binary(data, *_values(data, start, ints, b"TAGS")))
     count = _route(data, start, ints, route_of[:found], routes)
     return found, count, OK, at
 
@@ -226,9 +226,14 @@ def _binary(data: U1, at: I8, length: I4) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(at), buffers)
 
 
-def _texts(data: U1, at: I8, length: I4) -> pa.StringArray:
-    """The spans as strings; an empty one for a length of -1, and what is no UTF-8 left as it is."""
-    return pa.Array.from_buffers(pa.string(), len(at), _binary(data, at, length).buffers())
+def _hashes(texts: pa.BinaryArray) -> I4:
+    hashes = np.empty(len(texts), np.int32)
+    _, offsets, data = texts.buffers()
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    # Of an array without elements Arrow need not keep an offset.
+    bounds = np.frombuffer(offsets, np.int32, len(texts) + 1) if len(texts) else np.zeros(1)
+    hash_texts(bounds.astype(np.int64), raw, hashes)
+    return hashes
 
 
 def number_rows(route_of: I4, queued: U1, next_offsets: I8, queue_offset: I8) -> None:
@@ -362,7 +367,8 @@ def index_hashes(
         done = int(owner[len(key_hash)])
         count = int(np.searchsorted(owner, done))
         owner, key_at, key_length = owner[:count], key_at[:count], key_length[:count]
-    topics = _texts(data, (start + ints[9])[owner], ints[10][owner])
-    key_hash[: len(owner)] = index_key_hash(topics, _texts(data, key_at, key_length))
+    topics = _binary(data, (start + ints[9])[owner], ints[10][owner])
+    keyed = pc.binary_join_element_wise(topics, _binary(data, key_at, key_length), b"#")
+    key_hash[: len(owner)] = key_hashes(_hashes(keyed))
     rows[: len(owner)] = owner + first
     return first + done, len(owner)

@@ -3,14 +3,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.layout import hashing
+from rmqstore_spark.layout import hashing, kernel
 from tests.support.golden import load_entries, load_records
 from tests.support.strategies import TEXTS
+
+both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+CUT = st.sampled_from([b"\xf0\x9f", b"\x94\x91", b"\xe9\x8d", b"\xb5"])
+"""Halves of characters: next to each other in a column, they are none all the same."""
 
 
 def _hash_by_definition(text: str) -> int:
@@ -33,15 +39,16 @@ def _hash_by_definition(text: str) -> int:
         ("\U0001f511", 55357 * 31 + 56593),
     ],
 )
-def test_hashes_that_java_gives(text: str, code: int) -> None:
+def test_hashes_that_java_gives(text: str, code: int, each_kernel: str) -> None:
     assert hashing.java_hash_code_str(text) == code
     assert hashing.java_hash_code(pa.array([text])).tolist() == [code]
 
 
-@given(st.lists(st.one_of(st.none(), TEXTS), max_size=30))
-@example(["x" * 70_000, "", "\U0001f511" * 70_000, None, "tail"])
-@example(["y" * 200_000])
-def test_columns_hash_like_each_string_alone(texts: list[str | None]) -> None:
+@both_kernels
+@given(texts=st.lists(st.one_of(st.none(), TEXTS), max_size=30))
+@example(texts=["x" * 70_000, "", "\U0001f511" * 70_000, None, "tail"])
+@example(texts=["y" * 200_000])
+def test_columns_hash_like_each_string_alone(texts: list[str | None], each_kernel: str) -> None:
     expected = [0 if text is None else _hash_by_definition(text) for text in texts]
     assert hashing.java_hash_code(pa.array(texts, pa.string())).tolist() == expected
     assert [0 if text is None else hashing.java_hash_code_str(text) for text in texts] == expected
@@ -51,7 +58,7 @@ def test_columns_hash_like_each_string_alone(texts: list[str | None]) -> None:
     "kind",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
 )
-def test_any_string_type_sliced_or_in_chunks(kind: pa.DataType) -> None:
+def test_any_string_type_sliced_or_in_chunks(kind: pa.DataType, each_kernel: str) -> None:
     texts = ["Tag-A", None, "", "鍵\U0001f5119", "Tag-A", "z" * 100]
     column = pa.array(texts).cast(kind)
     expected = [0 if text is None else _hash_by_definition(text) for text in texts]
@@ -62,14 +69,17 @@ def test_any_string_type_sliced_or_in_chunks(kind: pa.DataType) -> None:
     assert hashing.java_hash_code(pa.chunked_array([], kind)).tolist() == []
 
 
-def test_many_blocks_of_strings() -> None:
+def test_many_blocks_of_strings(each_kernel: str) -> None:
     texts = [f"{'é' if i % 7 == 0 else ''}key-{i}" for i in range(40_000)]
     hashes = hashing.java_hash_code(pa.array(texts)).tolist()
     assert hashes == [hashing.java_hash_code_str(text) for text in texts]
 
 
-@given(st.lists(st.binary(max_size=12), max_size=20))
-def test_bytes_that_are_no_utf8_hash_as_java_decodes_them(raw: list[bytes]) -> None:
+@both_kernels
+@given(raw=st.lists(st.one_of(st.binary(max_size=12), CUT), max_size=20))
+def test_bytes_that_are_no_utf8_hash_as_java_decodes_them(
+    raw: list[bytes], each_kernel: str
+) -> None:
     raw.append(b"ends in half a character \xe6\xbc")
     offsets, data = pa.array(raw, pa.binary()).buffers()[1:]
     strings = pa.Array.from_buffers(pa.string(), len(raw), [None, offsets, data])
@@ -77,10 +87,13 @@ def test_bytes_that_are_no_utf8_hash_as_java_decodes_them(raw: list[bytes]) -> N
     assert hashing.java_hash_code(strings).tolist() == expected
 
 
-def test_a_character_cut_in_two_by_the_bounds_is_no_crash() -> None:
-    offsets, data = pa.array([b"\xf0\x9f", b"\x94\x91"], pa.binary()).buffers()[1:]
-    strings = pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])
-    assert len(hashing.java_hash_code(strings)) == 2
+@pytest.mark.parametrize("offsets", [[-1, 2], [0, 3], [2, 0, 2], [0, 2**62], [0, 1, 0]])
+def test_places_outside_of_the_text_are_refused(offsets: list[int], each_kernel: str) -> None:
+    out = np.empty(len(offsets) - 1, np.int32)
+    with pytest.raises(ValueError, match="a span lies outside its buffer"):
+        kernel.active.hash_texts(np.array(offsets), np.zeros(2, np.uint8), out)
+    with pytest.raises(ValueError, match="differ in number"):
+        kernel.active.hash_texts(np.array([0]), np.zeros(2, np.uint8), np.empty(1, np.int32))
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "batch", "flags", "transactions"])
