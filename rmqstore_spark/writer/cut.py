@@ -138,7 +138,13 @@ def _keep(
     ranges = []
     for segment, begin, stop in extents:
         name = f"{segment.start + begin:020}"
-        _copy(segment.path, begin, stop, os.path.join(partial, name))
+        target = os.path.join(partial, name)
+        if segment.start > end:  # it is removed from the log as a whole: no room is needed
+            with explained(target, "linked"):
+                os.link(segment.path, target)
+            sync_file(target)
+        else:
+            _copy(segment.path, begin, stop, target)
         kept = os.path.join(folder, name)
         ranges.append(CutRange(segment.start + begin, segment.start + stop, kept))
     note = {"logEnd": end, "cause": cause, "time": now, "ranges": [asdict(r) for r in ranges]}
@@ -152,11 +158,6 @@ def _keep(
 
 
 def _copy(source: str, begin: int, stop: int, target: str) -> None:
-    if begin == 0:
-        with explained(target, "linked"):
-            os.link(source, target)  # a whole file: it is removed from the log, and needs no room
-        sync_file(target)
-        return
     with explained(target, "written"):
         reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
