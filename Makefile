@@ -44,7 +44,7 @@ notebook: $(INSTALLED) ## Open examples/quickstart.ipynb in JupyterLab
 	@$(SPARK) -m jupyterlab examples/quickstart.ipynb
 
 .PHONY: docs
-docs: $(INSTALLED) ## Write docs/options.md from the table of options
+docs: $(INSTALLED) ## Write the references that are made of tables (docs/, conf/store.conf)
 	@$(PY) -m tools.docs
 
 .PHONY: clean

@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/` that are generated: the reference of options.
+"""Writes what is generated of tables: the references of options and of configuration.
 
 python -m tools.docs
 """
@@ -12,6 +12,7 @@ from rmqstore_spark.datasource.option_table import OPTIONS
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
+from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
 
 __all__ = ["OPTIONS_PAGE", "options_page"]
 
@@ -125,3 +126,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     OPTIONS_PAGE.write_text(options_page(), encoding="utf-8")
+    CONFIGURATION_PAGE.write_text(configuration_page(), encoding="utf-8")
+    STORE_CONF.write_text(store_conf(), encoding="utf-8")

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.writer.broker_keys import BROKER_KEYS
 from rmqstore_spark.writer.config_key import Key, choice, flag, keys_of, number, text
 from rmqstore_spark.writer.properties_file import dump_properties, parse_properties
 
@@ -249,7 +250,7 @@ class StoreConfig:
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
-        """This configuration with some keys changed.
+        """This configuration with some keys changed; those that only a broker needs are passed over.
 
         Args:
             values: texts by key.
@@ -261,6 +262,9 @@ class StoreConfig:
         changed = {}
         for name, given in values.items():
             key = _BY_NAME.get(name)
+            if key is None and name in BROKER_KEYS:
+                _log.warning("%s%s means nothing to a store without a broker.", source, name)
+                continue
             if key is None:
                 raise OptionError(f"{source}{_unknown(name, _BY_NAME)}")
             changed[key.attribute] = _read(key, name, given, source)
