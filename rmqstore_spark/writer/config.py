@@ -250,7 +250,7 @@ class StoreConfig:
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
-        """This configuration with some keys changed; those that only a broker needs are passed over.
+        """This configuration with some keys changed; what only a broker needs is passed over.
 
         Args:
             values: texts by key.

@@ -169,7 +169,4 @@ def test_the_file_with_every_key_gives_the_defaults() -> None:
         for line in STORE_CONF.read_text(encoding="utf-8").splitlines()
     )
     assert list(parse_properties(switched_on)) == [key.name for key in KEYS]
-    assert (
-        StoreConfig().with_overrides({k: v for k, v in parse_properties(switched_on).items()})
-        == StoreConfig()
-    )
+    assert StoreConfig().with_overrides(parse_properties(switched_on)) == StoreConfig()
