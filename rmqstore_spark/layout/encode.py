@@ -75,7 +75,7 @@ def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRe
     all lengths are computed.
 
     Args:
-        batch: n rows of RECORD_COLUMNS, without nulls.
+        batch: n rows of RECORD_COLUMNS, without nulls; hosts may be dictionary-encoded.
         magic: MAGIC_V1, or MAGIC_V2 for topics of more than 127 bytes.
 
     Raises:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["encode_host", "encode_hosts"]
+__all__ = ["encode_host", "encode_hosts", "same_host"]
 
 
 def encode_host(text: str) -> bytes:
@@ -27,13 +27,18 @@ def encode_host(text: str) -> bytes:
         raise OptionError(f"{text!r} is no host: write ip:port, or [ip]:port for IPv6.") from None
 
 
+def same_host(text: str, count: int) -> pa.DictionaryArray:
+    """A column in which every row has the same host."""
+    return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [text])
+
+
 def encode_hosts(
-    *columns: pa.StringArray,
+    *columns: pa.StringArray | pa.DictionaryArray,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], list[npt.NDArray[np.int32]]]:
     """Encode columns of hosts.
 
     Args:
-        columns: n texts each, without nulls.
+        columns: n texts each, without nulls; dictionary-encoded ones cost least.
 
     Returns:
         k different hosts: (k, 20) uint8, zero-padded behind the 8 bytes of an IPv4 host, and k
@@ -47,5 +52,8 @@ def encode_hosts(
     table = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
     wide = np.array([len(p) == 20 for p in packed], np.uint8)
     first = np.cumsum([0, *(len(column.dictionary) for column in coded)], dtype=np.int32)
-    codes = [c.indices.to_numpy() + at for c, at in zip(coded, first, strict=False)]
+    codes = [
+        column.indices.to_numpy().astype(np.int32) + at
+        for column, at in zip(coded, first, strict=False)
+    ]
     return table, wide, codes

@@ -14,6 +14,7 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout import kernel, plain
 from rmqstore_spark.layout.constants import MAGIC_V1, MAGIC_V2
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.hosts import same_host
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 from tests.support.strategies import RECORDS
@@ -51,6 +52,18 @@ def one_row(**changes: Any) -> pa.RecordBatch:
             for name, kind in RECORD_COLUMNS.items()
         }
     )
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32(), pa.int64()])
+def test_hosts_may_be_dictionary_encoded(index: pa.DataType, each_kernel: str) -> None:
+    hosts = ["1.2.3.4:5", "[1:2:3:4:5:6:7:8]:9", "1.2.3.4:5"]
+    plain_ones = pa.concat_batches([one_row(bornHost=host) for host in hosts])
+    coded = pa.array(hosts).cast(pa.dictionary(index, pa.string()))
+    at = list(RECORD_COLUMNS).index("bornHost")
+    batch = plain_ones.set_column(at, "bornHost", coded)
+    assert encode_records(batch).data.tobytes() == encode_records(plain_ones).data.tobytes()
+    same = batch.set_column(at, "bornHost", same_host(hosts[1], 3))
+    assert encode_records(same[1:2]).data.tobytes() == encode_records(batch[1:2]).data.tobytes()
 
 
 def test_properties_too_long_for_the_format_are_refused(each_kernel: str) -> None:

@@ -23,7 +23,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_topic_name,
 )
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, EncodedRecords, encode_records
-from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.hosts import encode_host, same_host
 from rmqstore_spark.layout.producing import join_keys, join_properties, property_of
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.layout.uniqkey import UniqKeys, own_address
@@ -205,10 +205,12 @@ class Encoder:
             return pa.array(np.full(count, now, np.int64))
         return given.fill_null(now)
 
-    def _born_host(self, columns: dict[str, pa.Array], count: int) -> pa.StringArray:
+    def _born_host(
+        self, columns: dict[str, pa.Array], count: int
+    ) -> pa.StringArray | pa.DictionaryArray:
         given = columns.get("bornHost")
         if given is None:
-            return pa.repeat(self._host, count)
+            return same_host(self._host, count)
         hosts = given.fill_null(self._host)
         for text in hosts.unique().to_pylist():
             try:
@@ -277,7 +279,7 @@ def _record_batch(messages: dict[str, pa.Array], store_host_v6: bool) -> pa.Reco
         if name in messages:
             arrays.append(messages[name])
         elif name == "storeHost":
-            arrays.append(pa.repeat(_NO_HOST[store_host_v6], count))
+            arrays.append(same_host(_NO_HOST[store_host_v6], count))
         else:
             arrays.append(pa.array(zeros[kind]))
     return pa.RecordBatch.from_arrays(arrays, names=list(RECORD_COLUMNS))
