@@ -29,6 +29,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.writer.failpoints import reach
 
 __all__ = ["MARKER_TOPIC", "Committed", "Ledger", "WriterId", "marker_body"]
 
@@ -193,6 +194,7 @@ class Ledger:
             for name, c in table.items()
         ]
         value = {"version": _VERSION, "mark": self._mark, "writers": writers}
+        reach("ledger.before_write")
         replace_file(self._path, json.dumps(value, separators=(",", ":")).encode())
 
     def _put(self, kind: str, name: str, committed: Committed) -> None:
