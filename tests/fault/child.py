@@ -1,0 +1,109 @@
+"""The process that is killed: it writes a store, and says what it does as it does it.
+
+    python -m tests.fault.child STORE NEXT_NUMBER SEED [key=value ...] [--replay FIRST COUNT]
+
+Lines of its output: `ready`, then for each operation `begin KIND FIRST COUNT` and, once it is
+acknowledged, `done KIND FIRST`. A put that is refused ends it with exit code 3 and the reason.
+`--mutant NAME` breaks a promise on purpose: the tests must notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import uuid
+from collections.abc import Callable
+
+from rmqstore_spark.writer.commit import CommitRequest
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.ledger import WriterId
+from rmqstore_spark.writer.store import StoreWriter
+from tests.fault.messages import TOPICS, block
+
+__all__ = ["MUTANTS"]
+
+
+def _acknowledge_before_the_flush() -> None:
+    from rmqstore_spark.writer.flush import FlushService
+
+    FlushService.wait = lambda *_: True  # type: ignore[method-assign]
+
+
+def _skip_the_folders_fsync() -> None:
+    from rmqstore_spark.writer import commitlog
+
+    commitlog.sync_folder = lambda _: None
+
+
+def _flush_nothing() -> None:
+    os.fdatasync = lambda _: None
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "acknowledge-before-flush": _acknowledge_before_the_flush,
+    "skip-folder-fsync": _skip_the_folders_fsync,
+    "no-fdatasync": _flush_nothing,
+}
+
+
+def main() -> int:
+    """Write until killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("store")
+    parser.add_argument("next", type=int)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--replay", type=int, nargs=2)
+    parser.add_argument("--operations", type=int, default=1 << 30)
+    parser.add_argument("--mutant", choices=sorted(MUTANTS))
+    given = parser.parse_args()
+    if given.mutant:
+        MUTANTS[given.mutant]()
+    config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in given.settings))
+    drawn = random.Random(given.seed)
+    with StoreWriter.open(given.store, config) as store:
+        for topic in TOPICS:
+            store.create_topic(topic, write_queue_nums=4)
+        _say("ready")
+        number = given.next
+        if given.replay:
+            _commit(store, *given.replay)
+        for _ in range(given.operations):
+            count = drawn.choice((1, 7, 60, 400))
+            _commit(store, number, count) if drawn.random() < 0.3 else _put(store, number, count)
+            number += count
+    _say("closed")
+    return 0
+
+
+def _put(store: StoreWriter, first: int, count: int) -> None:
+    _say(f"begin put {first} {count}")
+    result = store.put(block(first, count))
+    if not result.ok:
+        _say(f"refused {result.status.value} {result.remark}")
+        sys.exit(3)
+    _say(f"done put {first}")
+
+
+def _commit(store: StoreWriter, first: int, count: int) -> None:
+    """A batch of two tasks, numbered by its first message."""
+    _say(f"begin commit {first} {count}")
+    half = count // 2
+    stages = []
+    for at, rows in ((first, half), (first + half, count - half)):
+        stage = store.begin_stage(uuid.uuid4().hex)
+        if rows:
+            stage.append(block(at, rows))
+        stages.append(stage.finish())
+    store.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
+    _say(f"done commit {first}")
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""One life of a writer: started, killed at some time, and what it had said until then."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.store import StoreWriter
+from tests.fault.claims import Claims
+
+__all__ = ["SMALL", "Ending", "live", "settle"]
+
+SMALL: Final = (
+    "mappedFileSizeCommitLog=262144",
+    "mappedFileSizeConsumeQueue=4000",
+    "maxHashSlotNum=500",
+    "maxIndexNum=3000",
+)
+"""Files so small that a second of writing fills many."""
+
+_ROOT: Final = Path(__file__).parents[2]
+_PATIENCE_S: Final = 60
+
+
+@dataclass
+class Ending:
+    """How a life ended.
+
+    Attributes:
+        code: exit code; negative for the signal that killed it.
+        ready: whether the store had been opened.
+        errors: what it wrote on stderr.
+        refusal: status and reason of the put that was refused, if one was.
+    """
+
+    code: int
+    ready: bool = False
+    errors: str = ""
+    refusal: str = ""
+    lines: list[str] = field(default_factory=list)
+
+
+def live(
+    store: Path,
+    claims: Claims,
+    seed: int,
+    *,
+    settings: Sequence[str] = SMALL,
+    kill_after_s: float | None = None,
+    operations: int | None = None,
+    mutant: str = "",
+    failpoint: str = "",
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Ending:
+    """Let a writer live: until it is killed, has failed, or has done all its operations.
+
+    Args:
+        store: the store directory.
+        claims: what was done with the store before; what this life does is added.
+        seed: of the operations.
+        settings: `key=value` of the store's configuration.
+        kill_after_s: SIGKILL so many seconds after the start; drawn from the seed up to this.
+        operations: it closes the store after so many.
+        mutant: see `child.MUTANTS`.
+        failpoint: see `writer.failpoints`.
+        prefix: of the command, as `strace`.
+    """
+    command = [*prefix, sys.executable, "-m", "tests.fault.child", str(store)]
+    command += [str(claims.next_number), str(seed), *settings]
+    again = claims.unfinished_commit
+    if again is not None:
+        command += ["--replay", str(again.first), str(again.count)]
+    if operations is not None:
+        command += ["--operations", str(operations)]
+    if mutant:
+        command += ["--mutant", mutant]
+    process = subprocess.Popen(
+        command,
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {}), "RMQSTORE_FAILPOINT": failpoint},
+        start_new_session=True,
+    )
+    limit = _PATIENCE_S if kill_after_s is None else random.Random(seed).uniform(0, kill_after_s)
+    try:
+        output, errors = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        if kill_after_s is None:
+            raise AssertionError(f"still at it after {_PATIENCE_S} s: {errors}") from None
+    ending = Ending(process.returncode, errors=errors)
+    for line in output.splitlines():
+        _take(line, claims, ending)
+    return ending
+
+
+def _take(line: str, claims: Claims, ending: Ending) -> None:
+    what, _, rest = line.partition(" ")
+    ending.lines.append(line)
+    if what == "ready":
+        ending.ready = True
+    elif what == "refused":
+        ending.refusal = rest
+    elif what == "begin":
+        kind, first, count = rest.split()
+        claims.begin(kind, int(first), int(count))
+    elif what == "done":
+        kind, first = rest.split()
+        claims.done(kind, int(first))
+
+
+def settle(store: Path, settings: Sequence[str] = SMALL) -> None:
+    """Open a store, which recovers it, and close it."""
+    config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in settings))
+    StoreWriter.open(store, config).close()

@@ -1,0 +1,78 @@
+"""Killed at, or failed by, the k-th call of the kernel: promises 1, 2, 3 and 5."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fault.claims import Claims
+from tests.fault.life import Ending, live, settle
+
+
+def _why_no_strace() -> str:
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
+    return "" if tried.returncode == 0 else "strace may not trace here"
+
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(bool(_why_no_strace()), reason=_why_no_strace()),
+]
+
+_OPERATIONS = 12
+
+
+def _injected(store: Path, claims: Claims, seed: int, call: str, what: str) -> Ending:
+    log = store.parent / "strace.log"
+    prefix = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", f"trace={call}"]
+    prefix += ["-e", f"inject={call}:{what}"]
+    settings = (
+        "mappedFileSizeCommitLog=65536",
+        "mappedFileSizeConsumeQueue=4000",
+        "maxHashSlotNum=500",
+        "maxIndexNum=3000",
+        "flushDiskType=SYNC_FLUSH",
+    )
+    return live(store, claims, seed, settings=settings, operations=_OPERATIONS, prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    ("call", "step"), [("fdatasync", 2), ("fsync", 3), ("pwrite64", 5), ("rename", 1)]
+)
+def test_killed_at_each_call(tmp_path: Path, call: str, step: int) -> None:
+    killed = 0
+    for k in range(1, 400, step):
+        claims = Claims()
+        store = tmp_path / str(k) / "store"
+        store.parent.mkdir()
+        ending = _injected(store, claims, k, call, f"signal=KILL:when={k}")
+        if ending.code == 0:
+            break
+        assert ending.code in (-signal.SIGKILL, 128 + signal.SIGKILL), ending.errors
+        killed += 1
+        again = live(store, claims, k, operations=3)
+        assert again.code == 0, again.errors
+        claims.check(store)
+        shutil.rmtree(store.parent)
+    else:
+        pytest.fail("it never came to its end")
+    assert killed > 0
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 13])
+def test_after_a_failed_call_nothing_is_acknowledged(tmp_path: Path, call: str, k: int) -> None:
+    claims = Claims()
+    store = tmp_path / "store"
+    ending = _injected(store, claims, k, call, f"error=EIO:when={k}")
+    assert "Traceback" not in ending.errors
+    if ending.code != 0:
+        assert "Input/output error" in ending.refusal + ending.errors
+    settle(store)
+    claims.check(store)
