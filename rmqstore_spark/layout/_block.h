@@ -187,6 +187,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     Py_ssize_t n = 0;
     Record record;
     Py_BEGIN_ALLOW_THREADS
+    memset(table, 0, (size_t)table_n * sizeof *table);
     while (at < data_n) {
         if (n == most)
             status = MANY_ROWS;

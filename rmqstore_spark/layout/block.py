@@ -152,7 +152,7 @@ def _split(
     starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
-    table = np.zeros(1 << (2 * room).bit_length(), np.int32)
+    table = np.empty(1 << (2 * room).bit_length(), np.int32)
     n, count, status, at = kernel.active.check_block(
         data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
         starts, sizes, route_of, tags_code, queued, found, table,

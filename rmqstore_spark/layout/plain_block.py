@@ -93,7 +93,7 @@ def check_block(
         starts, sizes, tags_code, queued: n out, as `block.Block` has them.
         route_of: n out: the number of each record's queue, by their first appearance.
         routes: (n, 3) out: where the topic of each queue stands, how long it is, and the queueId.
-        table: zeros, a power of two of them, more than n.
+        table: room for a power of two of numbers, more than n.
 
     Returns:
         How many records and queues there are, OK, and the length of the block; or the number of
