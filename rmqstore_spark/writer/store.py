@@ -8,49 +8,40 @@ One process writes a store, by any number of threads. (Upstream: DefaultMessageS
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.errors import BlockError, OptionError, RefusedError, StoreWriteError
+from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.block import Block, check_block
 from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
 )
-from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
-from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.dispatch import Dispatcher
-from rmqstore_spark.writer.failpoints import reach
-from rmqstore_spark.writer.flush import FlushService
 from rmqstore_spark.writer.histogram import Histogram
 from rmqstore_spark.writer.opening import OpenStore, open_store
-from rmqstore_spark.writer.periodic import Periodic
 from rmqstore_spark.writer.recovery import Progress
+from rmqstore_spark.writer.rows import record_columns
+from rmqstore_spark.writer.running import Running
 from rmqstore_spark.writer.staging import Stage
 from rmqstore_spark.writer.status import PutResult, PutStatus
 from rmqstore_spark.writer.summary import Recovery
 from rmqstore_spark.writer.topics import TopicConfig, TopicTable
-from rmqstore_spark.writer.transactions import Transactions
 
 __all__ = ["StoreWriter"]
 
-_log = logging.getLogger(__name__)
-
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
 _ANY_SYS_FLAG: Final = 0x7FFFFFFF
-_DISK_INTERVAL_MS: Final = 1000
 
 
 def _wall_clock() -> int:
@@ -76,48 +67,17 @@ class StoreWriter:
         self._put_messages = self._put_bytes = 0
         self._put_latency = Histogram()
         self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
-        parts = store.parts
         self.topics = TopicTable(store.path, clock, config.max_topics)
         self._admission = Admission(store.path, store.commitlog, config, self.topics)
-        self._dispatcher = Dispatcher(parts.queues, parts.indexes, parts.checkpoint)
-        self._appender = Appender(
-            store.log,
-            parts.queues,
-            self._dispatcher,
-            config,
-            clock=clock,
-            last_timestamp=store.last_timestamp,
-            on_failure=self._fail,
-        )
-        self._flusher = FlushService(
-            store.log,
-            config,
-            last_timestamp=lambda: self._appender.last_timestamp,
-            on_flushed=lambda time: parts.checkpoint.advance(physic=time),
-            on_failure=self._fail,
-        )
-        self._transactions = Transactions(
-            store.path,
-            store.log.max_offset,
+        self._running = Running(
+            store,
             config,
             self.topics,
-            self._appender,
-            self._flusher,
+            self._admission,
             check=self.check,
             check_state=self._check_state,
             clock=clock,
-            on_failure=self._fail,
         )
-        self._index_flushed = time.monotonic()
-        self._periodic = [
-            Periodic(
-                "rmqstore-flush-queues",
-                config.flush_interval_consume_queue,
-                self._flush_queues,
-                self._fail,
-            ),
-            Periodic("rmqstore-disk", _DISK_INTERVAL_MS, self._admission.look_at_disk, self._fail),
-        ]
 
     @classmethod
     def open(
@@ -229,13 +189,14 @@ class StoreWriter:
         Raises:
             TopicNotFoundError: there is none of that name.
             RefusedError: the log is busy.
-            StoreWriteError: that could not be written down.
+            StoreWriteError: that could not be written down, or there is no room for queues.
         """
-        with self._appender.appending():
+        appender = self._running.appender
+        with appender.appending():
+            self._running.drain()
             self.topics.delete(name)
-            self._dispatcher.drain()
             self._store.parts.queues.drop(name)
-            self._appender.forget(name)
+            appender.forget(name)
 
     # ---- messages ------------------------------------------------------------------------------
 
@@ -257,7 +218,7 @@ class StoreWriter:
             self._check_state()
             mine = data if data.flags.writeable else data.copy()
             block = self.check(mine, as_client=check)
-            stored = self._appender.append(block, whole=whole)
+            stored = self._running.appender.append(block, whole=whole)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
@@ -321,7 +282,7 @@ class StoreWriter:
         if not result.ok or self.config.flush_disk_type != "SYNC_FLUSH":
             return result
         try:
-            if self._flusher.wait(result.end_offset, self.config.sync_flush_timeout / 1000):
+            if self._running.flusher.wait(result.end_offset, self.config.sync_flush_timeout / 1000):
                 return result
         except StoreWriteError as error:
             return result.with_status(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
@@ -343,7 +304,7 @@ class StoreWriter:
         Raises:
             RefusedError: the id is none, in use or aborted, or the store takes nothing.
         """
-        return self._transactions.begin_stage(stage_id, owner)
+        return self._running.transactions.begin_stage(stage_id, owner)
 
     def commit(self, request: CommitRequest) -> CommitResult:
         """Let what was staged appear in the log, whole and once; see `Committer.commit`.
@@ -352,11 +313,11 @@ class StoreWriter:
             RefusedError: nothing was committed.
             StoreWriteError: whether it was is open until the store is opened again.
         """
-        return self._transactions.commit(request)
+        return self._running.transactions.commit(request)
 
     def abort(self, stage_ids: Iterable[str]) -> None:
         """Remove stages, for good; those that were committed stay committed."""
-        self._transactions.abort(stage_ids)
+        self._running.transactions.abort(stage_ids)
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -367,15 +328,10 @@ class StoreWriter:
             minOffset, maxOffset and flushedOffset of the CommitLog.
 
         Raises:
-            StoreWriteError: that failed, and the store takes no more messages.
+            StoreWriteError: that failed, and the store takes no more messages; or there is no room
+                for queues and index.
         """
-        self._flusher.flush()
-        self._dispatcher.drain()
-        try:
-            self._flush_queues(sync_index=True)
-        except StoreWriteError as error:
-            self._fail(error)
-            raise
+        self._running.flush()
         log = self._store.log
         return {
             "minOffset": log.min_offset,
@@ -392,12 +348,12 @@ class StoreWriter:
             "putMessages": self._put_messages,
             "putBytes": self._put_bytes,
             "putLatency": self._put_latency.to_json(),
-            "flushLatency": self._flusher.latency.to_json(),
+            "flushLatency": self._running.flusher.latency.to_json(),
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
-            **self._transactions.stats(),
-            "dispatchBehindBytes": self._dispatcher.behind_bytes,
+            **self._running.transactions.stats(),
+            "dispatchBehindBytes": self._running.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
             "queues": {
                 topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
@@ -420,77 +376,18 @@ class StoreWriter:
             self._closed = True
             clean = False
             try:
-                self._appender.close("The store is closing. Put again when it is open.")
-                clean = self._admission.failure is None and self._settle_all()
+                self._running.appender.close("The store is closing. Put again when it is open.")
+                if self._admission.failure is None:
+                    self._running.flush()
+                    self._running.transactions.save()
+                    clean = True
             finally:
-                for periodic in self._periodic:
-                    periodic.close()
-                self._transactions.close()
-                self._dispatcher.close()
-                self._flusher.close()
+                self._running.close()
                 self._store.close(clean=clean)
 
     # ---- parts ---------------------------------------------------------------------------------
-
-    def _settle_all(self) -> bool:
-        """Flush everything; tells whether queues and index hold all that the log does."""
-        self._flusher.flush()
-        while not self._dispatcher.wait_ready(1.0):
-            if self._dispatcher.stalled is not None:
-                return False
-        self._flush_queues(sync_index=True)
-        self._transactions.save()
-        return True
-
-    def _flush_queues(self, *, sync_index: bool = False) -> None:
-        interval = self.config.flush_consume_queue_thorough_interval / 1000
-        sync_index = sync_index or time.monotonic() - self._index_flushed >= interval
-        reach("queues.before_flush")
-        self._dispatcher.flush(sync_index=sync_index)
-        if sync_index:
-            self._index_flushed = time.monotonic()
-        reach("checkpoint.before_write")
-        self._store.parts.checkpoint.write()
-
-    def _fail(self, error: Exception) -> None:
-        if self._admission.failure is None:
-            _log.error("The store %s takes no more messages: %s", self.path, error)
-        self._admission.fail(error)
 
     def _check_state(self) -> None:
         if self._closed:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
         self._admission.check_state()
-
-
-def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch:
-    """Messages with all columns of a record, those that are missing filled in.
-
-    Args:
-        batch: some of RECORD_COLUMNS.
-        now: bornTimestamp where there is none, milliseconds.
-        host: bornHost where there is none, and storeHost.
-    """
-    missing = {"topic", "body"} - set(batch.schema.names)
-    unknown = set(batch.schema.names) - set(RECORD_COLUMNS)
-    if missing or unknown:
-        what = (
-            f"lacks {', '.join(sorted(missing))}"
-            if missing
-            else f"has {', '.join(sorted(unknown))}"
-        )
-        raise OptionError(f"A batch of messages {what}. Its columns are those of RECORD_COLUMNS.")
-    rows = len(batch)
-    given = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for decided in ("queueOffset", "physicalOffset", "storeTimestamp"):
-        given[decided] = pa.array(np.zeros(rows, np.int64))
-    given["storeHost"] = pa.array([host] * rows, pa.string())
-    given.setdefault("bornHost", given["storeHost"])
-    given.setdefault("bornTimestamp", pa.array(np.full(rows, now, np.int64)))
-    arrays = []
-    for name, kind in RECORD_COLUMNS.items():
-        if name not in given:
-            empty = b"" if kind == pa.binary() else 0
-            given[name] = pa.array([empty] * rows, kind)
-        arrays.append(given[name].cast(kind))
-    return pa.RecordBatch.from_arrays(arrays, names=list(RECORD_COLUMNS))
