@@ -248,7 +248,7 @@ def test_a_store_that_is_killed_during_a_stream(
 
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [("complete", "Output mode complete cannot be had"), ("update", "update")],
+    [("complete", "Output mode complete cannot be had"), ("update", "rmqstore does not support Update mode")],
 )
 def test_other_output_modes_are_refused(
     spark: SparkSession, arriving: Path, tmp_path: Path, queries: Start, mode: str, words: str
