@@ -41,6 +41,18 @@ static inline uint64_t be64(const uint8_t *p)
     return __builtin_bswap64(v);
 }
 
+static inline void put64(uint8_t *p, int64_t v)
+{
+    uint64_t raw = __builtin_bswap64((uint64_t)v);
+    memcpy(p, &raw, 8);
+}
+
+static inline void put32(uint8_t *p, int32_t v)
+{
+    uint32_t raw = __builtin_bswap32((uint32_t)v);
+    memcpy(p, &raw, 4);
+}
+
 #include "_arguments.h"
 #include "_records.h"
 #include "_spans.h"
@@ -50,6 +62,7 @@ static inline uint64_t be64(const uint8_t *p)
 #include "_text.h"
 #include "_hash.h"
 #include "_block.h"
+#include "_dispatch.h"
 #include "_index.h"
 #include "_encode.h"
 
