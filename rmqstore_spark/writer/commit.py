@@ -219,5 +219,5 @@ class Committer:
             for appended, next_offsets in block.appended():
                 self._appender.appended(appended, next_offsets)
             reach("commit.after_dispatch")
-        except RefusedError as error:
+        except Exception as error:  # noqa: BLE001 - the batch is committed, whatever comes now
             self._on_failure(error)

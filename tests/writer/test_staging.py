@@ -16,7 +16,6 @@ import pytest
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.block import Block, check_block
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.writer import stage as stage_module
 from rmqstore_spark.writer.stage import PORTION_BYTES, Stage, StageInfo
 from rmqstore_spark.writer.staging import Staging, StagingLimits
 from tests.support.blocks import encoded_traffic
@@ -318,7 +317,7 @@ def test_a_full_disk_is_a_status_and_frees_what_the_stage_held(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(stage_module, "write_all", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RefusedError, match="No space left") as raised:
         stage.append(block())
     assert raised.value.status == "SERVICE_NOT_AVAILABLE"
