@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -26,8 +26,6 @@ T = TypeVar("T")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
-# A process that stands still, or a network that is gone, is noticed by unanswered pings.
-_LEAST_PING_MS: Final = 1000
 
 
 class Connection:
@@ -56,14 +54,7 @@ class Connection:
         self.retries = retries
         token = read_token(token_file) if token_file else None
         self._check(token, tls_ca, tls_cert, tls_key)
-        ping_ms = max(int(timeout_s * 500), _LEAST_PING_MS)
-        options: dict[str, Any] = {
-            "generic_options": [
-                ("grpc.keepalive_time_ms", ping_ms),
-                ("grpc.keepalive_timeout_ms", ping_ms),
-            ],
-            "middleware": [_Headers(token)],
-        }
+        options: dict[str, Any] = {"middleware": [_Headers(token)]}
         if tls_ca:
             options["tls_root_certs"] = read_certificate(tls_ca)
         if tls_cert and tls_key:
@@ -136,10 +127,19 @@ class Connection:
 
     def exchange(self, command: bytes) -> tuple[Any, Any]:
         """Begin a stream of blocks; gives Flight's writer and reader."""
-        with self.told():
-            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(command))
-            writer.begin(BLOCK_SCHEMA)
+        descriptor = flight.FlightDescriptor.for_command(command)
+
+        def begin() -> tuple[Any, Any]:
+            writer, reader = self._client.do_exchange(descriptor)
+            try:
+                writer.begin(BLOCK_SCHEMA)
+            except BaseException:
+                with suppress(flight.FlightError, pa.ArrowException):
+                    writer.close()
+                raise
             return writer, reader
+
+        return self.repeated(begin)
 
     def options(self) -> flight.FlightCallOptions:
         """The time limit of one call."""

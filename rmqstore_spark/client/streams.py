@@ -50,14 +50,14 @@ class _Lane:
 
     Attributes:
         has_ended: nothing more comes.
-        refusal: the acknowledgement with which the store ended it, for a reason that passes.
+        refusal: why the store ended it, where that passes.
     """
 
     def __init__(self, writer: Any, reader: Any) -> None:
         self.writer = writer
         self.reader = reader
         self.has_ended = False
-        self.refusal: Acknowledgement | None = None
+        self.refusal: RefusedError | None = None
 
     def close(self) -> None:
         if not self.has_ended:
@@ -247,11 +247,10 @@ class BlockStream:
             failure = self._connection.explained(error)
         with self._moved:
             lane.has_ended = True
-            if lane.refusal is not None:
-                if self._attempts_left > 0:
-                    self._must_begin_again = True
-                else:
-                    self._fail(RefusedError(lane.refusal.remark, lane.refusal.status))
+            failure = lane.refusal or failure
+            passes = isinstance(failure, RefusedError) and failure.status in TRANSIENT
+            if passes and self._attempts_left > 0:
+                self._must_begin_again = True
             elif failure is not None:
                 self._fail(failure)
             self._moved.notify_all()
@@ -265,7 +264,7 @@ class BlockStream:
             if not self._waiting or self._waiting[0].number != ack.number:
                 raise MessageError(f"block {ack.number} is acknowledged out of turn")
             if ack.status in TRANSIENT:
-                lane.refusal = ack
+                lane.refusal = RefusedError(ack.remark, ack.status)
                 return
         if self._on_ack is not None:
             self._on_ack(ack)

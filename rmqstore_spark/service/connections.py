@@ -73,16 +73,28 @@ def cut(wanted: set[Peer], port: int | None, path: str | None) -> int:
 def _connections(port: int | None, path: str | None) -> Iterator[socket.socket]:
     """The sockets that were accepted on a port or path, each as a descriptor of its own."""
     for name in os.listdir(_DESCRIPTORS):
-        try:
-            # Another thread may close that descriptor and open something else under its number:
-            # what is looked at is the copy.
-            connection = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue  # no socket, or closed by now
+        connection = _socket(int(name))
+        if connection is None:
+            continue
         if _is_accepted(connection, port, path):
             yield connection
         else:
             connection.close()
+
+
+def _socket(descriptor: int) -> socket.socket | None:
+    """The socket of a descriptor, as a descriptor of its own; None where it is none."""
+    try:
+        # Another thread may close it and open something else under its number: what is looked at
+        # is the copy.
+        copy = os.dup(descriptor)
+    except OSError:
+        return None  # closed by now
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
 
 
 def _is_accepted(connection: socket.socket, port: int | None, path: str | None) -> bool:

@@ -1,0 +1,211 @@
+"""Clients that do nothing, too many of them, and clients that go away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.service.connections import Peer, peers
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA
+from tests.support.serving import Served, block_of, eventually, served
+
+ROOT = Path(__file__).resolve().parents[2]
+
+IDLE = {"stream_idle_timeout": 500, "max_streams": 8}
+BLOCK = block_of([b"a"])
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(
+        tmp_path / "store", flight_socket=str(tmp_path / "run" / "store.sock"), **IDLE
+    ) as found:
+        yield found
+
+
+def server_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def put_one(client: StoreClient) -> None:
+    with client.put_stream() as stream:
+        stream.put(BLOCK)
+
+
+def raw_stream(endpoint: str) -> tuple[Any, Any, Any]:
+    client = flight.FlightClient(endpoint)
+    descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
+    writer, reader = client.do_exchange(descriptor)
+    writer.begin(BLOCK_SCHEMA)
+    return client, writer, reader
+
+
+@pytest.mark.parametrize("place", ["endpoint", "socket"])
+def test_an_idle_stream_is_ended(here: Served, place: str) -> None:
+    with StoreClient(getattr(here, place), retries=0) as client:
+        stream = client.put_stream()
+        assert stream.put(BLOCK).is_ok
+        eventually(lambda: here.server.calls_under_way == 0)
+        with pytest.raises(ServiceError):
+            stream.put(BLOCK)
+        stream.close()
+        # The connection makes itself anew.
+        with client.put_stream() as again:
+            assert again.put(BLOCK).is_ok
+    assert here.store.stats()["putMessages"] == 2
+
+
+@pytest.mark.parametrize("place", ["endpoint", "socket"])
+def test_a_client_that_says_who_it_is_not_is_ended_as_well(here: Served, place: str) -> None:
+    client, writer, _ = raw_stream(getattr(here, place))  # sends no process id
+    eventually(lambda: here.server.calls_under_way == 1)
+    eventually(lambda: here.server.calls_under_way == 0)
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        writer.close()
+    client.close()
+
+
+@pytest.mark.parametrize("place", ["endpoint", "socket"])
+def test_a_stream_that_is_used_now_and_then_goes_on(here: Served, place: str) -> None:
+    with StoreClient(getattr(here, place), retries=0) as client, client.put_stream() as stream:
+        until = time.monotonic() + 4 * IDLE["stream_idle_timeout"] / 1000
+        while time.monotonic() < until:
+            assert stream.put(BLOCK).is_ok
+
+
+def test_a_call_that_never_begins_is_ended(here: Served) -> None:
+    """Flight waits for a first message before it asks us: such a call has no known client."""
+    client = flight.FlightClient(here.endpoint)
+    descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
+    writer, reader = client.do_exchange(descriptor)  # sends headers only, for want of a schema
+    eventually(lambda: here.server.calls_under_way == 1)
+    eventually(lambda: here.server.calls_under_way == 0)
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        reader.read_chunk()
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        writer.close()
+    client.close()
+
+
+def test_a_reader_that_does_not_read_is_ended(here: Served) -> None:
+    store = Path(here.store.path)
+    (store / "index").mkdir(exist_ok=True)
+    with (store / "index" / "large").open("wb") as large:
+        large.truncate(256 << 20)
+    ticket = json.dumps({"path": "index/large", "offsets": [0], "lengths": [256 << 20]})
+    client = flight.FlightClient(here.endpoint)
+    reader = client.do_get(flight.Ticket(ticket.encode()))
+    reader.read_chunk()
+    eventually(lambda: here.server.calls_under_way == 0)
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        reader.read_all()
+    client.close()
+
+
+@pytest.mark.parametrize("place", ["endpoint", "socket"])
+def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place: str) -> None:
+    settings = {**IDLE, "stream_idle_timeout": 60_000}
+    socket_path = str(tmp_path / "run" / "store.sock")
+    with (
+        served(tmp_path / "store", flight_socket=socket_path, **settings) as here,
+        ExitStack() as opened,
+    ):
+        clients = [
+            opened.enter_context(StoreClient(getattr(here, place), retries=0)) for _ in range(9)
+        ]
+        streams = [opened.enter_context(client.put_stream()) for client in clients[:8]]
+        for stream in streams:
+            assert stream.put(BLOCK).is_ok
+        begin = time.monotonic()
+        with pytest.raises(RefusedError, match="maxStreams") as failure:
+            put_one(clients[8])
+        assert failure.value.status == "OS_PAGECACHE_BUSY"
+        assert time.monotonic() - begin < 5
+        # Actions still have their own room, and a place that is free again is taken.
+        assert clients[8].stats()["putMessages"] == 8
+        streams[0].finish()
+        eventually(lambda: here.server.calls_under_way == 7)
+        with clients[8].put_stream() as late:
+            assert late.put(BLOCK).is_ok
+
+
+def test_many_idle_streams_leave_no_thread(here: Served) -> None:
+    with StoreClient(here.endpoint) as client:
+        client.stats()
+        held = [raw_stream(here.endpoint) for _ in range(8)]
+        eventually(lambda: here.server.calls_under_way == 8)
+        with_streams = server_threads()
+        eventually(lambda: here.server.calls_under_way == 0)
+        for _client, writer, _reader in held:
+            with pytest.raises((flight.FlightError, pa.ArrowException)):
+                writer.close()
+        eventually(lambda: server_threads() < with_streams)
+        assert client.stats()["state"] == "RUNNING"
+
+
+def test_connections_without_calls_are_ended_when_they_are_too_many(here: Served) -> None:
+    port = here.server.endpoints[0].port
+    with ExitStack() as opened:
+        held = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(40)
+        ]
+        assert len(held) == 40
+        eventually(lambda: len(peers(port, None)) <= IDLE["max_streams"] * 4)
+    with StoreClient(here.endpoint) as client:
+        assert client.stats()["state"] == "RUNNING"
+
+
+CLIENT = """
+import os, sys, time
+from rmqstore_spark.client import StoreClient
+from tests.support.serving import block_of
+client = StoreClient(sys.argv[1])
+stream = client.stage_stream("0" * 31 + "1")
+stream.send(block_of([b"staged"] * 100))
+stream.drain()
+print("staged", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("place", ["endpoint", "socket"])
+def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) -> None:
+    socket_path = str(tmp_path / "run" / "store.sock")
+    with served(tmp_path / "store", flight_socket=socket_path) as here:
+        command = [sys.executable, "-c", textwrap.dedent(CLIENT), getattr(here, place)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"staged\n"
+            assert here.store.stats()["stages"] == 1
+            process.send_signal(signal.SIGKILL)
+        eventually(lambda: here.server.calls_under_way == 0)
+        assert here.store.stats()["stages"] == 0
+        staging = Path(here.store.path, "rmqstore", "staging")
+        eventually(lambda: not list(staging.iterdir()))
+        names = {thread.name for thread in threading.enumerate()}
+        assert not {name for name in names if "watch" in name or "acknowledgements" in name}
+
+
+def test_peers_are_found_by_their_port(here: Served) -> None:
+    port = here.server.endpoints[0].port
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        host, own = connection.getsockname()
+        eventually(lambda: Peer(f"{host}:{own}") in peers(port, None))
+    eventually(lambda: Peer(f"{host}:{own}") not in peers(port, None))
