@@ -176,6 +176,11 @@ class Connection:
 
     def explained(self, error: Exception) -> RmqStoreError:
         """An error of Flight as an error of this package."""
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return ServiceError(
+                f"The store process at {self.endpoint} wants a token, or does not know this one. "
+                "Name the file that holds it (tokenFile)."
+            )
         refusal = refused(getattr(error, "extra_info", None))
         if refusal is not None:
             return refusal
@@ -183,11 +188,6 @@ class Connection:
         text = text.removesuffix(". Detail: Unavailable")
         if isinstance(error, flight.FlightTimedOutError):
             return self.too_late("answer")
-        if isinstance(error, flight.FlightUnauthenticatedError):
-            return ServiceError(
-                f"The store process at {self.endpoint} wants a token, or does not know this one. "
-                "Name the file that holds it (tokenFile)."
-            )
         if isinstance(error, flight.FlightUnavailableError):
             return ServiceError(self._unreachable(text))
         return ServiceError(f"The store process at {self.endpoint} failed: {text}")

@@ -1,0 +1,164 @@
+"""Puts through a store process on loopback, against puts in this process, in one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.figures import Figure
+from benchmarks.stores import BODY_SIZES, Stores
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.store import StoreWriter
+from tests.support.blocks import encoded_traffic
+from tests.support.traffic import Traffic
+
+__all__ = ["service_figures"]
+
+_SECTION: Final = "Through the store process"
+_BLOCK_BYTES: Final = 4 << 20
+_BYTES: Final = 512 << 20
+_ROUNDS: Final = 3
+_WINDOW: Final = 32 << 20
+_AIM: Final = 0.6
+
+_SYNC_CLIENTS: Final = (1, 4, 16)
+_SYNC_SECONDS: Final = 4.0
+_SYNC_BODY: Final = 1024
+_SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
+"""RocketMQ 4.9.8 in-process, SYNC_FLUSH, 1 KiB: messages a second by threads."""
+
+
+def service_figures(stores: Stores) -> Iterator[Figure]:
+    """Measure puts of encoded blocks, and puts one by one under SYNC_FLUSH."""
+    stores.folder.mkdir(parents=True, exist_ok=True)
+    for body_size in BODY_SIZES:
+        yield _blocks(stores.folder, body_size)
+    for clients in _SYNC_CLIENTS:
+        yield _single(stores.folder, clients)
+
+
+def _blocks(place: Path, body_size: int) -> Figure:
+    rows = max(1, _BLOCK_BYTES // (body_size + 200))
+    block = encoded_traffic(Traffic(rows, topics={"orders": 8}, body_size=body_size))[0]
+    count = _BYTES // len(block)
+    inside, through = [], []
+    for _ in range(_ROUNDS):  # in turns: the machine is not the same all the time
+        inside.append(_in_process(place, block, count) * rows)
+        through.append(_through_process(place, block, count) * rows)
+    own, served = statistics.median(inside), statistics.median(through)
+    ratio = served / own
+    return Figure(
+        _SECTION,
+        f"put through Flight, {body_size} B",
+        f"{served / 1e6:.2f} M msg/s",
+        "in-process",
+        f"{own / 1e6:.2f} M msg/s",
+        f"{ratio:.2f}",
+        f"{_AIM}",
+        "yes" if ratio >= _AIM else "no",
+    )
+
+
+def _in_process(place: Path, block: U1, count: int) -> float:
+    """Blocks a second, queues and index caught up."""
+    with _folder(place) as folder, StoreWriter.open(folder / "store", StoreConfig()) as store:
+        store.create_topic("orders")
+        begin = time.perf_counter()
+        for _ in range(count):
+            store.put(np.array(block))
+        store.flush()
+        return count / (time.perf_counter() - begin)
+
+
+def _through_process(place: Path, block: U1, count: int) -> float:
+    with _folder(place) as folder, _process(folder) as endpoint, StoreClient(endpoint) as client:
+        client.open(["orders"])
+        begin = time.perf_counter()
+        with client.put_stream(max_in_flight_bytes=_WINDOW) as stream:
+            for _ in range(count):
+                stream.send(block)
+        client.flush()
+        return count / (time.perf_counter() - begin)
+
+
+def _single(place: Path, clients: int) -> Figure:
+    (block,) = encoded_traffic(Traffic(1, body_size=_SYNC_BODY))
+    stop = threading.Event()
+    counts = [0] * clients
+    with (
+        _folder(place) as folder,
+        _process(folder, "--set=flushDiskType=SYNC_FLUSH") as endpoint,
+        StoreClient(endpoint) as client,
+    ):
+        client.open(["orders"])
+
+        def put(number: int) -> None:
+            with StoreClient(endpoint) as own, own.put_stream() as stream:
+                while not stop.is_set():
+                    stream.put(block)
+                    counts[number] += 1
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(clients)]
+        begin = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        time.sleep(_SYNC_SECONDS)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        rate = sum(counts) / (time.perf_counter() - begin)
+    other = _SYNC_ROCKETMQ[clients]
+    aim = 1.0 if clients == max(_SYNC_CLIENTS) else None
+    return Figure(
+        _SECTION,
+        f"SYNC_FLUSH, one 1 KiB message a put, {clients} client{'s' if clients > 1 else ''}",
+        f"{rate:,.0f} msg/s",
+        "RocketMQ in-process",
+        f"{other:,} msg/s",
+        f"{rate / other:.2f}",
+        f"{aim}" if aim else "",
+        ("yes" if rate / other >= aim else "no") if aim else "",
+    )
+
+
+@contextmanager
+def _folder(place: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rmqstore-bench-", dir=place))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _process(folder: Path, *arguments: str) -> Iterator[str]:
+    """Start a store process; gives its endpoint."""
+    ready = folder / "ready.json"
+    command = [
+        *(sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", str(folder / "store")),
+        *("--port", "0", "--ready-file", str(ready), *arguments),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not ready.exists():
+                if process.poll() is not None:
+                    raise SystemExit("the store process did not start")
+                time.sleep(0.02)
+            yield str(json.loads(ready.read_text())["endpoint"])
+        finally:
+            process.terminate()
+            process.wait()

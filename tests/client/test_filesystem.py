@@ -1,0 +1,125 @@
+"""Stores read through their process: the same rows as from their files."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.client.filesystem import StoreFileSystem
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.files.open import open_files
+from rmqstore_spark.reader import Store
+from tests.support.blocks import encoded_traffic
+from tests.support.serving import Served, served
+from tests.support.traffic import Traffic
+
+
+@pytest.fixture(params=["endpoint", "socket"])
+def place(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(
+        tmp_path / "store",
+        flight_socket=str(tmp_path / "run" / "store.sock"),
+        broker_name="broker-of-ours",
+    ) as found:
+        found.store.create_topic("orders", write_queue_nums=3)
+        traffic = Traffic(4000, topics={"orders": 3}, body_size=(10, 2000))
+        for block in encoded_traffic(traffic):
+            assert found.store.put(block).ok
+        found.store.flush()
+        yield found
+
+
+def rows(store: Store) -> list[dict[str, object]]:
+    return [row for batch in store.scan() for row in batch.drop_columns("brokerName").to_pylist()]
+
+
+def test_the_same_rows_as_from_the_files(here: Served, place: str) -> None:
+    with Store.open(here.store.path) as near, Store.open(getattr(here, place)) as far:
+        assert far.broker_name == "broker-of-ours"
+        assert far.topics() == near.topics()
+        assert rows(far) == rows(near)
+        assert len(rows(far)) == 4000
+        for queue_id in range(3):
+            mine, theirs = far.queue("orders", queue_id), near.queue("orders", queue_id)
+            assert (mine.min_offset, mine.max_offset) == (theirs.min_offset, theirs.max_offset)
+            assert mine.offset_at(1_700_000_000_200) == theirs.offset_at(1_700_000_000_200)
+        with_key = [store.query_by_key("orders", "order-0000000042") for store in (far, near)]
+        assert with_key[0].num_rows == 1
+        assert with_key[0].drop_columns("brokerName") == with_key[1].drop_columns("brokerName")
+
+
+def test_what_is_put_is_seen_after_a_refresh(here: Served, place: str) -> None:
+    with Store.open(getattr(here, place)) as far:
+        before = far.queue("orders", 0).max_offset
+        for block in encoded_traffic(Traffic(300, topics={"orders": 1})):
+            here.store.put(block)
+        here.store.flush()
+        far.refresh()
+        assert far.queue("orders", 0).max_offset == before + 300
+
+
+def test_to_its_readers_the_store_is_a_closed_one(here: Served, place: str) -> None:
+    with Store.open(getattr(here, place)) as far:
+        assert far.is_closed_cleanly
+        names = {info.name for info in far.directory.files.list(far.path)}
+        assert names == {"checkpoint", "commitlog", "config", "consumequeue", "index"}
+        inside = {info.name for info in far.directory.files.list(f"{far.path}/commitlog")}
+        assert all(name.isdigit() for name in inside)
+
+
+def test_a_folder_a_file_and_what_is_missing(here: Served, place: str) -> None:
+    files, root = open_files(getattr(here, place))
+    near = Path(here.store.path, "config", "topics.json")
+    assert files.read(f"{root}/config/topics.json", 0, 1 << 20) == near.read_bytes()
+    assert files.size(f"{root}/config/topics.json") == near.stat().st_size
+    assert files.exists(f"{root}/commitlog")
+    assert not files.exists(f"{root}/abort")
+    with pytest.raises(FileNotFoundError):
+        files.read(f"{root}/config/none.json", 0, 10)
+    with pytest.raises(FileNotFoundError):
+        files.list(f"{root}/none")
+    with pytest.raises(FileNotFoundError):
+        files.list(f"{root}/config/topics.json")
+    walked = dict(files.walk(f"{root}/consumequeue", 2, lambda *_: None))
+    assert set(walked) == {"", "orders", "orders/0", "orders/1", "orders/2"}
+
+
+def test_it_goes_to_other_processes(here: Served, place: str) -> None:
+    fs = StoreFileSystem(getattr(here, place), timeout_s=7.0)
+    sent = pickle.loads(pickle.dumps(fs))
+    path = f"{sent.root}/config/topics.json"
+    near = Path(here.store.path, "config", "topics.json").read_bytes()
+    assert sent.cat_file(path) == near
+    assert sent.cat_file(path, 3, 9) == near[3:9]
+    assert sent.client.connection.timeout_s == 7.0
+    with fs.open(path) as file:
+        file.seek(4)
+        assert file.read(5) == near[4:9]
+        assert file.read() == near[9:]
+    with pytest.raises(OSError, match="only be read"):
+        fs.open(path, "wb")
+
+
+def test_nothing_listens_there() -> None:
+    with pytest.raises(ServiceError, match="rmqstore serve"):
+        Store.open("grpc://127.0.0.1:1")
+
+
+def test_the_golden_stores_of_a_broker(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A store that RocketMQ wrote, opened by us, read through the process."""
+    copy = tmp_path / "store"
+    shutil.copytree(golden("basic") / "store", copy)
+    with Store.open(copy) as near:
+        expected = rows(near)
+    with served(copy, message_index_enable=False) as here, Store.open(here.endpoint) as far:
+        assert rows(far) == expected
+        assert len(expected) > 1000

@@ -1,0 +1,127 @@
+"""Through a JVM: batch and stream, with `endpoint` in place of a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.datasource.conftest import rows_of
+from tests.support.blocks import encoded_traffic
+from tests.support.serving import Served, served
+from tests.support.traffic import Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, token_file: Path) -> Iterator[Served]:
+    with served(tmp_path / "store", token_path=str(token_file), broker_name="ours") as found:
+        found.store.create_topic("orders", write_queue_nums=3)
+        put(found, 1000)
+        yield found
+
+
+def put(here: Served, count: int, seed: int = 1) -> None:
+    for block in encoded_traffic(Traffic(count, topics={"orders": 3}, seed=seed)):
+        assert here.store.put(block).ok
+    here.store.flush()
+
+
+def reader(kind: Any, here: Served, token_file: Path) -> Any:
+    frame = kind.format("rmqstore").option("endpoint", here.endpoint)
+    return frame.option("tokenFile", str(token_file)).option("requestTimeout", "30s")
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return sorted((row["queueId"], row["queueOffset"]) for row in rows)
+
+
+def put_places(count: int) -> list[tuple[int, int]]:
+    return sorted((number % 3, number // 3) for number in range(count))
+
+
+@pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
+def test_a_batch(spark: SparkSession, here: Served, token_file: Path, plan_by: str) -> None:
+    frame = reader(spark.read, here, token_file).option("planBy", plan_by)
+    frame = frame.option("maxBytesPerPartition", "64k").load()
+    rows = rows_of(frame)
+    assert places(rows) == put_places(1000)
+    assert {row["brokerName"] for row in rows} == {"ours"}
+    plan = frame._jdf.queryExecution().toString()
+    assert TOKEN not in plan
+
+
+def test_a_stream_that_is_restarted(
+    spark: SparkSession,
+    here: Served,
+    token_file: Path,
+    tmp_path: Path,
+    queries: Callable[..., Any],
+) -> None:
+    got: dict[int, list[dict[str, Any]]] = {}
+
+    def run() -> None:
+        frame = reader(spark.readStream, here, token_file).option("startingOffsets", "earliest")
+        writer = frame.option("maxOffsetsPerTrigger", 400).load().writeStream
+        query = queries(
+            writer.foreachBatch(lambda part, number: got.update({number: rows_of(part)}))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    assert places([row for rows in got.values() for row in rows]) == put_places(1000)
+    put(here, 500, seed=2)
+    run()
+    assert len([row for rows in got.values() for row in rows]) == 1500
+    assert len(got) >= 4
+
+
+def test_a_stream_sees_what_is_put_while_it_runs(
+    spark: SparkSession, here: Served, token_file: Path, queries: Callable[..., Any]
+) -> None:
+    got: list[dict[str, Any]] = []
+    frame = reader(spark.readStream, here, token_file).option("startingOffsets", "latest").load()
+    query = queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
+    query.processAllAvailable()
+    put(here, 90, seed=3)
+    from tests.support.serving import eventually
+
+    eventually(lambda: len(got) == 90, 60)
+
+
+def test_a_wrong_token(spark: SparkSession, here: Served, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("f" * 32)
+    wrong.chmod(0o600)
+    with pytest.raises(Exception, match="tokenFile") as failure:
+        reader(spark.read, here, wrong).load().count()
+    assert TOKEN not in str(failure.value)
+    assert "f" * 32 not in str(failure.value)
+
+
+def test_a_path_and_an_endpoint(spark: SparkSession) -> None:
+    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    with pytest.raises(Exception, match="path and endpoint contradict"):
+        frame.load("/data/store").count()
+
+
+def test_nobody_listens(spark: SparkSession) -> None:
+    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    with pytest.raises(Exception, match="rmqstore serve"):
+        frame.option("retries", "0").load().count()
