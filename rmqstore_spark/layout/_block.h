@@ -2,7 +2,7 @@
 #ifndef RMQSTORE_BLOCK_H
 #define RMQSTORE_BLOCK_H
 
-enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2 };
+enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2, RULE_NO_LIGHT = 4 };
 enum {
     MANY_ROWS = 16,
     BIG_BODY,
@@ -11,6 +11,7 @@ enum {
     BAD_SYS_FLAG,
     BAD_STORE_HOST,
     CRC_PROPERTY,
+    LIGHT_QUEUES,
 };
 #define BORN_V6 0x10u
 #define STORE_V6 0x20u
@@ -95,12 +96,16 @@ static inline void note_value(const Piece *piece, const char *name, int32_t leng
         *found = *piece;
 }
 
-static uint32_t hash_of_tags(const Record *r, const uint8_t *limit)
+/* What the properties say: the hash of the TAGS, and whether they name light queues. */
+static uint32_t hash_of_tags(const Record *r, const uint8_t *limit, int *light)
 {
     const uint8_t *at = RECORD_PROPERTIES(*r), *end = at + RECORD_PROPERTIES_SIZE(*r);
-    Piece piece, tags = {.value_length = -1};
-    while (next_property(&at, end, limit, &piece))
+    Piece piece, tags = {.value_length = -1}, queues = {.value_length = -1};
+    while (next_property(&at, end, limit, &piece)) {
         note_value(&piece, "TAGS", 4, &tags);
+        note_value(&piece, "INNER_MULTI_DISPATCH", 20, &queues);
+    }
+    *light = queues.value_length >= 0;
     return tags.value_length < 0 ? 0 : hash_on(0, tags.value, tags.value + tags.value_length);
 }
 
@@ -199,6 +204,11 @@ static PyObject *check_block(PyObject *self, PyObject *args)
             status = read_record(&record, data + at, data_n - at);
         if (status == OK)
             status = judge(&record, &rules);
+        int light = 0;
+        if (status == OK)
+            tags_code[n] = (int32_t)hash_of_tags(&record, limit, &light);
+        if (light && (rules.rules & RULE_NO_LIGHT))
+            status = LIGHT_QUEUES;
         if (status != OK)
             break;
         if (route < 0 || !is_route(&routes, route, &record))
@@ -207,7 +217,6 @@ static PyObject *check_block(PyObject *self, PyObject *args)
         starts[n] = at;
         sizes[n] = RECORD_SIZE(record);
         route_of[n] = route;
-        tags_code[n] = (int32_t)hash_of_tags(&record, limit);
         queued[n] = transaction == 0 || transaction == 8;
         at += RECORD_SIZE(record);
         n++;

@@ -63,6 +63,7 @@ _CAUSES: Final = {
     plain_block.BAD_SYS_FLAG: "its sysFlag has bits that are not allowed",
     plain_block.BAD_STORE_HOST: "the room for its storeHost is not that of the store's address",
     plain_block.CRC_PROPERTY: "it has a CRC property, which would not hold once it is stamped",
+    plain_block.LIGHT_QUEUES: "it names light queues (INNER_MULTI_DISPATCH)",
 }
 
 
@@ -108,6 +109,7 @@ def check_block(
     store_host_v6: bool,
     allowed_sys_flag: int,
     check_crc: bool = True,
+    light_queues: bool = False,
     max_rows: int = MAX_ROWS,
 ) -> Block:
     """Check records that somebody wants stored; names of topics are left to the caller.
@@ -118,15 +120,20 @@ def check_block(
         store_host_v6: whether the store's address is IPv6.
         allowed_sys_flag: the bits that a sysFlag may have besides those of the hosts' width.
         check_crc: compute the CRC of every body.
+        light_queues: take records that name light queues. Whoever may send those can put them into
+            any queue, as every dispatch from the log follows them.
         max_rows: records that the block may hold.
 
     Raises:
         BlockError: the records do not tile the block, or one is not as it must be: magic V1,
             lengths that add up, a body of at most max_body bytes that matches its bodyCRC, a
             topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at most 32,767
-            bytes without `__CRC32#`, allowed sysFlag bits, room for the store's host.
+            bytes without `__CRC32#` or light queues, allowed sysFlag bits, room for the store's
+            host.
     """
-    rules = plain_block.RULE_CLIENT | (plain_block.RULE_BODY_CRC if check_crc else 0)
+    rules = plain_block.RULE_CLIENT
+    rules |= plain_block.RULE_BODY_CRC if check_crc else 0
+    rules |= 0 if light_queues else plain_block.RULE_NO_LIGHT
     return _split(data, rules, max_body, int(store_host_v6), allowed_sys_flag, max_rows)
 
 

@@ -41,9 +41,11 @@ __all__ = [
     "BAD_TOPIC",
     "BIG_BODY",
     "CRC_PROPERTY",
+    "LIGHT_QUEUES",
     "MANY_ROWS",
     "RULE_BODY_CRC",
     "RULE_CLIENT",
+    "RULE_NO_LIGHT",
     "check_block",
     "index_hashes",
     "number_rows",
@@ -51,11 +53,12 @@ __all__ = [
     "stamp_records",
 ]
 
-RULE_BODY_CRC, RULE_CLIENT = 1, 2
+RULE_BODY_CRC, RULE_CLIENT, RULE_NO_LIGHT = 1, 2, 4
 ANY_STORE_HOST = -1
-MANY_ROWS, BIG_BODY, BAD_TOPIC, BAD_QUEUE_ID, BAD_SYS_FLAG, BAD_STORE_HOST, CRC_PROPERTY = range(
-    16, 23
-)
+(
+    MANY_ROWS, BIG_BODY, BAD_TOPIC, BAD_QUEUE_ID, BAD_SYS_FLAG, BAD_STORE_HOST, CRC_PROPERTY,
+    LIGHT_QUEUES,
+) = range(16, 24)  # fmt: skip
 
 _V1: Final = 0xDAA320A7
 _V2: Final = 0xDAA320AB
@@ -85,7 +88,8 @@ def check_block(
 
     Args:
         rules: RULE_CLIENT: magic V1, a topic of valid UTF-8, a queueId, allowed sysFlag bits, and
-            no property that a stamp would make wrong; RULE_BODY_CRC: the CRC of each body.
+            no property that a stamp would make wrong; RULE_NO_LIGHT: no light queues;
+            RULE_BODY_CRC: the CRC of each body.
         max_body: bytes of a body.
         store_host_v6: 0 or 1, or ANY_STORE_HOST: what each sysFlag must say.
         allowed_sys_flag: the bits that a sysFlag may have besides those of its hosts.
@@ -104,6 +108,11 @@ def check_block(
     longs, ints = np.empty((5, found), np.int64), np.empty((14, found), np.int32)
     parse(data, start, size, longs, ints)
     wrong = _judge(data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints)
+    names = (b"TAGS", b"INNER_MULTI_DISPATCH")
+    value_at, length = np.empty((2, found), np.int64), np.empty((2, found), np.int32)
+    find_properties(data, start + ints[11], ints[12], names, value_at, length)
+    if rules & RULE_NO_LIGHT:
+        wrong[(wrong == OK) & (length[1] >= 0)] = LIGHT_QUEUES
     bad = np.flatnonzero(wrong)
     if len(bad):
         return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]])
@@ -111,7 +120,7 @@ def check_block(
         return found, 0, status, at
     transaction = ints[5] & _TRANSACTION
     queued[:found] = (transaction == 0) | (transaction == 8)
-    tags_code[:found] = _hashes(_binary(data, *_values(data, start, ints, b"TAGS")))
+    tags_code[:found] = _hashes(_binary(data, value_at[0], length[0]))
     count = _route(data, start, ints, route_of[:found], routes)
     return found, count, OK, at
 
@@ -209,13 +218,6 @@ def _route(data: U1, start: I8, ints: I4, route_of: I4, routes: I8) -> int:
     routes[:count, 1] = ints[10][first]
     routes[:count, 2] = ints[3][first]
     return count
-
-
-def _values(data: U1, start: I8, ints: I4, name: bytes) -> tuple[I8, I4]:
-    """The spans of one property; length -1 where a record has none."""
-    at, length = np.empty((1, len(start)), np.int64), np.empty((1, len(start)), np.int32)
-    find_properties(data, start + ints[11], ints[12], (name,), at, length)
-    return at[0], length[0]
 
 
 def _binary(data: U1, at: I8, length: I4) -> pa.BinaryArray:

@@ -272,6 +272,7 @@ class StoreWriter:
             max_body=self.config.max_message_size,
             store_host_v6=self.config.store_host_v6,
             allowed_sys_flag=self._allowed[as_client],
+            light_queues=not as_client,
             max_rows=self.config.max_block_rows,
         )
         self._admission.check_routes(block.routes, as_client=as_client)

@@ -236,6 +236,10 @@ def changed(at: int, value: bytes) -> U1:
             encoded(message(), message(properties_raw=b"__CRC32#\x010123456789\x02")),
             "has a CRC property",
         ),
+        (
+            encoded(message(), message(properties_raw=b"INNER_MULTI_DISPATCH\x01%LMQ%a")),
+            "names light queues",
+        ),
         (encoded(message(), message(), message()), "more records than are allowed"),
     ],
 )
@@ -279,6 +283,15 @@ def test_a_block_may_be_empty_and_may_be_read_only(each_kernel: str) -> None:
     assert len(check(fixed)) == 2
     with pytest.raises(ValueError, match="read-only"):
         block.stamp_records(fixed, zero, zero, zero, 0, bytes(8))
+
+
+def test_light_queues_are_for_those_who_may(each_kernel: str) -> None:
+    data = encoded(message(properties_raw=b"INNER_MULTI_DISPATCH\x01%LMQ%a"))
+    assert len(read_block(data)) == 1
+    found = check_block(
+        data, max_body=9, store_host_v6=False, allowed_sys_flag=0, light_queues=True
+    )
+    assert len(found) == 1
 
 
 def test_a_bodys_crc_is_not_looked_at_where_that_is_not_wanted(each_kernel: str) -> None:

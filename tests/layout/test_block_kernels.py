@@ -96,6 +96,7 @@ def test_sound_and_damaged_records(
 PIECES = st.sampled_from([
     b"\x01", b"\x02", b" ", b"a", b"TAGS", b"KEYS", b"UNIQ_KEY", b"\xff", b"\xe6", b"\xf0\x9f",
     b"\x94\x91", "\U0001f511".encode(), "é鍵".encode(), b"a word of some length", b"__CRC32#\x01",
+    b"INNER_MULTI_DISPATCH",
 ])  # fmt: skip
 
 
