@@ -16,11 +16,12 @@ takes nothing more, and its next start tells from what is on disk.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.block import Route
 from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.batchblock import BatchBlock, Stamp
 from rmqstore_spark.writer.failpoints import reach
@@ -77,6 +78,8 @@ class Committer:
         host: the store's address, as text and as it stands in records.
         max_bytes: of one batch.
         check_state: raises RefusedError where the store takes nothing.
+        check_routes: raises RefusedError where a queue is not written to, as when its topic was
+            deleted since the rows were staged.
         on_failure: told of what makes it unsafe to go on.
     """
 
@@ -90,6 +93,7 @@ class Committer:
         host: tuple[str, bytes],
         max_bytes: int,
         check_state: Callable[[], None],
+        check_routes: Callable[[Iterable[Route]], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._appender = appender
@@ -99,6 +103,7 @@ class Committer:
         self._host_text, self._host = host
         self._max_bytes = max_bytes
         self._check_state = check_state
+        self._check_routes = check_routes
         self._on_failure = on_failure
         self.commits = 0
 
@@ -143,6 +148,7 @@ class Committer:
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
             for stage in stages:
+                self._check_routes(stage.routes)
                 block.add(stage)
             rows, size = block.rows, block.bytes
             begin = max(block.begin, self._appender.log.max_offset)

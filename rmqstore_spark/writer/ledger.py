@@ -11,14 +11,14 @@ The markers are authoritative: they survive a crash with the rows, and go to rep
 of them it is complete (`mark`, an offset of that queue); later ones are read from the log at open.
 Where the file knows of a commit that is no longer in the log (the log was cut) the log is right.
 
-Of each writer only the last number is kept: a lower one counts as committed too. Not thread-safe:
-used under the store's append lock.
+Of each writer only the last number is kept: a lower one counts as committed too.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -132,7 +132,7 @@ def marker_body(
 
 
 class Ledger:
-    """What is known of commits.
+    """What is known of commits. Thread-safe.
 
     Args:
         path: of the file.
@@ -140,6 +140,9 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._saved = False
         self._mark = 0
         self._last: dict[str, OrderedDict[str, Committed]] = {kind: OrderedDict() for kind in _MOST}
 
@@ -159,10 +162,10 @@ class Ledger:
         begin, end = _marker_range(store)
         ledger._load(log_end)
         if not begin <= ledger._mark <= end:
-            ledger._mark = begin
+            ledger._mark, ledger._saved = begin, False
         for offset, place, body in _markers(store, ledger._mark, end):
             ledger._take_marker(place, body)
-            ledger._mark = offset + 1
+            ledger._mark, ledger._saved = offset + 1, False
         return ledger
 
     def find(self, writer: WriterId) -> Committed | None:
@@ -170,7 +173,8 @@ class Ledger:
 
         That is the writer's last one, if its number is not below the one asked for.
         """
-        last = self._last[writer.kind].get(writer.name)
+        with self._lock:
+            last = self._last[writer.kind].get(writer.name)
         return last if last is not None and last.number >= writer.number else None
 
     def add(self, writer: WriterId, committed: Committed, marker_offset: int) -> None:
@@ -179,23 +183,40 @@ class Ledger:
         Args:
             marker_offset: offset of its marker in the markers' queue.
         """
-        self._put(writer.kind, writer.name, committed)
-        self._mark = marker_offset + 1
+        with self._lock:
+            self._put(writer.kind, writer.name, committed)
+            self._mark = marker_offset + 1
+            self._saved = False
 
     def save(self) -> None:
-        """Write the file, durably. Needed before markers expire; else it only saves time at open.
+        """Write the file, durably, unless it says all this already.
+
+        Needed before markers expire; else it only saves time at open.
 
         Raises:
             StoreWriteError: it could not be written.
         """
+        with self._saving:
+            with self._lock:
+                if self._saved:
+                    return
+                self._saved = True
+                data = self._encode()
+            reach("ledger.before_write")
+            try:
+                replace_file(self._path, data)
+            except BaseException:
+                self._saved = False
+                raise
+
+    def _encode(self) -> bytes:
         writers = [
             [kind, name, c.number, c.rows, c.bytes, c.physical_offset, c.marker]
             for kind, table in self._last.items()
             for name, c in table.items()
         ]
         value = {"version": _VERSION, "mark": self._mark, "writers": writers}
-        reach("ledger.before_write")
-        replace_file(self._path, json.dumps(value, separators=(",", ":")).encode())
+        return json.dumps(value, separators=(",", ":")).encode()
 
     def _put(self, kind: str, name: str, committed: Committed) -> None:
         table = self._last[kind]
@@ -224,7 +245,8 @@ class Ledger:
         for kind, name, committed in kept:
             self._put(kind, name, committed)
         # Where some were cut off, others of the same writers can stand before the mark.
-        self._mark = mark if len(kept) == len(rows) else -1
+        self._saved = len(kept) == len(rows)
+        self._mark = mark if self._saved else -1
 
     def _take_marker(self, place: int, body: bytes) -> None:
         try:

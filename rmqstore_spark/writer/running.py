@@ -95,6 +95,7 @@ class Running:
                 self.flusher,
                 check=check,
                 check_state=check_state,
+                check_routes=admission.check_routes,
                 clock=clock,
                 on_failure=self.fail,
             )

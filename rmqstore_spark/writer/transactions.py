@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.own import OWN_FOLDER
-from rmqstore_spark.layout.block import Block
+from rmqstore_spark.layout.block import Block, Route
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.appending import Appender
@@ -22,7 +24,10 @@ from rmqstore_spark.writer.topics import PERM_READ, TopicTable
 
 __all__ = ["Transactions"]
 
-_EXPIRY_INTERVAL_MS = 1000
+_log = logging.getLogger(__name__)
+
+_INTERVAL_MS: Final = 1000
+_SAVE_EVERY: Final = 60  # intervals
 
 
 class Transactions:
@@ -36,6 +41,7 @@ class Transactions:
         appender, flusher: the way into the log, and to the disk.
         check: checks a block on receipt.
         check_state: raises RefusedError where the store takes nothing.
+        check_routes: raises RefusedError where a queue is not written to.
         clock: milliseconds since the epoch.
         on_failure: told of what makes it unsafe to go on.
     """
@@ -51,10 +57,12 @@ class Transactions:
         *,
         check: Callable[[U1], Block],
         check_state: Callable[[], None],
+        check_routes: Callable[[Iterable[Route]], None],
         clock: Callable[[], int],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._topics = topics
+        self._check = check
         self._check_state = check_state
         limits = StagingLimits(
             config.staging_max_bytes,
@@ -62,11 +70,11 @@ class Transactions:
             config.staging_max_stages,
             config.staging_timeout,
         )
-        self._staging = Staging(Path(store, OWN_FOLDER, "staging"), check, limits, clock)
+        self._staging = Staging(Path(store, OWN_FOLDER, "staging"), self._checked, limits, clock)
         with Store.open(store) as reader:
             path = os.path.join(store, OWN_FOLDER, "ledger.json")
             self._ledger = Ledger.open(path, reader, log_end)
-        self._ledger.save()
+        self._save_ledger()
         self._committer = Committer(
             appender,
             flusher,
@@ -75,11 +83,11 @@ class Transactions:
             host=config.host,
             max_bytes=config.max_transaction_bytes,
             check_state=check_state,
+            check_routes=check_routes,
             on_failure=on_failure,
         )
-        self._expiry = Periodic(
-            "rmqstore-staging", _EXPIRY_INTERVAL_MS, self._staging.expire, on_failure
-        )
+        self._intervals = 0
+        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
 
     def begin_stage(self, stage_id: str, owner: str = "") -> Stage:
         """Begin to stage what one attempt of a task writes; see `Staging.begin`."""
@@ -111,5 +119,21 @@ class Transactions:
 
     def close(self) -> None:
         """Remove all stages."""
-        self._expiry.close()
+        self._tending.close()
         self._staging.close()
+
+    def _checked(self, data: U1) -> Block:
+        self._check_state()  # a long stage must not fill the disk
+        return self._check(data)
+
+    def _tend(self) -> None:
+        self._staging.expire()
+        self._intervals += 1
+        if self._intervals % _SAVE_EVERY == 0:
+            self._save_ledger()
+
+    def _save_ledger(self) -> None:
+        try:
+            self._ledger.save()
+        except StoreWriteError as error:
+            _log.warning("The ledger of commits is written later: %s", error)

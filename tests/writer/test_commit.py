@@ -321,6 +321,20 @@ def test_a_block_of_many_portions_and_segments(path: Path) -> None:
     assert len(list((path / "commitlog").iterdir())) > 6
 
 
+def test_a_topic_that_was_deleted_since_it_was_staged_gets_nothing(path: Path) -> None:
+    with StoreWriter.open(path, small_segments(autoCreateTopicEnable="false")) as store:
+        for topic in ("orders", "bills"):
+            store.create_topic(topic)
+        infos = stage_batch(store, "b0")
+        store.delete_topic("bills")
+        with pytest.raises(RefusedError, match="bills") as raised:
+            store.commit(CommitRequest(writer(0), infos))
+        assert (raised.value.status, log_end(store)) == ("TOPIC_NOT_EXIST", 0)
+        store.create_topic("bills")
+        assert store.commit(CommitRequest(writer(0), infos)).status == "COMMITTED"
+    assert scanned(path) == expected(0)
+
+
 def test_a_record_that_no_segment_can_hold_is_refused(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         stage = store.begin_stage(stage_id("large"))

@@ -170,6 +170,17 @@ def test_saving_leaves_the_old_file_or_the_new(log: Log) -> None:
     }  # fmt: skip
 
 
+def test_what_the_file_says_already_is_not_written_again(log: Log) -> None:
+    log.commit(query(3))
+    log.open().save()
+    Path(log.file).chmod(0o640)
+    log.open().save()
+    assert Path(log.file).stat().st_mode & 0o777 == 0o640  # the very same file
+    log.commit(query(4))
+    log.open().save()
+    assert Path(log.file).stat().st_mode & 0o777 == 0o600
+
+
 def test_no_more_is_remembered_than_fits(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger_module._MOST, "once", 3)
     ledger = log.open()
