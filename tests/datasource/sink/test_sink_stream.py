@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +40,9 @@ def arriving(tmp_path: Path) -> Path:
     for number in range(FILES):
         rows = range(number * ROWS, number * ROWS + ROWS)
         table = pa.table({"body": [f"row-{n}" for n in rows], "keys": [f"key-{n}" for n in rows]})
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=ROWS // 4)
+        path = folder / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=ROWS // 4)
+        os.utime(path, (1_700_000_000 + number,) * 2)  # Spark takes the oldest first
     return folder
 
 
@@ -248,7 +251,10 @@ def test_a_store_that_is_killed_during_a_stream(
 
 @pytest.mark.parametrize(
     ("mode", "words"),
-    [("complete", "Output mode complete cannot be had"), ("update", "rmqstore does not support Update mode")],
+    [
+        ("complete", "Output mode complete cannot be had"),
+        ("update", "rmqstore does not support Update mode"),
+    ],
 )
 def test_other_output_modes_are_refused(
     spark: SparkSession, arriving: Path, tmp_path: Path, queries: Start, mode: str, words: str
