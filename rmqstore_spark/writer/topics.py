@@ -36,6 +36,12 @@ PERM_WRITE: Final = 2
 _PERM_INHERIT: Final = 1
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | _PERM_INHERIT
 
+# What a broker says of every topic besides, unless it was told otherwise.
+_USUAL: Final[dict[str, Any]] = {
+    "order": False,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+}
 _MOST_QUEUES: Final = 65_536
 _WRITABLE_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 
@@ -64,7 +70,7 @@ class TopicConfig:
     read_queue_nums: int
     write_queue_nums: int
     perm: int = PERM_READ | PERM_WRITE
-    rest: dict[str, Any] = field(default_factory=dict)
+    rest: dict[str, Any] = field(default_factory=_USUAL.copy)
 
     def __post_init__(self) -> None:
         for what, count in (
@@ -83,16 +89,13 @@ class TopicConfig:
 
     def to_json(self) -> dict[str, Any]:
         """As topics.json has it."""
-        known = {
-            "order": False,
+        told = {
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,
-            "topicFilterType": "SINGLE_TAG",
             "topicName": self.name,
-            "topicSysFlag": 0,
             "writeQueueNums": self.write_queue_nums,
         }
-        return {**known, **self.rest}
+        return dict(sorted({**self.rest, **told}.items()))
 
     @classmethod
     def from_json(cls, name: str, raw: Any) -> TopicConfig:

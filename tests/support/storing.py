@@ -1,0 +1,89 @@
+"""Small stores that tests write into, and what of their messages a reader finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.writer.config import StoreConfig
+
+__all__ = ["Clock", "config", "in_queues", "messages", "until"]
+
+_PLACE = ReadOptions(columns=("topic", "queueId", "queueOffset", "physicalOffset", "body"))
+
+
+def config(**settings: Any) -> StoreConfig:
+    """Small files, and a disk that may be as full as it is."""
+    small = {
+        "mappedFileSizeCommitLog": 4096,
+        "mappedFileSizeConsumeQueue": 200,
+        "maxHashSlotNum": 50,
+        "maxIndexNum": 100,
+        "diskMaxUsedSpaceRatio": 100,
+    }
+    given = {**small, **settings}
+    return StoreConfig().with_overrides({k: str(v) for k, v in given.items()})
+
+
+class Clock:
+    """A clock that tells what it was set to."""
+
+    def __init__(self, now: int = 1_700_000_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for a condition that another thread brings about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "that never came"
+        time.sleep(0.001)
+
+
+def messages(
+    bodies: Sequence[bytes], *, topic: str = "T", queue_id: int | Sequence[int] = 0, **others: Any
+) -> pa.RecordBatch:
+    """Messages for `put_batch`.
+
+    Args:
+        bodies: one each.
+        topic: of all of them.
+        queue_id: of all, or of each.
+        others: values of other columns of RECORD_COLUMNS, one a message.
+    """
+    count = len(bodies)
+    queue_ids = [queue_id] * count if isinstance(queue_id, int) else list(queue_id)
+    columns = {
+        "topic": pa.array([topic] * count, pa.string()),
+        "queueId": pa.array(queue_ids, pa.int32()),
+        "body": pa.array(bodies, pa.binary()),
+        **{name: pa.array(values) for name, values in others.items()},
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def in_queues(path: Path) -> dict[tuple[str, int], list[bytes]]:
+    """The bodies in each queue that holds some, as a reader finds them."""
+    with Store.open(path) as store:
+        found = {}
+        for queue in store.queues():
+            rows = [
+                row
+                for batch in store.read(queue.topic, queue.queue_id, options=_PLACE)
+                for row in batch.to_pylist()
+            ]
+            assert [row["queueOffset"] for row in rows] == list(
+                range(queue.min_offset, queue.min_offset + len(rows))
+            )
+            if rows:
+                found[queue.topic, queue.queue_id] = [row["body"] for row in rows]
+        return found
