@@ -13,6 +13,7 @@ from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
+from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
 
@@ -33,6 +34,7 @@ def main() -> None:
         "tags": tag_figures,
         "planning": planning_figures,
         "spark": spark_figures,
+        "sink": sink_figures,
         "idle": idle_figures,
         "backfill": backfill_figures,
         "blocks": block_figures,

@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 
-__all__ = ["ReadyMadeSource", "WatchedSource"]
+__all__ = ["NullArrowSink", "ReadyMadeSource", "WatchedSource"]
 
 
 class ReadyMadeSource(DataSource):
@@ -89,6 +96,26 @@ class _WatchedReader(DataSourceReader):
             most = max(most, _resident())
         with Path(self._notes).open("a", encoding="utf-8") as file:
             file.write(f"{rows} {most - before}\n")
+
+
+class NullArrowSink(DataSource):
+    """Takes rows as Arrow batches and does nothing with them: what is left is Spark's own work."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Name the format."""
+        return "nullarrow"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: ARG002 - Spark's
+        """Make the writer."""
+        return _NullWriter()
+
+
+class _NullWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
 
 
 def _source(options: Mapping[str, str]) -> RmqStoreDataSource:

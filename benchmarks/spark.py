@@ -19,7 +19,7 @@ from benchmarks.stores import Shape, Stores, record_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["memory_figures", "spark_figures"]
+__all__ = ["alternately", "memory_figures", "session", "spark_figures"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CORES: Final = 2
@@ -40,7 +40,7 @@ def session() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     import rmqstore_spark
-    from benchmarks.sources import ReadyMadeSource, WatchedSource
+    from benchmarks.sources import NullArrowSink, ReadyMadeSource, WatchedSource
 
     cloudpickle.register_pickle_by_value(benchmarks)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
@@ -56,6 +56,7 @@ def session() -> Iterator[SparkSession]:
         rmqstore_spark.register(spark)
         spark.dataSource.register(ReadyMadeSource)
         spark.dataSource.register(WatchedSource)
+        spark.dataSource.register(NullArrowSink)
         try:
             yield spark
         finally:
@@ -71,7 +72,7 @@ def _read(
     reader.load(str(store)).write.format("noop").mode("overwrite").save()
 
 
-def _alternately(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+def alternately(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
     """Median seconds of each way; they take turns, so that the machine's mood hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(_ROUNDS + 1):
@@ -97,7 +98,7 @@ def spark_figures(stores: Stores) -> Iterator[Figure]:
 def _against_ready_made(
     spark: SparkSession, store: Path, shape: Shape, what: str, schema: str | None, size: int
 ) -> Iterator[Figure]:
-    seconds = _alternately({
+    seconds = alternately({
         "rmqstore": lambda: _read(
             spark, "rmqstore", store, schema, maxBytesPerPartition=size),
         "readymade": lambda: _read(
@@ -131,7 +132,7 @@ def _against_ready_made(
 def _against_the_whole(
     spark: SparkSession, store: Path, shape: Shape, size: int
 ) -> Iterator[Figure]:
-    seconds = _alternately({
+    seconds = alternately({
         "all": lambda: _read(spark, "rmqstore", store, None, maxBytesPerPartition=size),
         "some": lambda: _read(
             spark, "rmqstore", store, None, maxBytesPerPartition=size, tags="Tag07"),
