@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--replay", type=int, nargs=2)
     parser.add_argument("--operations", type=int, default=1 << 30)
+    parser.add_argument("--commits", type=float, default=0.3, help="share of the operations")
     parser.add_argument("--mutant", choices=sorted(MUTANTS))
     given = parser.parse_args()
     if given.mutant:
@@ -72,7 +73,8 @@ def main() -> int:
             _commit(store, *given.replay)
         for _ in range(given.operations):
             count = drawn.choice((1, 7, 60, 400))
-            _commit(store, number, count) if drawn.random() < 0.3 else _put(store, number, count)
+            write = _commit if drawn.random() < given.commits else _put
+            write(store, number, count)
             number += count
     _say("closed")
     return 0

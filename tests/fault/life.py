@@ -56,6 +56,7 @@ def live(
     settings: Sequence[str] = SMALL,
     kill_after_s: float | None = None,
     operations: int | None = None,
+    commits: float = 0.3,
     mutant: str = "",
     failpoint: str = "",
     prefix: Sequence[str] = (),
@@ -70,12 +71,13 @@ def live(
         settings: `key=value` of the store's configuration.
         kill_after_s: SIGKILL so many seconds after the start; drawn from the seed up to this.
         operations: it closes the store after so many.
+        commits: share of the operations that are commits, not puts.
         mutant: see `child.MUTANTS`.
         failpoint: see `writer.failpoints`.
         prefix: of the command, as `strace`.
     """
     command = [*prefix, sys.executable, "-m", "tests.fault.child", str(store)]
-    command += [str(claims.next_number), str(seed), *settings]
+    command += [str(claims.next_number), str(seed), *settings, "--commits", str(commits)]
     again = claims.unfinished_commit
     if again is not None:
         command += ["--replay", str(again.first), str(again.count)]

@@ -34,7 +34,8 @@ def test_killed_at_any_time_nothing_is_lost_or_doubled(tmp_path: Path, flush: st
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_at_a_place(tmp_path: Path, name: str) -> None:
     claims = Claims()
-    live(tmp_path / "store", claims, 0, operations=40, failpoint="put.after_write:5")
+    if not name.startswith("topics."):  # those are made once, in the first life
+        live(tmp_path / "store", claims, 0, operations=40, failpoint="put.after_write:5")
     killed = 0
     for times in (1, 2, 7):
         ending = live(tmp_path / "store", claims, times, operations=40, failpoint=f"{name}:{times}")

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.fault.claims import Claims
 from tests.fault.life import Ending, live, settle
-
-
-def _why_no_strace() -> str:
-    if shutil.which("strace") is None:
-        return "strace is not installed"
-    tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
-    return "" if tried.returncode == 0 else "strace may not trace here"
-
+from tests.fault.traces import why_no_strace
 
 pytestmark = [
     pytest.mark.fault,
-    pytest.mark.skipif(bool(_why_no_strace()), reason=_why_no_strace()),
+    pytest.mark.skipif(bool(why_no_strace()), reason=why_no_strace()),
 ]
 
 _OPERATIONS = 12
@@ -43,7 +35,8 @@ def _injected(store: Path, claims: Claims, seed: int, call: str, what: str) -> E
 
 
 @pytest.mark.parametrize(
-    ("call", "step"), [("fdatasync", 2), ("fsync", 3), ("pwrite64", 5), ("rename", 1)]
+    ("call", "step"),
+    [("fdatasync", 2), ("fsync", 3), ("pwrite64", 5), ("pwritev2", 2), ("rename", 1)],
 )
 def test_killed_at_each_call(tmp_path: Path, call: str, step: int) -> None:
     killed = 0
@@ -65,7 +58,7 @@ def test_killed_at_each_call(tmp_path: Path, call: str, step: int) -> None:
     assert killed > 0
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite64", "pwritev2"])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 13])
 def test_after_a_failed_call_nothing_is_acknowledged(tmp_path: Path, call: str, k: int) -> None:
     claims = Claims()
