@@ -17,7 +17,7 @@ from rmqstore_spark.cli.parameters import (
 )
 from rmqstore_spark.cli.tables import print_facts
 from rmqstore_spark.cli.text import json_text, show_time
-from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
@@ -87,15 +87,18 @@ def _describe(store: Store) -> dict[str, Any]:
 
 
 def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
-    """What `rmqstore topics --all` lists; where topics.json is damaged, what has queues."""
-    from rmqstore_spark.files.base import Skipped
+    """What `rmqstore topics --all` lists; where topics.json tells nothing, what has queues."""
+    from rmqstore_spark.files.base import Skipped, join
     from rmqstore_spark.reader.topics import topics_with_queues
 
     try:
         return store.topics()
     except CorruptStoreError as error:
         skipped.append(Skipped(error.file, error.cause))
-        return topics_with_queues(store.directory)
+    except StoreAccessError:
+        file = join(store.path, "config", "topics.json")
+        skipped.append(Skipped(file, "it may not be read"))
+    return topics_with_queues(store.directory)
 
 
 _COUNTED: Final = (

@@ -145,6 +145,18 @@ def test_info_names_what_it_passed_over(rmqstore: Rmqstore, golden: Golden, tmp_
     assert all(str(stray) in for_people for stray in strays)
 
 
+def test_info_does_without_the_topics_settings(
+    rmqstore: Rmqstore, golden: Golden, tmp_path: Path
+) -> None:
+    shutil.copytree(golden("live") / "store", tmp_path / "store")
+    settings = tmp_path / "store" / "config" / "topics.json"
+    settings.write_text("{")
+    settings.with_suffix(".json.bak").unlink(missing_ok=True)
+    document = rmqstore("info", "--json", tmp_path / "store").document
+    assert document["topics"] == document["topicsWithQueues"] == 9
+    assert [item["path"] for item in document["skipped"]] == [str(settings)]
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_topics(name: str, rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
     document = rmqstore("topics", "--all", "--json", *store_of(name)).document
