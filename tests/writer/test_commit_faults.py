@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
 from rmqstore_spark.writer.commit import CommitRequest
@@ -176,6 +179,39 @@ def test_a_hidden_block_without_queues_beside_it_is_not_seen_either(tmp_path: Pa
     with StoreWriter.open(path, small_segments()) as store:
         assert commit_batch(store, 0).physical_offset == 0
     assert scanned(path) == expected(0)
+
+
+@pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
+def test_a_power_cut_before_the_flush_loses_any_pages_and_the_batch_is_not_there(
+    tmp_path: Path, settings: str
+) -> None:
+    """Pages reach the disk in any order: each that the block touches may be there or not."""
+    run_killed(tmp_path / "killed", settings, fail="commit.before_sync:2")
+    with Store.open(tmp_path / "killed") as store:
+        begin = store.log_end()
+        last = [row for batch in store.scan() for row in batch.to_pylist()][-1]
+    time = int(last["storeTimestamp"].timestamp() * 1000)
+    before = scanned(tmp_path / "killed")
+    drawn = random.Random(1)
+    for number in range(25):
+        path = tmp_path / f"cut{number}"
+        shutil.copytree(tmp_path / "killed", path)
+        if number % 2:  # the last message before the block is known as flushed, or is not
+            (path / "checkpoint").write_bytes(Checkpoint(time, time, 0).encode())
+        lost = drawn.choice((0.1, 0.5, 0.9))
+        for file in (path / "commitlog").glob("0*"):
+            with open(file, "r+b") as log:
+                for at in range(0, file.stat().st_size, 4096):
+                    first = max(at, begin - int(file.name))
+                    if first < at + 4096 and drawn.random() < lost:
+                        os.pwrite(log.fileno(), bytes(at + 4096 - first), first)
+        assert scanned(path) == before
+        with StoreWriter.open(path, small_segments()) as writer:
+            assert commit_batch(writer, 0, attempt=1).status == "ALREADY_COMMITTED"
+            assert commit_batch(writer, 1, attempt=1).status == "COMMITTED"
+        assert scanned(path) == [*before, *expected(1)]
+        with Store.open(path) as store:
+            assert store.verify().errors == 0
 
 
 class FailingWrites:
