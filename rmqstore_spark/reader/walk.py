@@ -123,6 +123,8 @@ def walk_log(
         room = min(4 * room, _CHUNK)
         step = _Step(segment, buffer, filled, at, min(end, segment.end))
         stretch, at, flaw = step.take(check_crc)
+        if flaw is not None and flaw.offset >= end:
+            flaw = None  # of what is left out
         if stretch is not None:
             yield stretch
         if flaw is not None:

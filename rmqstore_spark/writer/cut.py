@@ -112,7 +112,8 @@ def written_extent(path: str, start: int) -> int | None:
                     at = os.lseek(descriptor, at, os.SEEK_DATA)
                 except OSError:  # nothing but a hole follows
                     break
-                data = np.frombuffer(os.pread(descriptor, _CHUNK, at), np.uint8)
+                count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
+                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
                 if not len(data):
                     break
                 if data.any():

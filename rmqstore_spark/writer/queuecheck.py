@@ -19,7 +19,7 @@ from rmqstore_spark.writer.state import StoreState
 __all__ = ["QueueCheck", "check_queues", "clean_start"]
 
 _NO_CUT: Final = (1 << 63) - 1
-_LOOKED_OVER: Final = 64 << 20  # bytes of the log that are walked after a clean stop
+_LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""How long a store takes to open: what a start must not depend on is how much is in it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.layout.record import encode_blank
+from rmqstore_spark.writer.lock import StoreLock
+from rmqstore_spark.writer.recovery import Recovered, recover
+from tests.support.recovering import close_cleanly
+from tests.support.storebuilder import StoreBuilder
+from tests.support.traffic import Traffic
+
+GIB = 1 << 30
+
+
+def sparse_store(path: Path, segments: int, topics: dict[str, int]) -> Path:
+    """A store of full-length segments, each with few records and an early blank: a hole follows."""
+    with StoreBuilder(path) as builder:
+        for number in range(segments):
+            last = number == segments - 1
+            traffic = Traffic(
+                400_000 if last else 2_000, topics=topics, seed=number, body_size=100,
+                first_time=1_700_000_000_000 + number * 3_600_000,
+            )  # fmt: skip
+            for batch in traffic.batches():
+                builder.append(batch)
+            if not last:
+                builder.flush()
+                end = (number + 1) * GIB
+                segment = path / "commitlog" / f"{number * GIB:020}"
+                with segment.open("r+b") as file:
+                    file.seek(builder.end_offset - number * GIB)
+                    head = bytearray(encode_blank(8))
+                    head[:4] = (end - builder.end_offset).to_bytes(4, "big")
+                    file.write(head)
+                builder.end_offset = end
+    return path
+
+
+def opened(store: Path) -> tuple[Recovered, float]:
+    """Recover a store; tells how many seconds that took."""
+    began = time.monotonic()
+    found = recover(str(store), clock=lambda: time.time_ns() // 1_000_000)
+    took = time.monotonic() - began
+    found.queues.close()
+    if found.indexes is not None:
+        found.indexes.close()
+    return found, took
+
+
+@pytest.mark.slow
+def test_a_clean_store_of_100_gb_opens_in_two_seconds(tmp_path: Path) -> None:
+    topics = {f"topic-{number}": 16 for number in range(20)}
+    store = sparse_store(tmp_path / "s", 100, topics)
+    assert sum(p.stat().st_size for p in (store / "commitlog").iterdir()) == 100 * GIB
+    with StoreLock(str(store)):
+        first, _ = opened(store)  # makes the index, of which there is none
+        assert first.summary.indexed_keys > 1_000_000
+        close_cleanly(store, first)
+        found, took = opened(store)
+        close_cleanly(store, found)
+    assert found.summary.clean
+    assert (found.summary.redispatched, found.summary.indexed_keys) == (0, 0)
+    assert found.log_end > 99 * GIB
+    assert sum(len(ids) for ids in found.queues.ranges().values()) == 320
+    assert took < 2
