@@ -6,6 +6,7 @@ What happens when the process is killed, or a write fails, is in test_commit_fau
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -319,6 +320,22 @@ def test_a_block_of_many_portions_and_segments(path: Path) -> None:
     with Store.open(path) as read:
         assert read.verify().errors == 0
     assert len(list((path / "commitlog").iterdir())) > 6
+
+
+def test_a_block_over_more_segments_than_are_kept_open(path: Path) -> None:
+    config = small_segments(mappedFileSizeConsumeQueue="60000", maxIndexNum="20000")
+    with StoreWriter.open(path, config) as store:
+        store.put(rows_block(bodies("a", 3)))
+        infos = stage_batch(store, "b0", rows=700)
+        assert store.commit(CommitRequest(writer(0), infos)).rows == 2100
+        store.put(rows_block(bodies("b", 3)))
+        opened = [os.readlink(f) for f in Path("/proc/self/fd").iterdir() if f.is_symlink()]
+        assert sum("/commitlog/" in name for name in opened) <= 64
+    rows = [b for p in range(3) for b in bodies(f"b0/{p}", 700)]
+    assert scanned(path) == [*bodies("a", 3), *rows, *bodies("b", 3)]
+    assert len(list((path / "commitlog").iterdir())) > 68
+    with Store.open(path) as read:
+        assert read.verify().errors == 0
 
 
 def test_a_topic_that_was_deleted_since_it_was_staged_gets_nothing(path: Path) -> None:
