@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.status import PutStatus
 from rmqstore_spark.writer.store import StoreWriter
@@ -36,10 +36,10 @@ def configuration(folder: Path, host: str) -> StoreConfig:
     return StoreConfig().with_overrides({key: str(value) for key, value in given.items()})
 
 
-def encoded(records: Sequence[RecordReport]) -> pa.RecordBatch:
+def encoded(records: Sequence[RecordReport]) -> U1:
     """Records as a client sends them: what the store decides is not in them."""
-    blank = {"queue_offset": 0, "physical_offset": 0, "store_timestamp": 0}
-    return encode_records(record_batch([replace(r, **blank) for r in records])).data
+    blank = [replace(r, queue_offset=0, physical_offset=0, store_timestamp=0) for r in records]
+    return encode_records(record_batch(blank)).data
 
 
 def write_again(
