@@ -7,6 +7,7 @@ lets attempts run on after `abort`. In each case the log holds each row of each 
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_optio
 from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
 from rmqstore_spark.errors import OptionError, RefusedError, RowError, ServiceError
+from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
 
@@ -64,6 +66,10 @@ def stream_writer(options: SinkOptions) -> RmqStoreStreamWriter:
     """Spark makes a new one for each commit."""
     sent: SinkOptions = pickle.loads(pickle.dumps(options))
     return RmqStoreStreamWriter(sent, find_columns(SCHEMA, sent))
+
+
+def stages_of(done: TaskDone) -> list[StageInfo]:
+    return [stage for stages in done.stages.values() for stage in stages]
 
 
 def bodies(*ranges: range) -> Counter[bytes]:
@@ -123,7 +129,7 @@ def test_of_several_attempts_at_a_task_the_winner_counts(served: Served) -> None
     late = attempt(options, range(500))  # speculation's other one ends after the commit
     assert served.bodies(TOPIC, least=500) == bodies(range(500))
     with served.client() as client:
-        client.abort([stage.stage_id for done in (*losers, late) for stage in done.stages.values()])
+        client.abort([stage.stage_id for done in (*losers, late) for stage in stages_of(done)])
     assert served.stages() == 0
 
 
@@ -201,6 +207,25 @@ def test_a_row_that_cannot_be_stored_stages_nothing(served: Served) -> None:
     assert served.bodies(TOPIC) == Counter()
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_a_task_that_waits_for_its_rows_longer_than_a_stream_may_be_idle(
+    serve: Serve, guarantee: str
+) -> None:
+    served = serve(streamIdleTimeout=1000)
+    options = options_for([served], deliveryGuarantee=guarantee)
+    columns = find_columns(SCHEMA, options)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for first in (0, 300, 600):
+            yield from batches(range(first, first + 300))
+            time.sleep(1.5)  # this is what the test is about
+
+    done = run_task(options, columns, slow(), Place(0, QUERY, 0), 0, idle_seconds=0.2)
+    assert len(stages_of(done)) == (3 if guarantee == "exactly-once" else 0)
+    stream_writer(options).commit([done], 0)
+    assert served.bodies(TOPIC, least=900) == bodies(range(900))
+
+
 # ---- the store process dies ---------------------------------------------------------------------
 
 
@@ -242,7 +267,7 @@ def test_two_stores_share_the_rows_and_a_replay_routes_the_same(serve: Serve) ->
     again = [attempt(options, range(n * 500, n * 500 + 500), n, batch=3) for n in (0, 1)]
     for first, second in zip(done, again, strict=True):
         sizes = [
-            {store: (info.rows, info.bytes) for store, info in task.stages.items()}
+            {store: [(i.rows, i.bytes) for i in infos] for store, infos in task.stages.items()}
             for task in (first, second)
         ]
         assert sizes[0] == sizes[1]

@@ -1,0 +1,170 @@
+"""How a task sends its blocks: on streams that are open only while there is something to send.
+
+A task can wait for its rows for as long as it likes, but a store process ends streams that are
+idle. So a thread ends them in good order before that; the next block begins new ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rmqstore_spark.client import PutStream, StageStream, StoreClient
+from rmqstore_spark.datasource.sink.commit import check_transaction_size
+from rmqstore_spark.datasource.sink.encode import BlockToSend
+from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.errors import RmqStoreError, ServiceError
+
+if TYPE_CHECKING:
+    from rmqstore_spark.wire.messages import StageInfo
+
+__all__ = ["Putting", "Sending", "Staging"]
+
+StreamT = TypeVar("StreamT", PutStream, StageStream)
+
+
+class Sending(ABC, Generic[StreamT]):
+    """Sends blocks to stores. A context manager: what is not finished in it is given up.
+
+    Args:
+        options: of the write.
+        clients: of the stores.
+        idle_seconds: how long a stream may have nothing to send.
+    """
+
+    def __init__(
+        self, options: SinkOptions, clients: Sequence[StoreClient], idle_seconds: float
+    ) -> None:
+        self._options = options
+        self._clients = clients
+        self._idle = idle_seconds
+        self._streams: dict[int, StreamT] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._last = time.monotonic()
+        self._failure: RmqStoreError | None = None
+        self._watch = threading.Thread(target=self._end_idle, name="rmqstore-idle", daemon=True)
+
+    def __enter__(self) -> Sending[StreamT]:
+        self._watch.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        with self._lock:
+            for stream in self._streams.values():
+                stream.close()
+
+    def send(self, block: BlockToSend) -> None:
+        """Send a block.
+
+        Raises:
+            RefusedError: the store refuses it, or one before it.
+            ServiceError: the store process cannot be reached.
+        """
+        with self._lock:
+            self._raise_failure()
+            stream = self._streams.get(block.store)
+            if stream is None:
+                stream = self._streams[block.store] = self._begin(self._clients[block.store])
+            stream.send(block.data)
+            self._sent(block)
+            self._last = time.monotonic()
+
+    def finish(self) -> dict[int, tuple[StageInfo, ...]]:
+        """Wait until the stores have all; gives what is staged, by store.
+
+        Raises:
+            RefusedError, ServiceError: as `send`.
+        """
+        with self._lock:
+            self._raise_failure()
+            self._end_all()
+            return self._staged()
+
+    @abstractmethod
+    def _begin(self, client: StoreClient) -> StreamT:
+        """Begin a stream to a store."""
+
+    @abstractmethod
+    def _end(self, store: int, stream: StreamT) -> None:
+        """Wait until all that a stream has sent is acknowledged, and end it."""
+
+    def _sent(self, block: BlockToSend) -> None:
+        """Take note of a block. The lock is held."""
+
+    def _staged(self) -> dict[int, tuple[StageInfo, ...]]:
+        return {}
+
+    def _end_all(self) -> None:
+        """End all streams. The lock is held."""
+        for store, stream in self._streams.items():
+            self._end(store, stream)
+        self._streams.clear()
+
+    def _end_idle(self) -> None:
+        while not self._closed.wait(self._idle / 4):
+            with self._lock:
+                if self._closed.is_set() or time.monotonic() - self._last < self._idle:
+                    continue
+                try:
+                    self._end_all()
+                except RmqStoreError as error:
+                    self._failure = error
+                    return
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+class Putting(Sending[PutStream]):
+    """Stores blocks as they come."""
+
+    def _begin(self, client: StoreClient) -> PutStream:
+        return client.put_stream(max_in_flight_bytes=self._options.max_in_flight)
+
+    def _end(self, _store: int, stream: PutStream) -> None:
+        stream.finish()
+
+
+class Staging(Sending[StageStream]):
+    """Stages blocks until Spark commits."""
+
+    def __init__(
+        self, options: SinkOptions, clients: Sequence[StoreClient], idle_seconds: float
+    ) -> None:
+        super().__init__(options, clients, idle_seconds)
+        self._bytes = 0
+        self._rows: dict[int, int] = {}
+        self._infos: dict[int, tuple[StageInfo, ...]] = {}
+
+    def _begin(self, client: StoreClient) -> StageStream:
+        return client.stage_stream(max_in_flight_bytes=self._options.max_in_flight)
+
+    def _sent(self, block: BlockToSend) -> None:
+        self._rows[block.store] = self._rows.get(block.store, 0) + block.rows
+        self._bytes += block.data.nbytes
+        check_transaction_size(self._bytes, self._options, "a task of this write")
+
+    def _end(self, store: int, stream: StageStream) -> None:
+        info = stream.finish()
+        rows = self._rows.pop(store)
+        if info.rows != rows:
+            raise ServiceError(
+                f"The store process at {self._clients[store].endpoint} has staged {info.rows} of "
+                f"{rows} records. Look at its log."
+            )
+        self._infos[store] = (*self._infos.get(store, ()), info)
+
+    def _staged(self) -> dict[int, tuple[StageInfo, ...]]:
+        return self._infos
