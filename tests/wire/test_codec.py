@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from rmqstore_spark.wire.codec import AtMost, Between, MessageError, decode, encode
+from rmqstore_spark.wire.messages import CommitRequest, OpenReply, OpenRequest, StreamCommand
+
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Inner:
+    some_number: Annotated[int, Between(-5, 5)]
+
+
+@dataclass(frozen=True)
+class Outer:
+    text: Annotated[str, AtMost(4)]
+    truth: bool
+    word: Literal["a", "b"]
+    inner: Inner
+    many: tuple[Inner, ...]
+    by_name: Mapping[str, Inner]
+    perhaps: int | None = None
+
+
+GOOD: dict[str, Any] = {
+    "text": "abcd",
+    "truth": True,
+    "word": "a",
+    "inner": {"someNumber": -5},
+    "many": [{"someNumber": 1}, {"someNumber": 2}],
+    "byName": {"x": {"someNumber": 3}},
+}
+
+
+def read(**changed: Any) -> Outer:
+    raw = {key: value for key, value in {**GOOD, **changed}.items() if value != "absent"}
+    return decode(Outer, json.dumps(raw).encode(), most=MOST)
+
+
+def test_what_is_written_is_read() -> None:
+    message = read(perhaps=7)
+    assert message.inner == Inner(-5)
+    assert message.many == (Inner(1), Inner(2))
+    assert message.by_name == {"x": Inner(3)}
+    assert decode(Outer, encode(message), most=MOST) == message
+    assert read().perhaps is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"text": "abcde"},
+        {"text": 1},
+        {"text": None},
+        {"text": "absent"},
+        {"truth": 1},
+        {"truth": "true"},
+        {"word": "c"},
+        {"word": 1},
+        {"inner": {}},
+        {"inner": []},
+        {"inner": {"someNumber": 6}},
+        {"inner": {"someNumber": 1.0}},
+        {"inner": {"someNumber": True}},
+        {"inner": {"someNumber": 1, "other": 2}},
+        {"inner": {"some_number": 1}},
+        {"many": {}},
+        {"many": [1]},
+        {"byName": []},
+        {"byName": {"x": 1}},
+        {"perhaps": -1},
+        {"perhaps": 1 << 63},
+        {"perhaps": "7"},
+        {"unknown": 1},
+    ],
+    ids=str,
+)
+def test_what_is_not_as_declared_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(MessageError):
+        read(**changed)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[]", b"1", b"null", b'"x"', b"{", b"\xff", b"{}x", b'{"topics":NaN}', b'{"topics":Infinity}',
+     b'{"topics":null,"topics":null}', b"[" * 100_000, b"9" * 100_000],
+    ids=lambda data: str(data[:20]),
+)  # fmt: skip
+def test_what_is_no_message(data: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(OpenRequest, data, most=MOST)
+
+
+def test_length_is_looked_at_first() -> None:
+    with pytest.raises(MessageError, match="2000001 bytes"):
+        decode(OpenRequest, b"[" * 2_000_001, most=2_000_000)
+
+
+def test_nothing_at_all_is_a_message_without_fields() -> None:
+    assert decode(OpenRequest, b"", most=MOST) == OpenRequest()
+    with pytest.raises(MessageError, match="lacks"):
+        decode(StreamCommand, b"", most=MOST)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for kind in (OpenRequest, CommitRequest, OpenReply, StreamCommand):
+        try:
+            decode(kind, data, most=MOST)
+        except MessageError:
+            continue
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["writer", "stages", "kind", "name", "number", "stageId", "rows"]),
+            inner,
+            max_size=4,
+        )
+    ),
+)
+
+
+@given(_JSON)
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    with contextlib.suppress(MessageError):
+        decode(CommitRequest, json.dumps(value).encode(), most=MOST)
