@@ -39,6 +39,7 @@ MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"
 
 _VERSION: Final = 1
 _LONGEST_NAME: Final = 256
+_MOST_BYTES: Final = 256 << 20  # of the file: more than all that is remembered can take
 _MOST_NUMBER: Final = 2**63 - 1
 _MOST: Final = {"stream": 100_000, "batch": 100_000, "once": 10_000}
 _MARKER_COLUMNS: Final = ("queueOffset", "physicalOffset", "body")
@@ -128,7 +129,7 @@ def marker_body(
         "version": _VERSION, "kind": writer.kind, "name": writer.name, "number": writer.number,
         "rows": rows, "bytes": size, "physicalOffset": physical_offset, "stages": list(stages),
     }  # fmt: skip
-    return json.dumps(value, separators=(",", ":")).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 class Ledger:
@@ -216,7 +217,7 @@ class Ledger:
             for name, c in table.items()
         ]
         value = {"version": _VERSION, "mark": self._mark, "writers": writers}
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
     def _put(self, kind: str, name: str, committed: Committed) -> None:
         table = self._last[kind]
@@ -231,7 +232,7 @@ class Ledger:
         """Take over the file, if it says nothing of what the log no longer holds."""
         try:
             with open(self._path, "rb") as file:
-                value = json.loads(file.read())
+                value = json.loads(file.read(_MOST_BYTES))
             rows = [_writer_of(row) for row in value["writers"]]
             mark = value["mark"]
             if value["version"] != _VERSION or not _is_long(mark):

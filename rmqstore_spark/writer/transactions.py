@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own import OWN_FOLDER
 from rmqstore_spark.layout.block import Block, Route
 from rmqstore_spark.layout.spans import U1
@@ -97,8 +97,7 @@ class Transactions:
     def commit(self, request: CommitRequest) -> CommitResult:
         """Let what was staged appear in the log, whole and once; see `Committer.commit`."""
         self._check_state()
-        if MARKER_TOPIC not in self._topics:
-            self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)
+        self._make_marker_topic()
         return self._committer.commit(request)
 
     def abort(self, stage_ids: Iterable[str]) -> None:
@@ -121,6 +120,14 @@ class Transactions:
         """Remove all stages."""
         self._tending.close()
         self._staging.close()
+
+    def _make_marker_topic(self) -> None:
+        """Let brokers know the markers' topic; nothing here needs that."""
+        if MARKER_TOPIC not in self._topics:
+            try:
+                self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)
+            except (OptionError, StoreWriteError) as error:
+                _log.warning("The topic %s is made later: %s", MARKER_TOPIC, error)
 
     def _checked(self, data: U1) -> Block:
         self._check_state()  # a long stage must not fill the disk

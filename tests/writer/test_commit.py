@@ -130,6 +130,18 @@ def test_the_marker_is_in_no_users_topic(path: Path) -> None:
     assert is_system_topic(MARKER_TOPIC)
 
 
+def test_brokers_know_the_markers_topic_and_let_nobody_write_to_it(path: Path) -> None:
+    with StoreWriter.open(path, small_segments(maxTopics="2")) as store:
+        commit_batch(store, 0)  # there is no room for a third topic
+        assert MARKER_TOPIC not in store.topics
+    with StoreWriter.open(path, small_segments()) as store:
+        commit_batch(store, 1)
+    topics = json.loads((path / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert {name: (t["perm"], t["writeQueueNums"]) for name, t in topics.items()} == {
+        "orders": (6, 8), "bills": (6, 8), MARKER_TOPIC: (4, 1),
+    }  # fmt: skip
+
+
 def test_the_batch_is_one_block_with_no_put_in_between(path: Path) -> None:
     """Puts and commits of many clients at a time: rows of a batch stand next to each other."""
     stop = threading.Event()

@@ -160,6 +160,18 @@ def test_a_commit_that_was_cut_off_the_log_is_none(log: Log) -> None:
     assert ledger.find(query(0, "other")) is None
 
 
+def test_names_are_any_printable_text(log: Log) -> None:
+    writers = [WriterId.of_batch("täglich \u96ea \U0001f600 'x\" \\", 3), query(1, "n" * 256)]
+    for writer in writers:
+        writer.check()
+    log.commit(*writers)
+    log.open().save()
+    for _ in range(2):
+        ledger = log.open()
+        assert all(ledger.find(writer) for writer in writers)
+        Path(log.file).unlink(missing_ok=True)
+
+
 def test_saving_leaves_the_old_file_or_the_new(log: Log) -> None:
     ledger = log.open()
     ledger.add(query(1), Committed(1, 2, 3, 4, 5), 0)
