@@ -81,6 +81,10 @@ def place(
             f"{segment_size - BLANK_SIZE}. Send less at a time, or set mappedFileSizeCommitLog for "
             "a new store"
         )
+    if total and begin % segment_size + total + BLANK_SIZE <= segment_size:
+        physical = ends - sizes + begin
+        piece = Piece(0, len(sizes), begin, begin + total)
+        return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
     physical = np.empty(len(sizes), np.int64)
     pieces, blanks = list[Piece](), list[int]()
     first, at = 0, begin

@@ -66,6 +66,7 @@ class StoreWriter:
         self._count = threading.Lock()
         self._put_messages = self._put_bytes = 0
         self._put_latency = Histogram()
+        self._host = config.store_host
         self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
         self.topics = TopicTable(store.path, clock, config.max_topics)
         self._admission = Admission(store.path, store.commitlog, config, self.topics)
@@ -229,7 +230,7 @@ class StoreWriter:
             stored.physical_offset,
             stored.queue_offset,
             end_offset=stored.end_offset,
-            store_host=self.config.store_host,
+            store_host=self._host,
         )
         with self._count:
             self._put_messages += len(block)

@@ -17,6 +17,7 @@ from rmqstore_spark.writer.status import PutStatus
 from rmqstore_spark.writer.store import StoreWriter
 from tests.support.golden import RecordReport, load_meta, load_records
 from tests.support.records import record_batch
+from tests.support.storing import Clock
 
 ONE_BY_ONE = ("basic", "tiny", "boundary", "flags", "ipv6")
 
@@ -46,12 +47,12 @@ def write_again(
     folder: Path, store: Path, groups: Iterator[list[RecordReport]], *, whole: bool = False
 ) -> None:
     """Put groups of messages into a new store, each at the time at which RocketMQ stored it."""
-    now = 0
+    clock = Clock()
     by_host = itertools.groupby(groups, key=lambda group: group[0].store_host)
     for host, of_host in by_host:
-        with StoreWriter.open(store, configuration(folder, host), clock=lambda: now) as writer:
+        with StoreWriter.open(store, configuration(folder, host), clock=clock) as writer:
             for group in of_host:
-                now = group[0].store_timestamp
+                clock.now = group[0].store_timestamp
                 result = writer.put(encoded(group), check=False, whole=whole)
                 assert result.status is PutStatus.PUT_OK, result.remark
                 assert result.physical_offset.tolist() == [r.physical_offset for r in group]
