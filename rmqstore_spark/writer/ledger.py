@@ -87,7 +87,7 @@ class WriterId:
         name = self.name
         if self.kind not in _MOST:
             raise RefusedError(f"{str(self.kind)[:64]!r} is no kind of writer", "MESSAGE_ILLEGAL")
-        if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        if not _is_name(name):
             raise RefusedError(
                 f"A writer's name ({name[:64]!r}...) takes 1 to {_LONGEST_NAME} printable "
                 "characters.",
@@ -264,9 +264,13 @@ class Ledger:
 def _writer_of(row: Any) -> tuple[str, str, Committed]:
     """A row of the file, checked: kind, name, and the numbers of `Committed`."""
     kind, name, *numbers = row
-    if kind not in _MOST or not isinstance(name, str) or not all(_is_long(n) for n in numbers):
+    if kind not in _MOST or not _is_name(name) or not all(_is_long(n) for n in numbers):
         raise ValueError(f"{row!r:.100} is no commit")
     return kind, name, Committed(*numbers)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def _is_long(value: object) -> bool:

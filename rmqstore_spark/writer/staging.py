@@ -101,7 +101,6 @@ class Staging:
             raise RefusedError(
                 f"{stage_id[:64]!r} is no stage id: it takes 32 hex digits.", "MESSAGE_ILLEGAL"
             )
-        self.expire()
         with self._lock:
             if stage_id in self._gone:
                 why = self._gone[stage_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +267,21 @@ def test_an_abort_fences_late_attempts(path: Path) -> None:
             store.commit(CommitRequest(writer(0), infos))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
     assert scanned(path) == expected(0)
+
+
+def test_staged_data_of_writers_that_never_come_back_is_removed(path: Path) -> None:
+    now = [1_700_000_000_000]
+    config = small_segments(stagingTimeout="60000")
+    with StoreWriter.open(path, config, clock=lambda: now[0]) as store:
+        infos = stage_batch(store, "b0")
+        now[0] += 60_000
+        deadline = time.monotonic() + 30
+        while store.stats()["stages"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not list((path / "rmqstore" / "staging").iterdir())
+        with pytest.raises(RefusedError, match="stagingTimeout had passed"):
+            store.commit(CommitRequest(writer(0), infos))
+        assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
 
 
 def test_queues_and_keys_are_dispatched_after_the_commit(path: Path) -> None:

@@ -130,6 +130,7 @@ def test_only_markers_past_the_files_mark_are_read(log: Log) -> None:
         b'{"version":1,"mark":0}', b'{"version":1,"mark":1,"writers":[["stream","q",9]]}',
         b'{"version":1,"mark":1,"writers":[["stream","q","9",1,1,1,1]]}',
         b'{"version":1,"mark":1,"writers":[["cash","q",9,1,1,1,1]]}',
+        b'{"version":1,"mark":1,"writers":[["stream","\\ud800",9,1,1,1,1]]}',
         b'{"version":1,"mark":1,"writers":7}', b"[" * 100_000, b"\xff\xfe",
     ],
 )  # fmt: skip
