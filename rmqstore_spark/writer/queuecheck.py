@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmqstore_spark.reader.commitlog import CommitLog
@@ -16,7 +16,7 @@ from rmqstore_spark.reader.search import first_true
 from rmqstore_spark.writer.queues import ConsumeQueues
 from rmqstore_spark.writer.state import StoreState
 
-__all__ = ["QueueCheck", "check_queues", "clean_start"]
+__all__ = ["QueueCheck", "check_queues", "clean_start", "has_entries"]
 
 _NO_CUT: Final = (1 << 63) - 1
 _LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
@@ -52,7 +52,8 @@ def clean_start(directory: StoreDirectory, log: CommitLog, *, strict: bool) -> t
     newest: Queue | None = None
     named_end = 0
     for queue in _queues(directory, log, _NO_CUT, killed=False):
-        if queue.max_offset <= queue.min_offset:
+        bounds = _bounds(queue)
+        if bounds is None or bounds[0] >= bounds[1]:
             continue
         entry = queue.entries(queue.max_offset - 1, queue.max_offset)
         end = int(entry["physicalOffset"][0]) + int(entry["size"][0])
@@ -97,16 +98,23 @@ def check_queues(
         state: what the last clean close wrote down.
         clean: the store was closed cleanly.
     """
-    found = _queues(directory, log, start, killed=False)
-    ended = _queues(directory, log, start, killed=True)
-    queues.load(found)
-    # an unwritten entry with others behind it: a part of the file was lost
-    has_holes = any(a.max_offset != b.max_offset for a, b in zip(found, ended, strict=True))
-    is_lost = not any(queue.max_offset > queue.first_slot for queue in found) and (
-        start > log.min_offset
-    )
+    found = [queue for queue in _queues(directory, log, start, killed=False) if queue.segments]
+    ended = {
+        (queue.topic, queue.queue_id): queue
+        for queue in _queues(directory, log, start, killed=True)
+    }
+    is_broken, has_entries = False, False
+    for queue in found:
+        bounds = _bounds(queue)
+        # an unwritten entry with others behind it: a part of the file was lost
+        if bounds is not None and bounds != _bounds(ended[queue.topic, queue.queue_id]):
+            bounds = None
+        queues.load(queue, bounds)
+        is_broken |= bounds is None
+        has_entries |= bounds is not None and bounds[1] > queue.first_slot
+    is_lost = not has_entries and start > log.min_offset
     configured = _configured(directory)
-    there = {(queue.topic, queue.queue_id) for queue in found if len(queue.segments)}
+    there = {(queue.topic, queue.queue_id) for queue in found}
     missing = {
         route
         for route in (state.queues | _consumed(directory)) - there
@@ -124,7 +132,26 @@ def check_queues(
         # cut can have taken the line that names a topic whose first messages are in the log.
         return not clean and slot == 0
 
-    return QueueCheck(has_holes or is_lost or bool(missing), is_wanted)
+    return QueueCheck(is_broken or is_lost or bool(missing), is_wanted)
+
+
+def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
+    """Whether anything is written in any queue."""
+    found = _queues(directory, log, _NO_CUT, killed=False)
+    return any(
+        len(queue.segments) and ((bounds := _bounds(queue)) is None or bounds[1] > queue.first_slot)
+        for queue in found
+    )
+
+
+def _bounds(queue: Queue) -> tuple[int, int] | None:
+    """Least offset and one past the last; None where the files do not hold together."""
+    if queue.segments.gaps or queue.segments.odd_sizes:
+        return None
+    try:
+        return queue.min_offset, queue.max_offset
+    except (SegmentExpiredError, CorruptStoreError):
+        return None
 
 
 def _queues(directory: StoreDirectory, log: CommitLog, end: int, *, killed: bool) -> list[Queue]:

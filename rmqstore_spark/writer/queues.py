@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -83,26 +83,27 @@ class ConsumeQueues:
         self.file_size = file_size
         self._states: dict[tuple[str, int], _State] = {}
         self._handles: HandleCache[int] = HandleCache(os.close, open_files)
+        self._sizes: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._new_folders: set[str] = set()
 
     # ---- what there is -------------------------------------------------------------------------
 
-    def load(self, queues: Iterable[Queue]) -> None:
-        """Take up the queues that a store has, each as far as its reader's `Queue` lets it count.
+    def load(self, queue: Queue, bounds: tuple[int, int] | None) -> None:
+        """Take up a queue that the store has.
 
-        Raises:
-            StoreWriteError: their files are of several sizes.
+        Args:
+            queue: its files.
+            bounds: the least offset that the log backs, and one past the last; None for one whose
+                files do not hold together, of which all is to be written anew.
         """
-        sizes: Counter[int] = Counter()
-        for queue in queues:
-            sizes.update(segment.size for segment in queue.segments)
-            begin = queue.first_slot if len(queue.segments) else -1
-            state = _State(queue.min_offset, queue.max_offset, begin)
-            self._states[queue.topic, queue.queue_id] = state
-        if sizes:
-            self.file_size = max(sizes, key=lambda size: (sizes[size], size))
+        self._sizes.update(segment.size for segment in queue.segments)
+        self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
+        state = _State(0, 0, -1)
+        if bounds is not None:
+            state = _State(*bounds, queue.first_slot)
+        self._states[queue.topic, queue.queue_id] = state
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the queue's next entry gets; 0 for a queue that is not there."""
@@ -250,9 +251,9 @@ class ConsumeQueues:
         if state is None:
             self._make_folder(topic, queue_id)
             state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
-        if state.begin < 0:
-            start, _ = self._split(first_offset * ENTRY_SIZE)
-            state.begin = state.max_offset = -(-start // ENTRY_SIZE)
+        begin = -(-self._split(first_offset * ENTRY_SIZE)[0] // ENTRY_SIZE)
+        if not 0 <= state.begin <= begin:  # no file is there, or only later ones
+            state.begin = state.max_offset = begin
             state.min_offset = first_offset
         return state
 

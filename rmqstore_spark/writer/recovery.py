@@ -25,6 +25,7 @@ from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.snapshot import DELAY_LEVELS, delays
 from rmqstore_spark.writer.checkpoint import CheckpointKeeper
@@ -39,7 +40,7 @@ from rmqstore_spark.writer.logcheck import (
     repair_files,
     unclean_start,
 )
-from rmqstore_spark.writer.queuecheck import check_queues, clean_start
+from rmqstore_spark.writer.queuecheck import check_queues, clean_start, has_entries
 from rmqstore_spark.writer.queues import DEFAULT_FILE_SIZE, ConsumeQueues
 from rmqstore_spark.writer.redispatch import LogBlock, QueueFeed, log_blocks
 from rmqstore_spark.writer.reindex import (
@@ -54,6 +55,7 @@ from rmqstore_spark.writer.summary import Recovery
 __all__ = ["Recovered", "RecoverySettings", "recover"]
 
 _FILES_OPEN: Final = 64
+_FAR_MS: Final = 10 * 365 * 86_400_000  # no clock is wrong by more
 _USUAL_SHAPE: Final = IndexShape()
 
 Progress = Callable[[str, int, int], object]
@@ -163,8 +165,9 @@ class _Run:
         clean = self.clean
         repair_files(self.folder)
         keeper = CheckpointKeeper(self.store)
+        vouched = _plausible(keeper.value, self.clock())
         log = CommitLog(self.directory.commit_log())
-        end = self._end(log, keeper, clean)
+        end = self._end(log, vouched, clean)
         if end.damage and not self.settings.cut:
             raise damage_error(log, end)
         reach("recovery.before_mark")
@@ -177,9 +180,9 @@ class _Run:
             for segment in log.segments():
                 if segment.end > end.start:
                     sync_file(segment.segment.path)
-        parts = _Parts(self, log, end, clean, keeper)
+        parts = _Parts(self, log, end, clean, keeper, vouched)
         queues, indexes = parts.bring_up()
-        changed = bool(cuts) or not clean or parts.changed
+        changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
         if changed:
             self._settle(keeper, end, queues, indexes)
         summary = Recovery(
@@ -199,16 +202,17 @@ class _Run:
             seconds=(self.clock() - began) / 1000,
         )
         return Recovered(
-            summary, log.min_offset, end.offset, log.plain.segment_size, end.newest,
+            summary, log.min_offset, end.offset, log.plain.segment_size,
+            end.newest or max(vouched.physic_msg_timestamp, 0),
             queues, indexes, keeper,
         )  # fmt: skip
 
-    def _end(self, log: CommitLog, keeper: CheckpointKeeper, clean: bool) -> LogEnd:
+    def _end(self, log: CommitLog, vouched: Checkpoint, clean: bool) -> LogEnd:
         """Find the log's end; nothing is changed by it."""
         named_end, start = 0, log.min_offset
-        topology = self.directory.refresh()
+        self.directory.refresh()
         if not len(log):
-            if topology.queues and not self.settings.cut:
+            if not self.settings.cut and has_entries(self.directory, log):
                 raise CorruptStoreError(
                     "there are queues, but the CommitLog has no file",
                     file=self.folder,
@@ -219,13 +223,13 @@ class _Run:
         if clean:
             start, named_end = clean_start(self.directory, log, strict=not self.settings.cut)
         elif not self.settings.full:
-            start = unclean_start(log, keeper.value)
+            start = unclean_start(log, vouched)
         if self.settings.full:
             start = log.min_offset
         return find_end(
             log,
             start,
-            flushed=keeper.value.physic_msg_timestamp,
+            flushed=vouched.physic_msg_timestamp,
             named_end=named_end,
             clean=clean,
             progress=lambda done, total: self.progress("log", done, total),
@@ -249,9 +253,8 @@ class _Run:
         if indexes is not None:
             indexes.flush(sync=True)
         old = keeper.value
-        newest = end.newest or old.physic_msg_timestamp
-        index = min(old.index_msg_timestamp, newest)
-        keeper.reset(physic=newest, logics=newest, index=index)
+        index = min(max(old.index_msg_timestamp, 0), end.newest)
+        keeper.reset(physic=end.newest, logics=end.newest, index=index)
         reach("recovery.before_checkpoint")
         keeper.write()
         reach("recovery.after_checkpoint")
@@ -262,13 +265,15 @@ class _Parts:
     """Queues and index of a store whose log is in order."""
 
     def __init__(
-        self, run: _Run, log: CommitLog, end: LogEnd, clean: bool, keeper: CheckpointKeeper
-    ) -> None:
+        self, run: _Run, log: CommitLog, end: LogEnd, clean: bool, keeper: CheckpointKeeper,
+        vouched: Checkpoint,
+    ) -> None:  # fmt: skip
         self.run = run
         self.log = log
         self.end = end
         self.clean = clean
         self.keeper = keeper
+        self.vouched = vouched
         self.state = StoreState.load(run.store)
         self.queues = ConsumeQueues(run.store, file_size=run.settings.queue_file_size)
         self.check = check_queues(
@@ -333,7 +338,7 @@ class _Parts:
             self.log,
             self.end.offset,
             shape=shape,
-            vouched=None if self.clean else self.keeper.value.index_msg_timestamp,
+            vouched=self._vouched_index(),
             complete_end=self.state.complete_end(run.directory),
         )
         remove_files(run.directory, survey)
@@ -361,6 +366,12 @@ class _Parts:
             indexes.resume(survey.resume)
         return (tail.start, KeyFeed(indexes, tail.skip)), indexes
 
+    def _vouched_index(self) -> int | None:
+        """Up to which time index files are known to be on disk; None where all of them are."""
+        if self.run.settings.full:
+            return -1  # none is taken as it is
+        return None if self.clean else self.vouched.index_msg_timestamp
+
     def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
         """Go over the log's end, for queues and index at once where both need it."""
         end = self.end.offset
@@ -377,6 +388,26 @@ class _Parts:
         for part in log_blocks(self.log, begin, end):
             yield part
             self.run.progress(what, part.offset - begin, end - begin)
+
+
+def _plausible(checkpoint: Checkpoint, now: int) -> Checkpoint:
+    """The checkpoint, or one that vouches for nothing where its times cannot be times."""
+    times = _times(checkpoint)
+    return checkpoint if min(times) >= 0 and max(times) <= now + _FAR_MS else Checkpoint()
+
+
+def _is_ahead(checkpoint: Checkpoint, newest: int) -> bool:
+    """Whether a checkpoint names times that the log has not reached."""
+    times = _times(checkpoint)
+    return max(times) > newest or min(times) < 0
+
+
+def _times(checkpoint: Checkpoint) -> tuple[int, int, int]:
+    return (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )
 
 
 def _refuse(directory: StoreDirectory) -> None:
