@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.service.budget import Budget, OverBudgetError
 from rmqstore_spark.service.calls import Call, Calls
+from rmqstore_spark.service.combine import Combiner
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.messages import StreamCommand
@@ -60,6 +60,7 @@ class BlockStreams:
         self, store: StoreWriter, calls: Calls, budget: Budget, max_block_bytes: int
     ) -> None:
         self._store = store
+        self._combiner = Combiner(store)
         self._calls = calls
         self._budget = budget
         self._most = max_block_bytes
@@ -107,7 +108,7 @@ class BlockStreams:
             return Acknowledgement(number, UNAVAILABLE, 0, "The store process is stopping.")
         try:
             with self._budget.use(block.size, _PUT_WAIT_SECONDS):
-                done = self._store.put(_copied(block))
+                done = self._combiner.put(block)
         except OverBudgetError:
             return Acknowledgement(
                 number, BUSY, 0, "The store gets more than it can write. Try again later."
@@ -205,13 +206,6 @@ class _Answers:
     def send(self, metadata: bytes) -> None:
         with self._call.waiting():
             self._writer.write_metadata(metadata)
-
-
-def _copied(block: pa.Buffer) -> npt.NDArray[np.uint8]:
-    """A copy that may be changed: what was received may not."""
-    copy = np.frombuffer(pa.allocate_buffer(block.size), np.uint8)
-    copy[:] = np.frombuffer(block, np.uint8)
-    return copy
 
 
 def _owner(call: Call) -> str:
