@@ -63,9 +63,9 @@ class Choice:
 
 def holds_topic(store: Store, name: str) -> bool:
     """Whether a store has queues of a topic, or topics.json names it: then it may get some."""
-    # topics.json is read only where it matters: it may be damaged.
+    # topics.json is read only where it matters.
     return name in store.directory.topology.queues or any(
-        topic.name == name for topic in store.topics()
+        topic.name == name for topic in store.known_topics()
     )
 
 

@@ -199,7 +199,7 @@ def _matches(path: str, found: list[str]) -> list[str]:
 def chosen_queues(options: Options, stores: Iterable[Store]) -> Iterator[ChosenQueue]:
     """Give the queues that the options choose, of those that the stores have."""
     for store in stores:
-        for topic in store.topics():
+        for topic in store.known_topics():
             for queue_id in _chosen_ids(options, topic):
                 key = QueueKey(store.broker_name, topic.name, queue_id)
                 yield ChosenQueue(key, store, store.queue(topic.name, queue_id))
@@ -236,7 +236,7 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     """
     existing: dict[str, set[int]] = {}
     for store in stores:
-        for topic in store.topics():
+        for topic in store.known_topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
     named = {*(options.topics or ()), *(options.assign or ())}
     without_queues = [store for store in stores if not store.has_queues]

@@ -99,7 +99,7 @@ class Piece:
 
 def known_topics(store: Store) -> frozenset[str]:
     """The topics that have queues or settings in a store."""
-    return _texts(frozenset(topic.name for topic in store.topics()))
+    return _texts(frozenset(topic.name for topic in store.known_topics()))
 
 
 def _texts(values: frozenset[str]) -> frozenset[str]:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import TopicNotFoundError, UnsupportedStoreError
+from rmqstore_spark.errors import (
+    CorruptStoreError,
+    StoreAccessError,
+    TopicNotFoundError,
+    UnsupportedStoreError,
+)
+from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
@@ -34,7 +40,7 @@ from rmqstore_spark.reader.splits import (
     ScanSplit,
     Split,
 )
-from rmqstore_spark.reader.topics import Skips, Topic, read_topics
+from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.verify import VerifyReport
@@ -249,6 +255,18 @@ class Store:
         """The topics that have queues, and those that are only configured, by name."""
         self._skips.tell(self.directory)
         return read_topics(self.directory)
+
+    def known_topics(self) -> list[Topic]:
+        """As `topics`, for whom settings do not matter.
+
+        Where `topics.json` cannot be read, that is logged, and they are the topics with queues.
+        """
+        try:
+            return self.topics()
+        except (CorruptStoreError, StoreAccessError) as error:
+            path = join(self.path, "config", "topics.json")
+            self._skips.tell_of([Skipped(path, str(error).rstrip("."))])
+            return topics_with_queues(self.directory)
 
     def queue(self, topic: str, queue_id: int) -> Queue:
         """One queue.

@@ -281,6 +281,20 @@ def stored(row: dict[str, Any]) -> int:
     return round(row["storeTimestamp"].timestamp() * 1000)
 
 
+def test_settings_that_cannot_be_read_keep_no_message_back(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(golden("live") / "store", tmp_path / "store")
+    settings = tmp_path / "store" / "config" / "topics.json"
+    settings.write_text("{")
+    settings.with_suffix(".json.bak").unlink(missing_ok=True)
+    expected = batch_rows(golden("live") / "store", brokerNames="b")
+    assert batch_rows(tmp_path / "store", brokerNames="b") == expected
+    assert str(settings) in caplog.text
+    with pytest.raises(TopicNotFoundError, match="LiveBatch, LiveDelay"):
+        batch_rows(tmp_path / "store", subscribe="TBW102")
+
+
 def test_times(golden: Golden) -> None:
     store, every = golden("basic") / "store", expected_rows(golden("basic"))
     every = [row for row in every if row["topic"] == "TopicTest" and row["queueId"] < 2]
