@@ -3,7 +3,8 @@
     python -m tests.fault.child STORE NEXT_NUMBER SEED [key=value ...] [--replay FIRST COUNT]
 
 Lines of its output: `ready`, then for each operation `begin KIND FIRST COUNT` and, once it is
-acknowledged, `done KIND FIRST`. A put that is refused ends it with exit code 3 and the reason.
+acknowledged, `done KIND FIRST`. What is refused ends it with exit code 3 and the reason, after one
+more put, which says `resumed` if it is taken.
 `--mutant NAME` breaks a promise on purpose: the tests must notice.
 """
 
@@ -16,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Callable
 
+from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from rmqstore_spark.writer.commit import CommitRequest
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.ledger import WriterId
@@ -23,6 +25,9 @@ from rmqstore_spark.writer.store import StoreWriter
 from tests.fault.messages import TOPICS, block
 
 __all__ = ["MUTANTS"]
+
+_FAR = 1_000_000
+"""More than the messages of one life."""
 
 
 def _acknowledge_before_the_flush() -> None:
@@ -63,29 +68,40 @@ def main() -> int:
     if given.mutant:
         MUTANTS[given.mutant]()
     config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in given.settings))
-    drawn = random.Random(given.seed)
     with StoreWriter.open(given.store, config) as store:
         for topic in TOPICS:
             store.create_topic(topic, write_queue_nums=4)
         _say("ready")
-        number = given.next
-        if given.replay:
-            _commit(store, *given.replay)
-        for _ in range(given.operations):
-            count = drawn.choice((1, 7, 60, 400))
-            write = _commit if drawn.random() < given.commits else _put
-            write(store, number, count)
-            number += count
+        try:
+            _operate(store, given)
+        except (RefusedError, StoreWriteError) as error:
+            _say(f"refused {error}")
+            number = given.next + _FAR
+            _say(f"begin put {number} 1")
+            if store.put(block(number, 1)).ok:
+                _say("resumed")
+            return 3
     _say("closed")
     return 0
+
+
+def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
+    drawn = random.Random(given.seed)
+    number = given.next
+    if given.replay:
+        _commit(store, *given.replay)
+    for _ in range(given.operations):
+        count = drawn.choice((1, 7, 60, 400))
+        write = _commit if drawn.random() < given.commits else _put
+        write(store, number, count)
+        number += count
 
 
 def _put(store: StoreWriter, first: int, count: int) -> None:
     _say(f"begin put {first} {count}")
     result = store.put(block(first, count))
     if not result.ok:
-        _say(f"refused {result.status.value} {result.remark}")
-        sys.exit(3)
+        raise StoreWriteError(f"{result.status.value} {result.remark}")
     _say(f"done put {first}")
 
 
@@ -108,4 +124,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except RmqStoreError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
