@@ -172,10 +172,10 @@ def test_overlapping_heads_of_records_are_not_tried_for_ever(tmp_path: Path) -> 
         read = 0
         whole = store.directory.files.read
 
-        def counted(file: str, offset: int, length: int) -> bytes:
+        def counted(path: str, offset: int, length: int) -> bytes:
             nonlocal read
             read += length
-            return whole(file, offset, length)
+            return whole(path, offset, length)
 
         store.directory.files.read = counted  # type: ignore[method-assign]  # counts only
         with pytest.raises(CorruptStoreError, match="too much looks like records and is none"):
