@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from tests.datasource.sink.serving import Served
+from tests.support.certificates import make_certificates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -277,18 +278,36 @@ def test_a_body_that_is_too_long_is_told_in_the_task(spark: SparkSession, serve:
         write(frame, store, topic=TOPIC)
 
 
-def test_plans_and_errors_show_no_secret(
-    spark: SparkSession, served: Served, tmp_path: Path
+TOKEN = "s3cr3t-t0k3n-of-more-than-32-characters"
+
+
+def test_tls_and_a_token_that_nothing_shows(
+    spark: SparkSession, serve: Serve, tmp_path: Path
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("s3cr3t-t0k3n-of-more-than-32-characters\n")
-    token.chmod(0o600)
-    frame = numbers(spark, 1).withColumn("price", F.lit(1))
-    writer = frame.write.format("rmqstore").mode("append").option("tokenFile", str(token))
+    certificates = make_certificates(tmp_path / "certificates")
+    token, other = tmp_path / "token", tmp_path / "other"
+    token.write_text(TOKEN)
+    other.write_text(TOKEN[::-1])
+    for file in (token, other):
+        file.chmod(0o600)
+    store = serve(
+        tlsCertPath=certificates.server_cert, tlsKeyPath=certificates.server_key,
+        tlsTrustCertPath=certificates.ca, tokenPath=str(token),
+    )  # fmt: skip
+    assert store.endpoint.startswith("grpc+tls://")
+    options = {
+        "topic": TOPIC, "tokenFile": str(token), "tlsCaFile": certificates.ca,
+        "tlsCertFile": certificates.client_cert, "tlsKeyFile": certificates.client_key,
+    }  # fmt: skip
+    write(numbers(spark, 100), store, **options)
+    assert store.bodies(TOPIC, least=100) == bodies(100)
+    with pytest.raises(PySparkException, match="wants a token, or does not know this one"):
+        write(numbers(spark, 1), store, **options | {"tokenFile": str(other)}, retries=0)
     with pytest.raises(PySparkException) as caught:
-        writer.options(endpoint=served.endpoint, topic=TOPIC).save()
+        write(numbers(spark, 1).withColumn("price", F.lit(1)), store, **options)
     assert "price" in str(caught.value)
-    assert "s3cr3t" not in str(caught.value)
+    assert TOKEN not in str(caught.value)
+    assert TOKEN not in store.process.output
 
 
 # ---- SQL ----------------------------------------------------------------------------------------

@@ -246,6 +246,31 @@ def test_a_store_that_is_killed_during_a_stream(
                                      "commit.after_dispatch") else 1)  # fmt: skip
 
 
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [name for name in NAMES if name.startswith("put.")])
+def test_at_least_once_loses_nothing_when_the_store_is_killed(
+    spark: SparkSession,
+    serve: Serve,
+    arriving: Path,
+    tmp_path: Path,
+    queries: Start,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RMQSTORE_FAILPOINT", f"{place}:3")
+    store = serve()
+    monkeypatch.delenv("RMQSTORE_FAILPOINT")
+    options = {"deliveryGuarantee": "at-least-once", "retries": 10}
+    frame = source(spark, arriving)
+    with supervised(store) as restarts:
+        run_until_it_ends(queries, lambda: writer(frame, store, tmp_path / "checkpoint", **options))
+    assert restarts == [1], "the place was not reached"
+    found = store.bodies(TOPIC)
+    assert found.keys() == bodies().keys()
+    assert sum(found.values()) <= (FILES + 1) * ROWS
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 
