@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     explained,
@@ -42,6 +43,7 @@ from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["IndexFiles", "IndexShape", "index_name"]
 
+_NAMES_LEFT: Final = 10_000  # for files that are made between others
 _MOST_SEALED: Final = 2  # each holds its slots in memory
 
 
@@ -264,7 +266,7 @@ class IndexFiles:
         name = self._next_name()
         path = os.path.join(self.folder, name)
         with explained(path, "made"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(path, flags, FILE_MODE)
             try:
                 os.ftruncate(descriptor, self.shape.file_size)
@@ -280,12 +282,19 @@ class IndexFiles:
         return _OpenIndex(path, descriptor, self.shape, header, slots)
 
     def _next_name(self) -> str:
-        """A name by the clock that comes behind the last file's, whatever the clock says."""
+        """A free name by the clock, behind the last file's and before the next one's."""
         number = int(index_name(self._clock()))
         if self._before:
-            number = min(number, int(self._before) - 1)
+            number = min(number, int(self._before) - _NAMES_LEFT)
         if self._last:
             number = max(number, int(self._last) + 1)
+        while os.path.lexists(os.path.join(self.folder, f"{number:017}")):
+            number += 1
+        if self._before and number >= int(self._before):
+            raise StoreWriteError(
+                f"no name is left for an index file before {self._before} in {self.folder}. "
+                "Remove the folder: the next start makes the index anew."
+            )
         return f"{number:017}"
 
     def _seal(self) -> None:

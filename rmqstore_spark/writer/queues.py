@@ -316,17 +316,23 @@ class ConsumeQueues:
         wiped = 0
         starts = [segment_start(name) for name in os.listdir(folder)]
         for start in sorted(start for start in starts if start is not None):
+            path = os.path.join(folder, f"{start:020}")
+            if start + self.file_size <= state.begin * ENTRY_SIZE:
+                self._remove(path)  # of a queue that was written anew
+                continue
             if start + self.file_size <= end:
                 continue
-            path = os.path.join(folder, f"{start:020}")
             wiped += self._wipe(path, max(0, end - start))
             if start > end or (start == end and start > state.begin * ENTRY_SIZE):
-                self._handles.drop(path)
-                with explained(path, "removed"):
-                    os.unlink(path)
-                self._dirty.discard(path)
-                self._new_folders.add(folder)
+                self._remove(path)
         return wiped
+
+    def _remove(self, path: str) -> None:
+        self._handles.drop(path)
+        with explained(path, "removed"):
+            os.unlink(path)
+        self._dirty.discard(path)
+        self._new_folders.add(os.path.dirname(path))
 
     def _wipe(self, path: str, within: int) -> int:
         """Zero a file from a byte on; tells how many entries that were written there."""

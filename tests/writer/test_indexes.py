@@ -111,15 +111,29 @@ def test_names_go_up_whatever_the_clock_says(tmp_path: Path) -> None:
 
 
 def test_files_between_others_get_names_between_theirs(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    there = ["20200101000000000", "20200101000000003", "20200101000000500"]
+    for name in there:
+        (tmp_path / "index" / name).write_text(name)
     indexes = IndexFiles(
-        str(tmp_path), clock=lambda: NOW, shape=SHAPE, last="20200101000000000",
-        before="20200101000000500",
-    )  # fmt: skip
+        str(tmp_path), clock=lambda: NOW, shape=SHAPE, last=there[0], before=there[-1]
+    )
     indexes.insert(*keys(0, 300))
     indexes.flush()
     indexes.close()
-    assert "20200101000000000" < indexes.names[0] < indexes.names[-1]
-    assert indexes.names[0] == "20200101000000499"
+    assert indexes.names == [f"202001010000000{n:02}" for n in (1, 2, 4, 5)]
+    assert all((tmp_path / "index" / name).read_text() == name for name in there)
+
+
+def test_where_no_name_is_left_no_file_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    names = "20200101000000000", "20200101000000001"
+    indexes = IndexFiles(
+        str(tmp_path), clock=lambda: NOW, shape=SHAPE, last=names[0], before=names[1]
+    )
+    with pytest.raises(StoreWriteError, match="no name is left"):
+        indexes.insert(*keys(0, 3))
+    assert not os.listdir(tmp_path / "index")
 
 
 def test_after_a_failure_it_goes_on_where_it_was(indexes: IndexFiles, tmp_path: Path) -> None:
