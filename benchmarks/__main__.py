@@ -13,6 +13,7 @@ from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
+from benchmarks.service import service_figures
 from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
@@ -37,6 +38,7 @@ def main() -> None:
         "sink": sink_figures,
         "idle": idle_figures,
         "backfill": backfill_figures,
+        "service": service_figures,
         "blocks": block_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.client.store import DEFAULT_RETRIES, DEFAULT_TIMEOUT, StoreClient
-from rmqstore_spark.errors import RefusedError, RmqStoreError
+from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import (
@@ -195,7 +195,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             if error.status == NOT_FOUND:
                 raise FileNotFoundError(f"{path} does not exist") from None
             if error.status == DENIED:
-                raise PermissionError(f"{path} is not given out: {error}") from None
+                raise StoreAccessError(f"{path} is not given out: {error.args[0]}") from None
             raise
 
     def _inner(self, path: str) -> str:

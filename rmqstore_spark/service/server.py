@@ -50,7 +50,7 @@ __all__ = ["StoreServer"]
 _log = logging.getLogger(__name__)
 
 _MAX_TICKET: Final = 4 << 20
-_IN_FLIGHT_BYTES: Final = 256 << 20
+_IN_FLIGHT_BYTES: Final = 128 << 20
 _CONNECTIONS_PER_STREAM: Final = 4
 _CUT_SECONDS: Final = 5.0
 

@@ -27,6 +27,7 @@ __all__ = ["StoreView", "ViewError"]
 
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset({_LOG, "consumequeue", "consumequeue_ext", "index", "config"})
+_MESSAGES: Final = _FOLDERS - {"config"}
 _FILES: Final = frozenset({"checkpoint"})
 _HIDDEN: Final = frozenset({GUARD_NAME})
 _MOST_PARTS: Final = 8
@@ -215,10 +216,20 @@ def _is_shown(parts: list[str], is_dir: bool) -> bool:
 
 
 def _described(folder: int, name: str, path: str) -> FileEntry | None:
-    """An entry of a folder; None where it is no plain file or folder, or has an odd name."""
+    """An entry of a folder; None where it is no plain file or folder, or has an odd name.
+
+    Raises:
+        ViewError: messages may lie behind it, and it is a link.
+    """
     with suppress(OSError, UnicodeEncodeError):
         path.encode("utf-8")
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode) and path.partition("/")[0] in _MESSAGES:
+            raise ViewError(
+                DENIED,
+                f"{path!r} is a link, and a store process follows none: messages would be missing. "
+                "Read the store where its files lie, or move into it what the link leads to.",
+            )
         is_dir = stat.S_ISDIR(status.st_mode)
         if is_dir or stat.S_ISREG(status.st_mode):
             size = 0 if is_dir else status.st_size

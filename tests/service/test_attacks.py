@@ -15,6 +15,8 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import StoreAccessError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, number_bytes
 from tests.support.serving import Served, block_of, served
 
@@ -265,6 +267,23 @@ def test_what_is_not_given_out(raw: Any, filled: Served, path: str, tmp_path: Pa
         names = {entry["path"] for entry in json.loads(answer.body.to_pybytes())["entries"]}
         assert not [name for name in names if "link" in name or "away" in name or "guard" in name]
         assert names.isdisjoint({"abort", "lock", "rmqstore"})
+
+
+def test_links_where_messages_lie_are_told_and_not_followed(
+    raw: Any, filled: Served, tmp_path: Path
+) -> None:
+    queues = Path(filled.store.path, "consumequeue")
+    (queues / "orders").rename(tmp_path / "elsewhere")
+    (queues / "orders").symlink_to(tmp_path / "elsewhere")
+    for path in ("consumequeue", "consumequeue/orders"):
+        for action, depth in (("list", {}), ("walk", {"depth": 2})):
+            body = json.dumps({"path": path, **depth}).encode()
+            with pytest.raises(flight.FlightError):
+                list(raw.do_action(flight.Action(action, body)))
+    with pytest.raises(StoreAccessError, match="is a link"), Store.open(filled.endpoint) as store:
+        store.queues()
+    (queues / "orders").unlink()
+    (tmp_path / "elsewhere").rename(queues / "orders")
 
 
 @pytest.mark.parametrize(
