@@ -10,12 +10,14 @@ See docs/format.md, "A block that is not published yet".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 
+from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.writer.commitlog import CommitLogWriter
@@ -27,6 +29,7 @@ from rmqstore_spark.writer.stage import Portion, Rows
 __all__ = ["BatchBlock", "Source", "Stamp"]
 
 _MAGIC: Final = slice(4, 8)
+_OPEN_FILES: Final = 64
 
 
 class Source(Protocol):
@@ -42,11 +45,11 @@ class Source(Protocol):
         """The records, in parts that fit into memory."""
         ...
 
-    def read_rows(self, portion: Portion) -> Rows:
+    def read_rows(self, portion: Portion, files: HandleCache[int], /) -> Rows:
         """What is known of a portion's records."""
         ...
 
-    def read_records(self, portion: Portion, buffer: U1) -> U1:
+    def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int], /) -> U1:
         """A portion's bytes, in a buffer that is long enough."""
         ...
 
@@ -115,6 +118,7 @@ class BatchBlock:
         self.end = log.max_offset
         self._parts: list[_Part] = []
         self._lowest: int | None = None
+        self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
         # Queues and index can still be busy with the part before the one that is being read.
         self._buffers: list[U1] = []
 
@@ -186,8 +190,12 @@ class BatchBlock:
             appended, _, next_offsets = self._stamped(number, self._buffers[number % 2])
             yield appended, next_offsets
 
+    def close(self) -> None:
+        """Close the files of the stages."""
+        self._files.close()
+
     def _place(self, source: Source, portion: Portion) -> _Part:
-        rows = source.read_rows(portion)
+        rows = source.read_rows(portion, self._files)
         placement = self._placement(rows, self.end)
         if self.begin < 0:
             self.begin = int(placement.physical[0])
@@ -214,7 +222,8 @@ class BatchBlock:
         """A part's records as they are to stand in the log, their places, and what comes next."""
         part = self._parts[number]
         source, timestamp = part.source, self.timestamp
-        rows, data = source.read_rows(part.portion), source.read_records(part.portion, buffer)
+        rows = source.read_rows(part.portion, self._files)
+        data = source.read_records(part.portion, buffer, self._files)
         placement = self._placement(rows, part.begin)
         numbers = np.zeros(len(source.routes), np.int32)
         numbers[part.used] = np.arange(len(part.used))

@@ -147,6 +147,14 @@ class Committer:
         stamp = Stamp(self._appender.timestamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
+            return self._append_block(writer, stages, block)
+        finally:
+            block.close()
+
+    def _append_block(
+        self, writer: WriterId, stages: Sequence[Stage], block: BatchBlock
+    ) -> Committed:
+        try:
             for stage in stages:
                 self._check_routes(stage.routes)
                 block.add(stage)

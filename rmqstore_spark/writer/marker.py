@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Route, read_block
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
@@ -52,12 +53,12 @@ class Marker:
         """The record."""
         return (Portion(0, len(self._data), 0, 1),)
 
-    def read_rows(self, portion: Portion) -> Rows:  # noqa: ARG002 - there is but one
+    def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
         """What is known of it."""
         block = self._block
         return Rows(block.sizes, block.route_of, block.queued, block.tags_code)
 
-    def read_records(self, portion: Portion, buffer: U1) -> U1:
+    def read_records(self, portion: Portion, buffer: U1, _files: HandleCache[int]) -> U1:
         """Its bytes."""
         buffer[: portion.size] = self._data
         return buffer[: portion.size]

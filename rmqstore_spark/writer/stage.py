@@ -27,6 +27,7 @@ from isal import isal_zlib
 
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
+from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Block, Route
 from rmqstore_spark.layout.spans import I4, I8, U1
 from rmqstore_spark.writer.failpoints import reach
@@ -227,34 +228,43 @@ class Stage:
         """Bytes of both files."""
         return self._bytes + self._rows * ROW_DTYPE.itemsize
 
-    def read_records(self, portion: Portion, buffer: U1) -> U1:
+    def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int]) -> U1:
         """Read the bytes of a portion back, into a buffer that is long enough.
+
+        Args:
+            portion: which.
+            buffer: for its bytes.
+            files: the stage's files that are open.
 
         Raises:
             RefusedError: the file no longer holds what was written into it.
         """
         records = buffer[: portion.size]
-        self._read("records", records, portion.at, portion.checksum)
+        self._read(files, "records", records, portion.at, portion.checksum)
         return records
 
-    def read_rows(self, portion: Portion) -> Rows:
+    def read_rows(self, portion: Portion, files: HandleCache[int]) -> Rows:
         """Read back what is known of the records of a portion.
+
+        Args:
+            portion: which.
+            files: the stage's files that are open.
 
         Raises:
             RefusedError: the file no longer holds what was written into it.
         """
         table = np.empty(portion.count, ROW_DTYPE)
         at = portion.first * ROW_DTYPE.itemsize
-        self._read("rows", table.view(np.uint8), at, portion.rows_checksum)
+        self._read(files, "rows", table.view(np.uint8), at, portion.rows_checksum)
         routes = table["route"]
         queued = routes >= 0
         route_of = np.where(queued, routes, ~routes)
         return Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
 
-    def _read(self, name: str, target: U1, at: int, checksum: int) -> None:
-        path = self._folder / name
+    def _read(self, files: HandleCache[int], name: str, target: U1, at: int, checksum: int) -> None:
+        path = f"{self._folder}/{name}"
         try:
-            _read(path, target, at)
+            _read(files.get(path, _open), target, at)
             why = "" if isal_zlib.crc32(target) == checksum else "its bytes have changed"
         except OSError as error:
             why = str(error.strerror)
@@ -323,15 +333,15 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
 
-def _read(path: Path, target: U1, at: int) -> None:
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _read(fd: int, target: U1, at: int) -> None:
     """Fill an array from a file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        view = memoryview(target.data)
-        while len(view):
-            got = os.preadv(fd, [view], at)
-            if not got:
-                raise OSError(errno.EIO, "the file is shorter than what was written to it")
-            view, at = view[got:], at + got
-    finally:
-        os.close(fd)
+    view = memoryview(target.data)
+    while len(view):
+        got = os.preadv(fd, [view], at)
+        if not got:
+            raise OSError(errno.EIO, "the file is shorter than what was written to it")
+        view, at = view[got:], at + got

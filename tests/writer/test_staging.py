@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import BlockError, RefusedError
+from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Block, check_block
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.stage import PORTION_BYTES, Stage, StageInfo
@@ -21,6 +22,7 @@ from rmqstore_spark.writer.staging import Staging, StagingLimits
 from tests.support.blocks import encoded_traffic
 from tests.support.traffic import Traffic
 
+FILES: HandleCache[int] = HandleCache(os.close, 4)
 LIMITS = StagingLimits(1 << 30, 1 << 29, 100, 10_000)
 
 
@@ -75,7 +77,11 @@ def files(staging: Staging, tmp_path: Path) -> list[str]:
 
 def read_back(stage: Stage) -> bytes:
     buffer = np.empty(max((p.size for p in stage.portions), default=0), np.uint8)
-    parts = [(stage.read_rows(p), stage.read_records(p, buffer).tobytes()) for p in stage.portions]
+    parts = [
+        (stage.read_rows(p, FILES), stage.read_records(p, buffer, FILES).tobytes())
+        for p in stage.portions
+    ]
+    FILES.close()
     assert [int(rows.sizes.sum()) for rows, _ in parts] == [len(data) for _, data in parts]
     return b"".join(data for _, data in parts)
 
@@ -88,7 +94,7 @@ def test_what_was_staged_is_read_back_with_its_rows_and_routes(staging: Staging)
     (stage,) = staging.claim([info])
     assert read_back(stage) == whole
     (portion,) = stage.portions  # small blocks are put together
-    rows = stage.read_rows(portion)
+    rows = stage.read_rows(portion, FILES)
     expected = check(np.frombuffer(whole, np.uint8))
     assert rows.sizes.tolist() == expected.sizes.tolist()
     assert rows.starts.tolist() == expected.starts.tolist()
