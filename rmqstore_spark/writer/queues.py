@@ -115,6 +115,11 @@ class ConsumeQueues:
         state = self._states.get((topic, queue_id))
         return state.min_offset if state else 0
 
+    def begins(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue holds anything: else its next entry may have any offset."""
+        state = self._states.get((topic, queue_id))
+        return state is not None and state.begin >= 0
+
     def __contains__(self, route: tuple[str, int]) -> bool:
         return route in self._states
 

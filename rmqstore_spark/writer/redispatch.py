@@ -145,7 +145,7 @@ class QueueFeed:
         else:
             if slot > self.queues.max_offset(topic, queue_id):
                 self.gap()
-            if route not in self.queues:
+            if not self.queues.begins(topic, queue_id):
                 return min(slot, _MOST_SLOTS)
             expected, before = self.queues.max_offset(topic, queue_id), self.log_begin
             if slot < expected and self.from_begin:

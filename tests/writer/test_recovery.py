@@ -360,6 +360,28 @@ def test_a_hole_in_a_queue_is_filled(golden: Golden, tmp_path: Path) -> None:
         assert found.summary.redispatched >= 2
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("how", ["gone", "zeros", "short"])
+def test_a_queue_whose_files_do_not_hold_together_is_written_anew(
+    golden: Golden, tmp_path: Path, number: int, how: str
+) -> None:
+    folder = golden("trimmed")
+    store = copy_store(folder, tmp_path)
+    path = sorted((store / "consumequeue" / "TopicTest" / "1").iterdir())[number]
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(400 if how == "zeros" else 130))
+    (store / "abort").touch()
+    for is_again in (False, True):
+        with opened(store, folder) as found:
+            assert_as_reported(found, folder)
+            assert not (is_again and found.summary.redispatched)
+            close_cleanly(store, found)
+        with Store.open(store) as reader:
+            assert reader.verify().ok
+
+
 @pytest.mark.parametrize("name", ["basic", "live", "unclean"])
 def test_a_missing_index_is_made_anew(golden: Golden, tmp_path: Path, name: str) -> None:
     folder = golden(name)
