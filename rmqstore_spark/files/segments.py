@@ -395,9 +395,10 @@ def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
     Args:
         files: ascending, not yet cut where the next one begins.
     """
+    if all(before.end <= file.start for before, file in itertools.pairwise(files)):
+        return list(files), []
     sizes = Counter(file.size for file in files).most_common(2)
-    ahead = len(sizes) == 1 or (len(sizes) == 2 and sizes[0][1] > sizes[1][1])
-    usual = sizes[0][0] if ahead else None
+    usual = sizes[0][0] if len(sizes) == 1 or sizes[0][1] > sizes[1][1] else None
     kept: list[Segment] = []
     inner = []
     for file in files:
