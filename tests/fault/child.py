@@ -11,11 +11,13 @@ more put, which says `resumed` if it is taken.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import sys
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from rmqstore_spark.writer.commit import CommitRequest
@@ -31,19 +33,24 @@ _FAR = 1_000_000
 
 
 def _acknowledge_before_the_flush() -> None:
-    from rmqstore_spark.writer.flush import FlushService
-
-    FlushService.wait = lambda *_: True  # type: ignore[method-assign]
+    _break("rmqstore_spark.writer.flush", "FlushService.wait", True)
 
 
 def _skip_the_folders_fsync() -> None:
-    from rmqstore_spark.writer import commitlog
-
-    commitlog.sync_folder = lambda _: None
+    _break("rmqstore_spark.writer.commitlog", "sync_folder", None)
 
 
 def _flush_nothing() -> None:
-    os.fdatasync = lambda _: None
+    _break("os", "fdatasync", None)
+
+
+def _break(module: str, name: str, answer: object) -> None:
+    *path, last = name.split(".")
+    holder: Any = importlib.import_module(module)
+    for part in path:
+        holder = getattr(holder, part)
+    assert hasattr(holder, last)
+    setattr(holder, last, lambda *_: answer)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from rmqstore_spark.reader.store import Store
 from tests.fault.messages import read_numbers
 
-__all__ = ["Claims", "Operation"]
+__all__ = ["Claims", "Operation", "Outcome"]
 
 
 @dataclass
@@ -34,6 +34,27 @@ class Operation:
         return range(self.first, self.first + self.count)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a store differs from what was claimed of it.
+
+    Attributes:
+        lost: messages that were acknowledged and are not there.
+        doubled: messages that are there more than once.
+        others: what else is wrong, a sentence each.
+    """
+
+    lost: int
+    doubled: int
+    others: tuple[str, ...]
+
+    def require_none(self) -> None:
+        """Fail unless nothing is wrong."""
+        assert not self.lost, f"lost: {self.lost} messages"
+        assert not self.doubled, f"doubled: {self.doubled} messages"
+        assert not self.others, "; ".join(self.others[:5])
+
+
 @dataclass
 class Claims:
     """All operations on one store, over the lives of all its writers."""
@@ -56,13 +77,6 @@ class Claims:
         last.done = True
         self.acknowledged += last.count
 
-    def forget_lost(self, path: Path) -> None:
-        """Take what a power cut under ASYNC_FLUSH took as never done."""
-        with Store.open(path) as store:
-            found = {n for numbers in read_numbers(store).values() for n in numbers}
-        for operation in self.operations:
-            operation.done &= operation.first in found or not operation.count
-
     @property
     def next_number(self) -> int:
         """The number of the next message that nobody used."""
@@ -79,28 +93,35 @@ class Claims:
 
         Args:
             path: the store.
-            lost_tail: the power was cut under ASYNC_FLUSH: the last puts may be gone.
+            lost_tail: the power was cut under ASYNC_FLUSH: the last puts may be gone, and count as
+                never done from now on.
         """
+        self.compare(path, lost_tail=lost_tail).require_none()
+
+    def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
+        """As `check`, but gives what is wrong."""
         with Store.open(path) as store:
             report = store.verify()
-            assert report.ok, [str(problem) for problem in report.problems][:5]
             queues = read_numbers(store)
+        others = [str(problem) for problem in report.problems if problem.severity == "error"]
         found = Counter(number for numbers in queues.values() for number in numbers)
-        doubled = [number for number, times in found.items() if times > 1]
-        assert not doubled, f"doubled: {doubled[:10]}"
-        for queue, numbers in queues.items():
-            assert numbers == sorted(numbers), f"out of order in {queue}"
-        tried: set[int] = set()
-        lost_from: Operation | None = None
+        if lost_tail:
+            self._forget_lost_puts(found)
+        others += [f"{queue} is out of order" for queue, n in queues.items() if n != sorted(n)]
+        tried = {number for operation in self.operations for number in operation.numbers}
+        others += [f"{number} was never written" for number in set(found) - tried]
+        lost = 0
         for operation in self.operations:
             held = sum(number in found for number in operation.numbers)
-            tried.update(operation.numbers)
-            if operation.kind == "commit":
-                assert held in (0, operation.count), f"part of a batch: {held} of {operation}"
-            if lost_from is not None:
-                assert held == 0, f"{operation} is there, and {lost_from} before it is not"
-            if operation.done and held < operation.count:
-                assert lost_tail, f"lost: {operation.count - held} of {operation}"
-                assert operation.kind == "put", f"lost: {operation}"
-                lost_from = operation
-        assert set(found) <= tried
+            if operation.kind == "commit" and 0 < held < operation.count:
+                others.append(f"{held} messages of a batch: {operation}")
+            lost += operation.count - held if operation.done else 0
+        return Outcome(lost, sum(times - 1 for times in found.values()), tuple(others))
+
+    def _forget_lost_puts(self, found: Counter[int]) -> None:
+        """The last puts, back to the last operation that is whole, were never done."""
+        for operation in reversed(self.operations):
+            held = sum(number in found for number in operation.numbers)
+            if operation.kind != "put" or (operation.done and held == operation.count):
+                return
+            operation.done = False

@@ -1,0 +1,156 @@
+"""Rounds of faults: what the tests run a share of, and `python -m tests.fault` runs at length."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmqstore_spark.writer.failpoints import NAMES
+from tests.fault.claims import Claims, Outcome
+from tests.fault.life import SMALL, Ending, live, settle
+from tests.fault.power import PoweredDisk
+
+__all__ = ["Tally", "at_places", "by_calls", "injected", "kills", "power_cuts"]
+
+LONGEST_LIFE_S: Final = 1.5
+CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
+_ROUNDS_PER_STORE: Final = 20
+
+
+@dataclass
+class Tally:
+    """What came of many rounds.
+
+    Attributes:
+        rounds: how many there were.
+        faults: processes killed, or power cuts.
+        acknowledged: messages.
+        lost, doubled: messages.
+        others: what else went wrong.
+    """
+
+    rounds: int = 0
+    faults: int = 0
+    acknowledged: int = 0
+    lost: int = 0
+    doubled: int = 0
+    others: tuple[str, ...] = ()
+
+    def add(self, outcome: Outcome) -> None:
+        """Count what a comparison found."""
+        self.lost += outcome.lost
+        self.doubled += outcome.doubled
+        self.others += outcome.others
+
+    def require_none(self) -> None:
+        """Fail unless nothing went wrong."""
+        Outcome(self.lost, self.doubled, self.others).require_none()
+
+
+def kills(folder: Path, rounds: int, flush: str, *, first_seed: int = 0) -> Tally:
+    """Kill a writer at random moments; every second time it is the next one that recovers."""
+    tally, settings = Tally(), (*SMALL, f"flushDiskType={flush}")
+    for begin in range(0, rounds, _ROUNDS_PER_STORE):
+        claims, store = Claims(), folder / f"kills-{begin}" / "store"
+        for seed in range(begin, min(begin + _ROUNDS_PER_STORE, rounds)):
+            ending = live(
+                store, claims, first_seed + seed, settings=settings, kill_after_s=LONGEST_LIFE_S
+            )
+            tally.rounds += 1
+            tally.faults += ending.code < 0
+            if claims.operations and seed % 2:
+                settle(store, settings)
+                tally.add(claims.compare(store))
+        settle(store, settings)
+        tally.add(claims.compare(store))
+        tally.acknowledged += claims.acknowledged
+    return tally
+
+
+def power_cuts(
+    folder: Path,
+    rounds: int,
+    flush: str,
+    *,
+    mutant: str = "",
+    commits: float = 0.3,
+    first_seed: int = 0,
+) -> Tally:
+    """Cut the power of a store's disk at random moments."""
+    tally, claims, settings = Tally(), Claims(), (*SMALL, f"flushDiskType={flush}")
+    with PoweredDisk(folder) as disk:
+        store = disk.path / "store"
+        for seed in range(first_seed, first_seed + rounds):
+            live(
+                store,
+                claims,
+                seed,
+                settings=settings,
+                kill_after_s=LONGEST_LIFE_S,
+                commits=commits,
+                mutant=mutant,
+            )
+            disk.cut_power()
+            tally.rounds += 1
+            tally.faults += 1
+            if claims.operations:
+                settle(store, settings)
+                tally.add(claims.compare(store, lost_tail=flush == "ASYNC_FLUSH"))
+    tally.acknowledged = claims.acknowledged
+    return tally
+
+
+def at_places(folder: Path, names: Iterator[str] | None = None) -> Tally:
+    """Kill a writer at each named place, the first, second and seventh time it gets there."""
+    tally = Tally()
+    for name in names or iter(NAMES):
+        claims, store = Claims(), folder / name / "store"
+        if not name.startswith("topics."):  # those are made once, in the first life
+            live(store, claims, 0, operations=40, failpoint="put.after_write:5")
+        killed = 0
+        for times in (1, 2, 7):
+            ending = live(store, claims, times, operations=40, failpoint=f"{name}:{times}")
+            assert ending.code in (0, -9), ending.errors
+            killed += ending.code != 0
+            tally.rounds += 1
+            settle(store)
+            tally.add(claims.compare(store))
+        assert killed, f"nothing gets to {name}"
+        last = live(store, claims, 1, operations=5)
+        assert last.code == 0, last.errors
+        tally.add(claims.compare(store))
+        tally.faults += killed
+        tally.acknowledged += claims.acknowledged
+    return tally
+
+
+def injected(store: Path, claims: Claims, seed: int, call: str, what: str) -> Ending:
+    """Let a writer live under strace, which makes a call of the kernel fail or kill."""
+    log = store.parent / "strace.log"
+    prefix = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}"]
+    prefix += ["-e", f"inject={call}:{what}"]
+    settings = (*SMALL, "mappedFileSizeCommitLog=65536", "flushDiskType=SYNC_FLUSH")
+    return live(store, claims, seed, settings=settings, operations=12, prefix=prefix)
+
+
+def by_calls(folder: Path, call: str, step: int) -> Tally:
+    """Kill a writer at the k-th call of the kernel, for every `step`-th k until it gets through."""
+    tally = Tally()
+    for k in range(1, 1000, step):
+        claims, store = Claims(), folder / f"{call}-{k}" / "store"
+        store.parent.mkdir()
+        ending = injected(store, claims, k, call, f"signal=KILL:when={k}")
+        if ending.code == 0:
+            return tally
+        assert ending.code in (-9, 137), ending.errors
+        again = live(store, claims, k, operations=3)
+        assert again.code == 0, again.errors
+        tally.rounds += 1
+        tally.faults += 1
+        tally.acknowledged += claims.acknowledged
+        tally.add(claims.compare(store))
+        shutil.rmtree(store.parent)
+    raise AssertionError(f"a writer that is killed at {call} never comes to its end")
