@@ -91,7 +91,7 @@ def offsets(
             store = stack.enter_context(open_store(path, name, commitlog_paths))
             if store.lacks_queues:
                 store.require_queues(
-                    "offsets",
+                    "Telling offsets",
                     "Leave startingOffsets and endingOffsets out: a batch query reads such a store "
                     "from end to end",
                 )
