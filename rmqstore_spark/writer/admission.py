@@ -12,7 +12,13 @@ from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.block import Route
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
+from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.topics import (
+    MOST_QUEUES,
+    TopicConfig,
+    TopicTable,
+    is_writable_topic,
+)
 
 __all__ = ["Admission", "disk_used_ratio"]
 
@@ -33,12 +39,21 @@ class Admission:
         commitlog: the CommitLog's folder, which may be on another disk.
         config: what it is told.
         topics: the topics there are.
+        queues: the queues there are.
     """
 
-    def __init__(self, store: str, commitlog: str, config: StoreConfig, topics: TopicTable) -> None:
+    def __init__(
+        self,
+        store: str,
+        commitlog: str,
+        config: StoreConfig,
+        topics: TopicTable,
+        queues: ConsumeQueues,
+    ) -> None:
         self._paths = (store, commitlog)
         self._config = config
         self._topics = topics
+        self._queues = queues
         self._failure: Exception | None = None
         self.disk_used_ratio = 0.0
         self.look_at_disk()
@@ -130,7 +145,7 @@ class Admission:
                 "autoCreateTopicEnable.",
                 "TOPIC_NOT_EXIST",
             )
-        count = self._config.default_topic_queue_nums
+        count = self._queue_nums(name)
         try:
             return self._topics.create(name, count, count)
         except OptionError as error:
@@ -139,6 +154,11 @@ class Admission:
             raise RefusedError(
                 f"The topic {name} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
             ) from error
+
+    def _queue_nums(self, name: str) -> int:
+        """How many queues a topic gets: those that it has in a store that lost its topics.json."""
+        held = max(self._queues.ranges().get(name, ()), default=-1) + 1
+        return min(max(self._config.default_topic_queue_nums, held), MOST_QUEUES)
 
     def _is_disk_full(self) -> bool:
         return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio

@@ -69,7 +69,9 @@ class StoreWriter:
         self._host = config.store_host
         self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
         self.topics = TopicTable(store.path, clock, config.max_topics)
-        self._admission = Admission(store.path, store.commitlog, config, self.topics)
+        self._admission = Admission(
+            store.path, store.commitlog, config, self.topics, store.parts.queues
+        )
         self._running = Running(
             store,
             config,

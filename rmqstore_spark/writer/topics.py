@@ -27,7 +27,14 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.fastjson import dump_fastjson
 from rmqstore_spark.writer.failpoints import reach
 
-__all__ = ["PERM_READ", "PERM_WRITE", "TopicConfig", "TopicTable", "is_writable_topic"]
+__all__ = [
+    "MOST_QUEUES",
+    "PERM_READ",
+    "PERM_WRITE",
+    "TopicConfig",
+    "TopicTable",
+    "is_writable_topic",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +49,8 @@ _USUAL: Final[dict[str, Any]] = {
     "topicFilterType": "SINGLE_TAG",
     "topicSysFlag": 0,
 }
-_MOST_QUEUES: Final = 65_536
+MOST_QUEUES: Final = 65_536
+"""Queues that a topic may have."""
 _WRITABLE_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 
 
@@ -77,8 +85,8 @@ class TopicConfig:
             ("readQueueNums", self.read_queue_nums),
             ("writeQueueNums", self.write_queue_nums),
         ):
-            if not 1 <= count <= _MOST_QUEUES:
-                raise OptionError(f"{what} must be from 1 to {_MOST_QUEUES}, not {count}.")
+            if not 1 <= count <= MOST_QUEUES:
+                raise OptionError(f"{what} must be from 1 to {MOST_QUEUES}, not {count}.")
         if not 0 <= self.perm <= _PERM_ALL:
             raise OptionError(f"perm must be from 0 to {_PERM_ALL}, not {self.perm}.")
 

@@ -294,6 +294,16 @@ def test_a_topic_is_made_by_its_first_message(tmp_path: Path) -> None:
         assert (topic.name, topic.write_queue_nums, topic.perm) == ("T", 3, 6)
 
 
+def test_a_topic_that_topics_json_has_lost_keeps_its_queues(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        store.create_topic("T", write_queue_nums=20)
+        assert store.put_batch(messages([b"x"], queue_id=17)).ok
+    shutil.rmtree(tmp_path / "s" / "config")
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages([b"y"], queue_id=17)).queue_offset.tolist() == [1]
+        assert store.put_batch(messages([b"z"], queue_id=18)).status is PutStatus.MESSAGE_ILLEGAL
+
+
 def test_a_topic_that_is_deleted_begins_anew(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         store.put_batch(messages([b"old"] * 20))
@@ -632,6 +642,55 @@ def test_promise_6_a_segment_that_cannot_be_made_is_told(
         monkeypatch.undo()
         assert store.put_batch(large).ok
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"small", b"b" * 3990]}
+
+
+@pytest.mark.fault
+def test_promise_6_queues_without_room_hold_the_log_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        if "/consumequeue/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data, offset)
+
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        monkeypatch.setattr(os, "pwrite", full)
+        assert store.put_batch(messages([b"a"])).ok  # it is in the log
+        until(lambda: store._running.dispatcher.stalled is not None)
+        refused = store.put_batch(messages([b"b"]))
+        assert (refused.status, refused.rows) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
+        assert "no room" in refused.remark
+        with pytest.raises(StoreWriteError, match="No space left"):
+            store.flush()
+        assert store.state == "RUNNING"
+        monkeypatch.undo()
+        until(lambda: store.put_batch(messages([b"c"])).ok)
+    assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"c"]}
+
+
+@pytest.mark.fault
+def test_a_store_that_is_closed_without_room_is_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        if "/consumequeue/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data, offset)
+
+    store = StoreWriter.open(tmp_path / "s", config())
+    monkeypatch.setattr(os, "pwrite", full)
+    assert store.put_batch(messages([b"a"])).ok
+    with pytest.raises(StoreWriteError, match="No space left"):
+        store.close()
+    monkeypatch.undo()
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert not store.recovery.clean
+        assert store.recovery.redispatched == 1
+    assert in_queues(tmp_path / "s") == {("T", 0): [b"a"]}
 
 
 def test_the_disks_use_is_looked_at_again_and_again(
