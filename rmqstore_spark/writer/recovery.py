@@ -16,9 +16,8 @@ See docs/format.md, "Start, recovery" (upstream: DefaultMessageStore.load, recov
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
@@ -27,12 +26,12 @@ from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.commitlog import CommitLog
-from rmqstore_spark.reader.verify.snapshot import DELAY_LEVELS, delays
+from rmqstore_spark.writer.bringup import QueuesAndIndex
 from rmqstore_spark.writer.checkpoint import CheckpointKeeper
 from rmqstore_spark.writer.cut import end_log
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.guard import StoreGuard
-from rmqstore_spark.writer.indexes import IndexFiles, IndexShape
+from rmqstore_spark.writer.indexes import IndexFiles
 from rmqstore_spark.writer.logcheck import (
     LogEnd,
     damage_error,
@@ -40,45 +39,16 @@ from rmqstore_spark.writer.logcheck import (
     repair_files,
     unclean_start,
 )
-from rmqstore_spark.writer.queuecheck import check_queues, clean_start, has_entries
-from rmqstore_spark.writer.queues import DEFAULT_FILE_SIZE, ConsumeQueues
-from rmqstore_spark.writer.redispatch import LogBlock, QueueFeed, log_blocks
-from rmqstore_spark.writer.reindex import (
-    IndexSurvey,
-    KeyFeed,
-    remove_files,
-    survey_index,
-)
-from rmqstore_spark.writer.state import StoreState, remember
+from rmqstore_spark.writer.queuecheck import clean_start, has_entries
+from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.recovery_settings import Progress, RecoverySettings
+from rmqstore_spark.writer.state import remember
 from rmqstore_spark.writer.summary import Recovery
 
-__all__ = ["Recovered", "RecoverySettings", "recover"]
+__all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
 
 _FILES_OPEN: Final = 64
 _FAR_MS: Final = 10 * 365 * 86_400_000  # no clock is wrong by more
-_USUAL_SHAPE: Final = IndexShape()
-
-Progress = Callable[[str, int, int], object]
-
-
-@dataclass(frozen=True)
-class RecoverySettings:
-    """How a store is kept, as far as recovery must know.
-
-    Attributes:
-        queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues.
-        index_shape: `maxHashSlotNum` and `maxIndexNum`, for a store without index files; None
-            where no index is kept (`messageIndexEnable=false`).
-        delay_levels: `messageDelayLevel`.
-        cut: end the log even where that cuts off what was known to be flushed.
-        full: go through the whole log, whatever the checkpoint vouches for.
-    """
-
-    queue_file_size: int = DEFAULT_FILE_SIZE
-    index_shape: IndexShape | None = _USUAL_SHAPE
-    delay_levels: str = DELAY_LEVELS
-    cut: bool = False
-    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +150,17 @@ class _Run:
             for segment in log.segments():
                 if segment.end > end.start:
                     sync_file(segment.segment.path)
-        parts = _Parts(self, log, end, clean, keeper, vouched)
+        parts = QueuesAndIndex(
+            self.directory,
+            log,
+            end,
+            clean=clean,
+            keeper=keeper,
+            vouched_index=vouched.index_msg_timestamp,
+            clock=self.clock,
+            settings=self.settings,
+            progress=self.progress,
+        )
         queues, indexes = parts.bring_up()
         changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
         if changed:
@@ -259,135 +239,6 @@ class _Run:
         keeper.write()
         reach("recovery.after_checkpoint")
         remember(self.store, queues, index_end=end.offset if indexes is not None else 0)
-
-
-class _Parts:
-    """Queues and index of a store whose log is in order."""
-
-    def __init__(
-        self, run: _Run, log: CommitLog, end: LogEnd, clean: bool, keeper: CheckpointKeeper,
-        vouched: Checkpoint,
-    ) -> None:  # fmt: skip
-        self.run = run
-        self.log = log
-        self.end = end
-        self.clean = clean
-        self.keeper = keeper
-        self.vouched = vouched
-        self.state = StoreState.load(run.store)
-        self.queues = ConsumeQueues(run.store, file_size=run.settings.queue_file_size)
-        self.check = check_queues(
-            run.directory, log, end.start, self.queues, self.state, clean=clean
-        )
-        self.survey: IndexSurvey | None = None
-        self.made_index_files: list[str] = []
-        self.keys = 0
-        self.dropped = 0
-        self._is_completed = run.settings.full or self.check.incomplete
-        self._delays = delays(run.settings.delay_levels)
-        self.start = log.min_offset if self._is_completed else end.start
-        self.feed = self._queue_feed(self.start == log.min_offset)
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything in queues or index was not as it should be."""
-        survey = self.survey
-        removed = bool(survey and survey.removed)
-        return bool(self.feed.written or self.dropped or removed or self.keys)
-
-    def bring_up(self) -> tuple[ConsumeQueues, IndexFiles | None]:
-        """Bring queues and index to hold what the log does."""
-        tail, indexes = self._index()
-        self._pass(tail)
-        reach("recovery.after_queues")
-        self.dropped = self.queues.trim()
-        if indexes is not None and tail is not None:
-            self.made_index_files += indexes.names
-            self.keys += tail[1].keys
-        return self.queues, indexes
-
-    def _queue_feed(self, from_begin: bool) -> QueueFeed:
-        return QueueFeed(
-            self.queues,
-            self._delays,
-            self.check.is_wanted,
-            gap=self._complete,
-            log_begin=self.log.min_offset,
-            from_begin=from_begin,
-        )
-
-    def _complete(self) -> None:
-        """A queue misses older entries: go through the part of the log that was not walked."""
-        if self._is_completed:
-            return
-        self._is_completed = True
-        older = self._queue_feed(from_begin=True)
-        for part in self._blocks("queues", self.log.min_offset, self.end.start):
-            older.feed(part)
-        self.feed.written += older.written
-        self.feed.made |= older.made
-        self.feed.unsafe |= older.unsafe
-
-    def _index(self) -> tuple[tuple[int, KeyFeed] | None, IndexFiles | None]:
-        """Look the index over and fill its holes; its end is left to the pass over the log."""
-        run, shape = self.run, self.run.settings.index_shape
-        if shape is None:
-            return None, None
-        survey = self.survey = survey_index(
-            run.directory,
-            self.log,
-            self.end.offset,
-            shape=shape,
-            vouched=self._vouched_index(),
-            complete_end=self.state.complete_end(run.directory),
-        )
-        remove_files(run.directory, survey)
-        reach("recovery.after_index_gone")
-        for gap in survey.gaps[:-1]:
-            made = IndexFiles(
-                run.store, clock=run.clock, shape=survey.shape, last=gap.last, after=gap.after,
-                before=gap.before,
-            )  # fmt: skip
-            feed = KeyFeed(made, gap.skip)
-            for part in self._blocks("index", gap.start, gap.end):
-                feed.feed(part)
-            for part in log_blocks(self.log, gap.end, gap.end + 1):
-                feed.feed_edge(part, gap.held)
-            made.flush(sync=True)
-            made.close()
-            self.made_index_files += made.names
-            self.keys += feed.keys
-        tail = survey.gaps[-1]
-        indexes = IndexFiles(
-            run.store, clock=run.clock, shape=survey.shape, last=tail.last, after=tail.after,
-            on_sealed=lambda time: self.keeper.advance(index=time),
-        )  # fmt: skip
-        if survey.resume is not None:
-            indexes.resume(survey.resume)
-        return (tail.start, KeyFeed(indexes, tail.skip)), indexes
-
-    def _vouched_index(self) -> int | None:
-        """Up to which time index files are known to be on disk; None where all of them are."""
-        if self.run.settings.full:
-            return -1  # none is taken as it is
-        return None if self.clean else self.vouched.index_msg_timestamp
-
-    def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
-        """Go over the log's end, for queues and index at once where both need it."""
-        end = self.end.offset
-        index_from = tail[0] if tail is not None else end
-        edges = sorted({self.start, min(index_from, end), end})
-        for begin, stop in pairwise(edges):
-            for part in self._blocks("queues and index", begin, stop):
-                if begin >= self.start:
-                    self.feed.feed(part)
-                if tail is not None and begin >= index_from:
-                    tail[1].feed(part)
-
-    def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
-        for part in log_blocks(self.log, begin, end):
-            yield part
-            self.run.progress(what, part.offset - begin, end - begin)
 
 
 def _plausible(checkpoint: Checkpoint, now: int) -> Checkpoint:

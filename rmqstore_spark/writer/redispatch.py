@@ -122,6 +122,11 @@ class QueueFeed:
         if block.data.tobytes().find(_MARK) >= 0:
             self._light(part)
 
+    def restore(self) -> None:
+        """Let the queues end where this feed has brought them, after another went over the log."""
+        for (topic, queue_id), (end, _) in self._ends.items():
+            self.queues.rewind(topic, queue_id, end)
+
     def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> None:
         if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
             return

@@ -326,6 +326,20 @@ def test_one_missing_queue_is_noticed(golden: Golden, tmp_path: Path, name: str)
         assert_as_reported(found, folder)
 
 
+@pytest.mark.parametrize("topic", ["TopicTest", "orders_v2-EU"])
+def test_one_missing_queue_is_noticed_where_little_of_the_log_is_walked(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.writer.queuecheck._LOOKED_OVER", 30_000)
+    folder = golden("basic")
+    store = copy_store(folder, tmp_path)
+    remove(store / "consumequeue" / topic / "2")
+    with opened(store, folder) as found:
+        assert found.summary.walked_bytes < 40_000
+        assert found.summary.rebuilt_queues == ((topic, 2),)
+        assert_as_reported(found, folder)
+
+
 def test_a_missing_queue_that_got_nothing_lately_is_noticed_by_what_was_written_down(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
