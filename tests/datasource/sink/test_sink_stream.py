@@ -115,15 +115,32 @@ def test_batches_whose_commit_spark_does_not_remember_are_not_stored_again(
     """The driver died between the sink's commit and its note of it."""
     checkpoint = tmp_path / "checkpoint"
     run(queries, writer(source(spark, arriving), served, checkpoint))
-    for number in range(FILES - lost, FILES):
-        for name in (f"{number}", f".{number}.crc"):
-            (checkpoint / "commits" / name).unlink(missing_ok=True)
-    for number in range(FILES - lost + 1, FILES):
-        for name in (f"{number}", f".{number}.crc"):
-            (checkpoint / "offsets" / name).unlink(missing_ok=True)
+    forget(checkpoint, lost)
     run(queries, writer(source(spark, arriving), served, checkpoint))
     assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
     assert served.commits() == FILES
+
+
+def forget(checkpoint: Path, commits: int) -> None:
+    """Let Spark forget that the last batches were committed, and all about those but the first."""
+    for folder, first in (("commits", FILES - commits), ("offsets", FILES - commits + 1)):
+        for number in range(first, FILES):
+            for name in (f"{number}", f".{number}.crc"):
+                (checkpoint / folder / name).unlink(missing_ok=True)
+
+
+def test_two_stores_and_a_replay(
+    spark: SparkSession, serve: Serve, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    stores = [serve("a", brokerName="broker-a"), serve("b", brokerName="broker-b")]
+    endpoints = ",".join(store.endpoint for store in stores)
+    checkpoint = tmp_path / "checkpoint"
+    for lost in (0, 2):
+        forget(checkpoint, lost)
+        run(queries, writer(source(spark, arriving), endpoints, checkpoint))
+        found = [store.bodies(TOPIC) for store in stores]
+        assert found[0] + found[1] == bodies()
+        assert min(sum(part.values()) for part in found) > FILES * ROWS // 4
 
 
 def test_a_query_that_is_stopped_and_started_again(
