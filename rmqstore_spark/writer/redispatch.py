@@ -167,7 +167,7 @@ class QueueFeed:
         wanted = self._known.get((topic, queue_id))
         if wanted is None:
             wanted = True
-            if not is_safe_folder_name(topic) or not topic.isprintable():
+            if queue_id < 0 or not is_safe_folder_name(topic) or not topic.isprintable():
                 self.unsafe.add(topic)
                 wanted = False
             elif (topic, queue_id) not in self.queues:

@@ -469,6 +469,38 @@ def test_extension_units_stay_readable(golden: Golden, tmp_path: Path) -> None:
         assert reader.verify().ok
 
 
+def test_promise_8_names_in_the_log_lead_nowhere(golden: Golden, tmp_path: Path) -> None:
+    folder = golden("basic")
+    store = copy_store(folder, tmp_path / "deep")
+    for path in (store / "commitlog").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"TopicTest", b"../../abc"))
+    remove(store / "consumequeue")
+    remove(store / "index")
+    with opened(store, folder) as found:
+        assert found.summary.topics_without_queues == ("../../abc",)
+        assert "orders_v2-EU" in found.queues.ranges()
+    assert os.listdir(tmp_path / "deep") == ["basic"]
+    assert "abc" not in os.listdir(store)
+
+
+@pytest.mark.parametrize("slot", [-1, 1 << 20, 1 << 62, (1 << 63) - 1])
+def test_promise_8_a_damaged_queue_offset_moves_nothing(
+    golden: Golden, tmp_path: Path, slot: int
+) -> None:
+    """Nothing guards the field: the record keeps the place that the order of the log gives it."""
+    folder = golden("basic")
+    store = copy_store(folder, tmp_path)
+    records = [r for r in load_records(folder) if (r.topic, r.queue_id) == ("TopicTest", 1)]
+    at = records[20].physical_offset
+    path = store / "commitlog" / f"{at // 262144 * 262144:020}"
+    data = bytearray(path.read_bytes())
+    data[at % 262144 + 20 : at % 262144 + 28] = slot.to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    remove(store / "consumequeue")
+    with opened(store, folder) as found:
+        assert_as_reported(found, folder)
+
+
 def test_a_dledger_log_is_refused(golden: Golden, tmp_path: Path) -> None:
     store = copy_store(golden("dledger"), tmp_path)
     with pytest.raises(UnsupportedStoreError, match="DLedger"), opened(store, golden("dledger")):
