@@ -116,7 +116,9 @@ class StoreConfig:
         group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_commit_log_least_pages: int = number(
-        4, 0, 1 << 20, "Only where so many pages of 4 KiB were written since.", group=_FLUSH,
+        0, 0, 1 << 20, "Only where so many pages of 4 KiB were written since. (A broker's own "
+        "default is 4: a power cut can then lose what `flushCommitLogThoroughInterval` says.)",
+        group=_FLUSH,
     )  # fmt: skip
     flush_commit_log_thorough_interval: int = number(
         10_000, 1, _HOUR_MS, "After this time fewer pages are flushed too.",

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
+from rmqstore_spark.errors import BlockError, OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.block import Block, check_block
 from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
+    is_safe_topic_name,
 )
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
@@ -36,7 +37,7 @@ from rmqstore_spark.writer.running import Running
 from rmqstore_spark.writer.staging import Stage
 from rmqstore_spark.writer.status import PutResult, PutStatus
 from rmqstore_spark.writer.summary import Recovery
-from rmqstore_spark.writer.topics import TopicConfig, TopicTable
+from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
 
 __all__ = ["StoreWriter"]
 
@@ -167,9 +168,10 @@ class StoreWriter:
             perm: 4 to read, 2 to write.
 
         Raises:
-            OptionError: a name or a number that no broker takes.
+            OptionError: a name or a number that no broker takes, or the store's own name.
             StoreWriteError: it could not be written down.
         """
+        _require_users(name)
         write = write_queue_nums or read_queue_nums or self.config.default_topic_queue_nums
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
@@ -181,7 +183,8 @@ class StoreWriter:
         write_queue_nums: int | None = None,
         perm: int | None = None,
     ) -> TopicConfig:
-        """Change what is given of a topic; see `TopicTable.update`."""
+        """Change what is given of a topic; see `TopicTable.update`, and `create_topic`."""
+        _require_users(name)
         return self.topics.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
         )
@@ -191,9 +194,11 @@ class StoreWriter:
 
         Raises:
             TopicNotFoundError: there is none of that name.
+            OptionError: it is the store's own.
             RefusedError: the log is busy.
             StoreWriteError: that could not be written down, or there is no room for queues.
         """
+        _require_users(name)
         appender = self._running.appender
         with appender.appending():
             self._running.drain()
@@ -395,3 +400,9 @@ class StoreWriter:
         if self._closed:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
         self._admission.check_state()
+
+
+def _require_users(name: str) -> None:
+    """Refuse to touch a topic that is not for users: its messages mean something to the store."""
+    if is_safe_topic_name(name) and not is_writable_topic(name):
+        raise OptionError(f"The topic {name} is the store's own. Choose another name.")

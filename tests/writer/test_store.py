@@ -294,6 +294,15 @@ def test_a_topic_is_made_by_its_first_message(tmp_path: Path) -> None:
         assert (topic.name, topic.write_queue_nums, topic.perm) == ("T", 3, 6)
 
 
+def test_topics_of_the_store_are_left_alone(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        for name in ("rmq_sys_RMQSTORE_COMMIT", "SCHEDULE_TOPIC_XXXX"):
+            for touch in (store.create_topic, store.update_topic, store.delete_topic):
+                with pytest.raises(OptionError, match=f"The topic {name} is the store's own"):
+                    touch(name)
+        store.create_topic("%RETRY%group", write_queue_nums=1)
+
+
 def test_a_topic_that_topics_json_has_lost_keeps_its_queues(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         store.create_topic("T", write_queue_nums=20)
