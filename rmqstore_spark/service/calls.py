@@ -138,9 +138,14 @@ class Reaper:
         self._stop.set()
         self._thread.join()
 
-    def cut_all(self) -> None:
-        """End every connection."""
-        cut(peers(self._port, self._path), self._port, self._path)
+    def cut_calls(self) -> None:
+        """End the connections of all calls under way, and no others where those are known."""
+        known = {call.peer for call in self._calls.all()}
+        connected = peers(self._port, self._path)
+        doomed = {peer for peer in known if peer is not None}
+        if not doomed <= connected or None in known:
+            doomed = connected
+        cut(doomed, self._port, self._path)
 
     def _run(self) -> None:
         every = min(max(self._idle / 4, _LEAST_LOOK), _LONGEST_LOOK)

@@ -152,7 +152,7 @@ class StoreServer:
         self._reaper.close()
         deadline_passed = False
         while self._calls.all() and not deadline_passed:
-            self._reaper.cut_all()
+            self._reaper.cut_calls()
             deadline_passed = not self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
         self._shut_down()
 
