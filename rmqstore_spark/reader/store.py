@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rmqstore_spark.errors import (
     CorruptStoreError,
+    OptionError,
     StoreAccessError,
     TopicNotFoundError,
     UnsupportedStoreError,
@@ -62,6 +63,19 @@ def default_broker_name(path: str) -> str:
     if name == "store" and len(parts) > 1 and not parts[-2].endswith(":"):
         name = parts[-2]
     return name
+
+
+def _require_range(queue: Queue, start: int | None, end: int | None) -> None:
+    """Refuse offsets that a queue does not reach, or that are in the wrong order."""
+    first = 0 if start is None else start
+    last = max(first, 0 if end is None else end)
+    if last > queue.max_offset:
+        queue.refresh(relist=True)
+    if first < 0 or (end is not None and end < first) or last > queue.max_offset:
+        raise OptionError(
+            f"{first} to {'the end' if end is None else end} is no range of {queue.topic}/"
+            f"{queue.queue_id}, which holds {queue.min_offset} to {queue.max_offset}."
+        )
 
 
 class Store:
@@ -323,8 +337,13 @@ class Store:
         Args:
             start: first offset; by default the least there is.
             end: one past the last; by default the greatest there is.
+
+        Raises:
+            OptionError: the queue never had such offsets.
+            SegmentExpiredError, CorruptStoreError: as `read_split`, when it is iterated over.
         """
         queue = self.queue(topic, queue_id)
+        _require_range(queue, start, end)
         first = queue.min_offset if start is None else start
         last = queue.max_offset if end is None else end
         return self.read_split(QueueSplit(QueueRange(topic, queue_id, first, last), 0), options)

@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.errors import (
+    CorruptRecordError,
+    CorruptStoreError,
+    OptionError,
+    SegmentExpiredError,
+)
 from rmqstore_spark.layout.constants import MAGIC_V1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
@@ -137,6 +142,31 @@ def test_a_refresh_looks_at_the_queues_too(tmp_path: Path) -> None:
             store.refresh()
             assert [q.topic for q in store.queues()] == ["orders"]
             assert rows(store) == 15
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(-1, None), (-5, 5), (31, None), (500, 600), (None, 31), (20, 10)]
+)
+def test_offsets_that_a_queue_never_had_are_the_callers_mistake(
+    golden: Golden, start: int | None, end: int | None
+) -> None:
+    with Store.open(golden("tiny") / "store") as store:
+        with pytest.raises(OptionError, match="no range of T/0, which holds 0 to 30"):
+            store.read("T", 0, start, end)
+        assert list(store.read("T", 0, 30)) == list(store.read("T", 0, 7, 7)) == []
+        assert sum(b.num_rows for b in store.read("T", 0, 10, 30)) == 20
+
+
+def test_offsets_that_came_since_the_last_look_are_looked_for(tmp_path: Path) -> None:
+    (batch,) = Traffic(messages=30, topics={"orders": 1}).batches()
+    with StoreBuilder(tmp_path / "store", segment_size=1 << 20) as builder:
+        builder.append(batch.slice(0, 10))
+        builder.flush()
+        with Store.open(builder.path) as store:
+            assert store.queue("orders", 0).max_offset == 10
+            builder.append(batch.slice(10))
+            builder.flush()
+            assert sum(b.num_rows for b in store.read("orders", 0, 5, 30)) == 25
 
 
 def test_a_missing_file_in_the_middle_is_loss_and_can_be_skipped(
