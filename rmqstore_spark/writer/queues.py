@@ -98,8 +98,10 @@ class ConsumeQueues:
             bounds: the least offset that the log backs, and one past the last; None for one whose
                 files do not hold together, of which all is to be written anew.
         """
-        self._sizes.update(segment.size for segment in queue.segments)
-        self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
+        sizes = [segment.size for segment in queue.segments]
+        self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else it was cut
+        if self._sizes:
+            self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
         state = _State(0, 0, -1)
         if bounds is not None:
             state = _State(*bounds, queue.first_slot)
@@ -348,6 +350,8 @@ class ConsumeQueues:
             while within < end:
                 count = min(_BLOCK // ENTRY_SIZE * ENTRY_SIZE, end - within)
                 data = os.pread(handle, count, within)
+                if not data:
+                    break
                 raw = np.frombuffer(data, np.uint8)
                 whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
                 wiped += int(np.count_nonzero(written_mask(whole)))

@@ -396,6 +396,18 @@ def test_a_queue_whose_files_do_not_hold_together_is_written_anew(
             assert reader.verify().ok
 
 
+@pytest.mark.parametrize("size", [0, 1, 45, 140])
+def test_the_only_file_of_the_only_queue_is_cut(golden: Golden, tmp_path: Path, size: int) -> None:
+    folder = golden("tiny")
+    store = copy_store(folder, tmp_path)
+    for path in sorted((store / "consumequeue").glob("*/*/*"))[1:]:
+        path.unlink()
+    (path,) = (store / "consumequeue").glob("*/*/*")
+    os.truncate(path, size)
+    with opened(store, folder) as found:
+        assert_as_reported(found, folder)
+
+
 @pytest.mark.parametrize("name", ["basic", "live", "unclean"])
 def test_a_missing_index_is_made_anew(golden: Golden, tmp_path: Path, name: str) -> None:
     folder = golden(name)
