@@ -181,6 +181,57 @@ def test_an_empty_block_is_nothing(tmp_path: Path) -> None:
         assert (result.status, result.rows, result.end_offset) == (PutStatus.PUT_OK, 0, 0)
 
 
+@pytest.mark.parametrize("disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_many_threads_put_at_once(disk_type: str, tmp_path: Path) -> None:
+    threads, puts = 8, 25
+    results: list[list[PutResult]] = [[] for _ in range(threads)]
+
+    def run(number: int, store: StoreWriter) -> None:
+        for turn in range(puts):
+            bodies = [f"{number}:{turn}:{row}".encode() for row in range(1 + turn % 3)]
+            results[number].append(store.put_batch(messages(bodies, queue_id=turn % 2)))
+
+    with StoreWriter.open(tmp_path / "s", config(flushDiskType=disk_type)) as store:
+        workers = [threading.Thread(target=run, args=(n, store)) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        for _ in range(5):
+            store.flush()
+        for worker in workers:
+            worker.join(WAIT)
+    held = in_queues(tmp_path / "s")
+    assert sum(map(len, held.values())) == sum(1 + turn % 3 for turn in range(puts)) * threads
+    for number, of_thread in enumerate(results):
+        assert [result.status for result in of_thread] == [PutStatus.PUT_OK] * puts
+        for turn, result in enumerate(of_thread):
+            found = [held["T", turn % 2][offset] for offset in result.queue_offset.tolist()]
+            assert found == [f"{number}:{turn}:{row}".encode() for row in range(1 + turn % 3)]
+
+
+@pytest.mark.fault
+def test_closing_while_others_put_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    acknowledged: list[bytes] = []
+    store = StoreWriter.open(tmp_path / "s", config())
+
+    def run() -> None:
+        for turn in range(1_000_000):
+            body = str(turn).encode()
+            result = store.put_batch(messages([body]))
+            if not result.ok:
+                assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+                return
+            acknowledged.append(body)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    until(lambda: len(acknowledged) > 100)
+    store.close()
+    worker.join(WAIT)
+    assert in_queues(tmp_path / "s") == {("T", 0): acknowledged}
+    with StoreWriter.open(tmp_path / "s", config()) as again:
+        assert again.recovery.clean
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 REFUSALS: list[tuple[dict[str, Any], dict[str, Any], PutStatus, str]] = [
