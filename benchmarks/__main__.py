@@ -17,6 +17,7 @@ from benchmarks.service import service_figures
 from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
+from benchmarks.writer import writer_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LONG, _SHORT = 20, 3  # gigabytes of the long partition
@@ -40,6 +41,7 @@ def main() -> None:
         "backfill": backfill_figures,
         "service": service_figures,
         "blocks": block_figures,
+        "writer": writer_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

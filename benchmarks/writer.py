@@ -1,0 +1,160 @@
+"""Puts of encoded blocks and of single messages in this process, against RocketMQ's own."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from benchmarks.child import in_child
+from benchmarks.figures import Figure
+from benchmarks.stores import BODY_SIZES, Stores, record_size
+from rmqstore_spark.layout.encode import encode_records
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.store import StoreWriter
+from tests.support.blocks import encoded_traffic, record_columns
+from tests.support.traffic import Traffic
+
+__all__ = ["measure_blocks", "measure_single", "new_store", "writer_figures"]
+
+_SECTION: Final = "StoreWriter.put, ASYNC_FLUSH, queues and index caught up"
+_SYNC_SECTION: Final = "StoreWriter.put, SYNC_FLUSH, one 1 KiB message a put"
+_BLOCK_BYTES: Final = 4 << 20
+_BYTES: Final = 512 << 20
+_ROUNDS: Final = 5
+_QUEUES: Final = (1, 64)
+_ROCKETMQ: Final = {100: 0.60, 1024: 0.29, 4096: 0.08}
+"""RocketMQ 4.9.8's best in-process, batches of 32 or single puts: million messages a second."""
+_AIM: Final = 3.0
+_AIM_ENCODED: Final = 1.5
+
+_SYNC_SECONDS: Final = 3.0
+_SYNC_BODY: Final = 1024
+_SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
+"""RocketMQ 4.9.8 in-process: messages a second by threads."""
+
+
+def writer_figures(stores: Stores) -> Iterator[Figure]:
+    """Measure puts by body size and queues, with and without encoding, and under SYNC_FLUSH."""
+    stores.folder.mkdir(parents=True, exist_ok=True)
+    place = str(stores.folder)
+    for body_size in BODY_SIZES:
+        for queues in _QUEUES:
+            rates = in_child(
+                "benchmarks.writer:measure_blocks", place=place, body_size=body_size, queues=queues
+            )
+            name = f"{body_size} B, {queues} queue{'s' if queues > 1 else ''}"
+            best = _ROCKETMQ[body_size]
+            for what, aim in (("encoded", _AIM), ("encoding included", _AIM_ENCODED)):
+                rate = rates[what] / 1e6
+                yield Figure(
+                    _SECTION,
+                    f"{name}, {what}",
+                    f"{rate:.2f} M msg/s",
+                    "RocketMQ's best in-process",
+                    f"{best:.2f} M msg/s",
+                    f"{rate / best:.1f}",
+                    f"{aim}",
+                    "yes" if rate / best >= aim else "no",
+                )
+    for threads, other in _SYNC_ROCKETMQ.items():
+        rate = in_child("benchmarks.writer:measure_single", place=place, threads=threads)
+        yield Figure(
+            _SYNC_SECTION,
+            f"{threads} thread{'s' if threads > 1 else ''}",
+            f"{rate:,.0f} msg/s",
+            "RocketMQ in-process",
+            f"{other:,} msg/s",
+            f"{rate / other:.2f}",
+            "1.0",
+            "yes" if rate >= other else "no",
+        )
+
+
+def measure_blocks(place: str, body_size: int, queues: int) -> dict[str, float]:
+    """Messages a second: of blocks that are ready, and of columns that are encoded first."""
+    count = _BYTES // record_size(body_size)
+    traffic = Traffic(count, topics={"orders": queues}, body_size=body_size)
+    most = _BLOCK_BYTES // record_size(body_size)
+    columns = [record_columns(part) for batch in traffic.batches() for part in _parts(batch, most)]
+    blocks = [encode_records(batch).data for batch in columns]
+
+    def put_blocks(store: StoreWriter) -> None:
+        for block in blocks:
+            _require(store, block)
+
+    def put_columns(store: StoreWriter) -> None:
+        for batch in columns:
+            _require(store, encode_records(batch).data)
+
+    ways: dict[str, Callable[[StoreWriter], None]] = {
+        "encoded": put_blocks, "encoding included": put_columns,
+    }  # fmt: skip
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(_ROUNDS):  # in turns: the machine is not the same all the time
+        for name, way in ways.items():
+            with new_store(Path(place), StoreConfig(), queues) as store:
+                begin = time.perf_counter()
+                way(store)
+                while store.stats()["dispatchBehindBytes"]:
+                    time.sleep(0.0002)
+                rates[name].append(count / (time.perf_counter() - begin))
+    return {name: statistics.median(found) for name, found in rates.items()}
+
+
+def measure_single(place: str, threads: int) -> float:
+    """Messages a second of threads that each wait for their message to be on disk."""
+    (block,) = encoded_traffic(Traffic(1, body_size=_SYNC_BODY))
+    stop = threading.Event()
+    counts = [0] * threads
+    config = StoreConfig().with_overrides({"flushDiskType": "SYNC_FLUSH"})
+    with new_store(Path(place), config, 1) as store:
+
+        def put(number: int) -> None:
+            while not stop.is_set():
+                _require(store, block.copy())
+                counts[number] += 1
+
+        workers = [threading.Thread(target=put, args=(number,)) for number in range(threads)]
+        begin = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        time.sleep(_SYNC_SECONDS)
+        stop.set()
+        for worker in workers:
+            worker.join()
+        return sum(counts) / (time.perf_counter() - begin)
+
+
+def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of much the same size."""
+    step = -(-len(batch) // -(-len(batch) // most))
+    for at in range(0, len(batch), step):
+        yield batch.slice(at, step)
+
+
+@contextmanager
+def new_store(place: Path, config: StoreConfig, queues: int) -> Iterator[StoreWriter]:
+    """A store with a topic `orders`, removed afterwards."""
+    folder = tempfile.mkdtemp(prefix="writer-", dir=place)
+    try:
+        with StoreWriter.open(Path(folder) / "store", config) as store:
+            store.create_topic("orders", write_queue_nums=queues)
+            yield store
+    finally:
+        shutil.rmtree(folder)
+
+
+def _require(store: StoreWriter, block: U1) -> None:
+    result = store.put(block)
+    if not result.ok:
+        raise SystemExit(f"a put failed: {result.status} {result.remark}")
