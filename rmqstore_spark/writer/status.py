@@ -25,6 +25,9 @@ class PutStatus(str, Enum):
     TOPIC_NOT_EXIST = "TOPIC_NOT_EXIST"
     NO_PERMISSION = "NO_PERMISSION"
 
+    def __str__(self) -> str:
+        return self.value
+
     @property
     def is_stored(self) -> bool:
         """Whether the messages are in the log (FLUSH_DISK_TIMEOUT: perhaps not on disk yet)."""
