@@ -60,11 +60,13 @@ class _State:
         min_offset: first offset that the log still backs.
         max_offset: one past the last entry.
         begin: first slot that a file holds, -1 where there is no file yet.
+        file: the file that was written last, and the byte of the queue that it starts with.
     """
 
     min_offset: int
     max_offset: int
     begin: int
+    file: tuple[str, int] = ("", -1)
 
 
 class ConsumeQueues:
@@ -156,7 +158,7 @@ class ConsumeQueues:
             state = self._state(topic, queue_id, first_offset)
             if first_offset > state.max_offset:
                 self._fill(topic, queue_id, state, first_offset)
-            self._write(topic, queue_id, entries.view(np.uint8), first_offset)
+            self._write(topic, queue_id, state, entries.view(np.uint8), first_offset)
             state.max_offset = first_offset + len(entries)
 
     def reconcile(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> int:
@@ -175,7 +177,8 @@ class ConsumeQueues:
             & (held["size"] == wanted["size"])
         )
         state = self._states.get((topic, queue_id))
-        if len(held) == len(entries) and state and first_offset <= state.max_offset and same.all():
+        is_within = state is not None and state.begin >= 0 and first_offset <= state.max_offset
+        if state is not None and is_within and len(held) == len(entries) and same.all():
             state.max_offset = first_offset + len(entries)
             return 0
         entries = entries.copy()
@@ -277,16 +280,23 @@ class ConsumeQueues:
             held = self.read(topic, queue_id, at, count)
             kept = np.flatnonzero(written_mask(held))  # of records that are damaged, say
             filled[kept] = held[kept]
-            self._write(topic, queue_id, filled.view(np.uint8), at)
+            self._write(topic, queue_id, state, filled.view(np.uint8), at)
             at += count
 
     def _write(
-        self, topic: str, queue_id: int, data: npt.NDArray[np.uint8], first_offset: int
+        self,
+        topic: str,
+        queue_id: int,
+        state: _State,
+        data: npt.NDArray[np.uint8],
+        first_offset: int,
     ) -> None:
         at = first_offset * ENTRY_SIZE
         while len(data):
             start, within = self._split(at)
-            path = self._path(topic, queue_id, start)
+            if state.file[1] != start:
+                state.file = self._path(topic, queue_id, start), start
+            path, _ = state.file
             part = data[: self.file_size - within]
             self._dirty.add(path)
             with explained(path, "written"):
@@ -317,9 +327,7 @@ class ConsumeQueues:
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
         folder = os.path.dirname(self._path(topic, queue_id, 0))
-        if state.begin < 0:
-            return 0
-        end = state.max_offset * ENTRY_SIZE
+        end = state.max_offset * ENTRY_SIZE if state.begin >= 0 else 0
         wiped = 0
         starts = [segment_start(name) for name in os.listdir(folder)]
         for start in sorted(start for start in starts if start is not None):
@@ -330,7 +338,7 @@ class ConsumeQueues:
             if start + self.file_size <= end:
                 continue
             wiped += self._wipe(path, max(0, end - start))
-            if start > end or (start == end and start > state.begin * ENTRY_SIZE):
+            if start > end or (start == end and start != state.begin * ENTRY_SIZE):
                 self._remove(path)
         return wiped
 

@@ -241,6 +241,23 @@ def test_damage_in_a_store_that_was_closed_cleanly_stops_the_opening(
         pass
 
 
+def test_a_damaged_queue_of_which_the_cut_leaves_nothing_is_emptied(
+    golden: Golden, tmp_path: Path
+) -> None:
+    folder = golden("unclean-nocheckpoint")
+    store = copy_store(folder, tmp_path)
+    flip_in_body(
+        store, next(r.physical_offset for r in load_records(folder)[5:] if len(r.body) > 50)
+    )
+    for path in (store / "consumequeue").glob("TopicTest/*/00000000000000000000"):
+        path.write_bytes(bytes(400) + path.read_bytes()[400:])
+    for _ in range(2):
+        with opened(store, folder) as found:
+            ends = [end for ids in found.queues.ranges().values() for _, end in ids.values()]
+            assert sum(ends) < 20
+            close_cleanly(store, found)
+
+
 def test_a_store_without_its_log_is_not_emptied(golden: Golden, tmp_path: Path) -> None:
     store = copy_store(golden("basic"), tmp_path)
     for path in (store / "commitlog").iterdir():
@@ -374,18 +391,20 @@ def test_a_hole_in_a_queue_is_filled(golden: Golden, tmp_path: Path) -> None:
         assert found.summary.redispatched >= 2
 
 
-@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("name", ["tiny", "trimmed"])
+@pytest.mark.parametrize("number", [0, 1, 3, -2, -1])
 @pytest.mark.parametrize("how", ["gone", "zeros", "short"])
 def test_a_queue_whose_files_do_not_hold_together_is_written_anew(
-    golden: Golden, tmp_path: Path, number: int, how: str
+    golden: Golden, tmp_path: Path, name: str, number: int, how: str
 ) -> None:
-    folder = golden("trimmed")
+    folder = golden(name)
     store = copy_store(folder, tmp_path)
-    path = sorted((store / "consumequeue" / "TopicTest" / "1").iterdir())[number]
+    topic = "T" if name == "tiny" else "TopicTest"
+    path = sorted((store / "consumequeue" / topic / "1").iterdir())[number]
     if how == "gone":
         path.unlink()
     else:
-        path.write_bytes(bytes(400 if how == "zeros" else 130))
+        path.write_bytes(bytes(path.stat().st_size if how == "zeros" else 35))
     (store / "abort").touch()
     for is_again in (False, True):
         with opened(store, folder) as found:
