@@ -32,7 +32,7 @@ _SECTION: Final = "Through the store process"
 _BLOCK_BYTES: Final = 4 << 20
 _BYTES: Final = 512 << 20
 _ROUNDS: Final = 3
-_WINDOW: Final = 32 << 20
+_WINDOW: Final = 8 << 20
 _AIM: Final = 0.6
 
 _SYNC_CLIENTS: Final = (1, 4, 16)

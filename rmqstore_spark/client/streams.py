@@ -32,7 +32,7 @@ from rmqstore_spark.wire.protocol import FINISH, Acknowledgement, block_batch, n
 
 __all__ = ["DEFAULT_WINDOW", "BlockStream", "PutStream", "StageStream"]
 
-DEFAULT_WINDOW: Final = 32 << 20
+DEFAULT_WINDOW: Final = 8 << 20
 _MAX_INFO: Final = 64 << 10
 _WATCH_SECONDS: Final = 0.25
 

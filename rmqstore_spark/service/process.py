@@ -7,6 +7,7 @@ closed. A second signal shortens the waiting, never the rest.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
+
+_M_ARENA_MAX: Final = -8  # malloc.h
+_ARENAS: Final = 2
 
 
 def serve(
@@ -59,6 +63,7 @@ def serve(
     """
     from rmqstore_spark.writer.store import StoreWriter
 
+    _share_arenas()
     end = _End()
     with end.on_signals(), ExitStack() as opened:
         store = opened.enter_context(
@@ -80,6 +85,16 @@ def serve(
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}")
         end.wait()
         _log.info("Ending: no new calls, %d under way.", server.calls_under_way)
+
+
+def _share_arenas() -> None:
+    """Let threads share heaps, where the C library is glibc.
+
+    Each of Flight's threads would keep one of its own, with room for what it once received: with
+    16 streams a third more memory.
+    """
+    with suppress(OSError, AttributeError, ValueError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 class _End:
