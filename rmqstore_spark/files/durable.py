@@ -7,8 +7,6 @@ and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -31,28 +29,41 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 
-@contextmanager
-def explained(path: str, doing: str) -> Iterator[None]:
+class _Explained:
+    """What `explained` gives; a class, since a generator would cost more than many a write."""
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: str, doing: str) -> None:
+        self._path = path
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError) or isinstance(error, StoreWriteError):
+            return
+        reason = error.strerror or error
+        text = f"{self._path} could not be {self._doing}: {reason}. Look after the disk."
+        failure = StoreWriteError(text)
+        failure.errno = error.errno
+        raise failure from error
+
+
+def explained(path: str, doing: str) -> _Explained:
     """Turn an `OSError` inside into a `StoreWriteError` that names the file.
 
     Args:
         path: of the file.
         doing: what was tried, as in "could not be {doing}".
     """
-    try:
-        yield
-    except StoreWriteError:
-        raise
-    except OSError as error:
-        text = f"{path} could not be {doing}: {error.strerror or error}. Look after the disk."
-        failure = StoreWriteError(text)
-        failure.errno = error.errno
-        raise failure from error
+    return _Explained(path, doing)
 
 
 def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int) -> None:
     """Write all of `data` at an offset, however many calls that takes."""
-    view = memoryview(data)
+    view = memoryview(data if isinstance(data, bytes) else data.data)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,7 @@ _CAUSES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """A queue that records belong to."""
 
     topic: str
@@ -169,12 +168,22 @@ def _split(
             limit = f"its properties take more than {MAX_PROPERTIES_LENGTH} bytes"
             raise BlockError(n, at, _EXCEEDED, limit)
         raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
-    routes = tuple(
-        Route(data[topic_at : topic_at + length].tobytes().decode("utf-8", "replace"), queue_id)
-        for topic_at, length, queue_id in found[:count].tolist()
-    )
+    routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
     return Block(data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags)
+
+
+def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:
+    """The queues that the kernel found: where each one's topic stands, its length, the queueId."""
+    names: dict[bytes, str] = {}  # one text a topic: its hash, which dicts need, is kept in it
+    routes = []
+    for at, length, queue_id in found:
+        raw = bytes(data[at : at + length])
+        name = names.get(raw)
+        if name is None:
+            name = names[raw] = raw.decode("utf-8", "replace")
+        routes.append(Route(name, queue_id))
+    return tuple(routes)
 
 
 def _properties_exceed(record: U1) -> bool:

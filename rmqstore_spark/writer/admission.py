@@ -116,20 +116,23 @@ class Admission:
         Raises:
             RefusedError: one of them may not be written to.
         """
-        for route in routes:
+        last: dict[str, int] = {}
+        for name, queue_id in routes:
+            last[name] = max(last.get(name, 0), queue_id)
+        for name, queue_id in last.items():
             if not as_client:
-                if not is_safe_folder_name(route.topic) or not route.topic.isprintable():
-                    raise _illegal(f"No folder can have the name of the topic {route.topic!r}.")
+                if not is_safe_folder_name(name) or not name.isprintable():
+                    raise _illegal(f"No folder can have the name of the topic {name!r}.")
                 continue
-            topic = self._topic(route.topic)
+            topic = self._topic(name)
             if not topic.is_writable:
                 raise RefusedError(
                     f"The topic {topic.name} may not be written to (perm {topic.perm}).",
                     "NO_PERMISSION",
                 )
-            if route.queue_id >= topic.write_queue_nums:
+            if queue_id >= topic.write_queue_nums:
                 raise _illegal(
-                    f"The topic {topic.name} has no queue {route.queue_id} to write to: it has "
+                    f"The topic {topic.name} has no queue {queue_id} to write to: it has "
                     f"{topic.write_queue_nums} (writeQueueNums)."
                 )
 
