@@ -27,7 +27,8 @@ SMALL: Final = (
 """Files so small that a second of writing fills many."""
 
 _ROOT: Final = Path(__file__).parents[2]
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 120
+_KILLED_EARLY: Final = 0.15
 
 
 @dataclass
@@ -69,7 +70,8 @@ def live(
         claims: what was done with the store before; what this life does is added.
         seed: of the operations.
         settings: `key=value` of the store's configuration.
-        kill_after_s: SIGKILL so many seconds after the start; drawn from the seed up to this.
+        kill_after_s: SIGKILL at most so many seconds after the store is open, or, more rarely,
+            after the start of the process; when is drawn from the seed.
         operations: it closes the store after so many.
         commits: share of the operations that are commits, not puts.
         mutant: see `child.MUTANTS`.
@@ -90,22 +92,44 @@ def live(
         cwd=_ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # a line that is read leaves the others to `communicate`
         env={**os.environ, **(environment or {}), "RMQSTORE_FAILPOINT": failpoint},
         start_new_session=True,
     )
-    limit = _PATIENCE_S if kill_after_s is None else random.Random(seed).uniform(0, kill_after_s)
-    try:
-        output, errors = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        if kill_after_s is None:
-            raise AssertionError(f"still at it after {_PATIENCE_S} s: {errors}") from None
-    ending = Ending(process.returncode, errors=errors)
-    for line in output.splitlines():
+    if kill_after_s is None:
+        output, errors = _await_end(process, _PATIENCE_S)
+    else:
+        drawn = random.Random(seed)
+        # Now and then while it opens the store.
+        begun = b"" if drawn.random() < _KILLED_EARLY else _await_ready(process)
+        output, errors = _kill(process, drawn.uniform(0, kill_after_s))
+        output = begun + output
+    ending = Ending(process.returncode, errors=errors.decode())
+    for line in output.decode().splitlines():
         _take(line, claims, ending)
     return ending
+
+
+def _await_ready(process: subprocess.Popen[bytes]) -> bytes:
+    """The first line, which says that the store is open; empty if the process ended before."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _kill(process: subprocess.Popen[bytes], after_s: float) -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(timeout=after_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()
+
+
+def _await_end(process: subprocess.Popen[bytes], patience_s: float) -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        _, errors = _kill(process, 0)
+        raise AssertionError(f"still at it after {patience_s} s: {errors.decode()}") from None
 
 
 def _take(line: str, claims: Claims, ending: Ending) -> None:

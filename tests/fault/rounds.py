@@ -15,7 +15,7 @@ from tests.fault.power import PoweredDisk
 
 __all__ = ["Tally", "at_places", "by_calls", "injected", "kills", "power_cuts"]
 
-LONGEST_LIFE_S: Final = 1.5
+LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 _ROUNDS_PER_STORE: Final = 20
 
