@@ -163,6 +163,7 @@ class _Run:
         )
         queues, indexes = parts.bring_up()
         changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
+        changed = changed or (bool(end.offset) and not keeper.existed)
         if changed:
             self._settle(keeper, end, queues, indexes)
         summary = Recovery(
