@@ -51,7 +51,7 @@ def idle_figures(stores: Stores) -> Iterator[Figure]:
     yield Figure(
         "Idle",
         f"a stream over {_SHAPE.queues:,} queues, all processes",
-        f"{total:.1%} of a core",
+        f"{total:.2%} of a core",
         "the session without a query",
         f"{sum(without.values()):.1%}",
         aim=f"under {_AIM:.0%}",
