@@ -151,14 +151,14 @@ class QueueFeed:
             if slot > self.queues.max_offset(topic, queue_id):
                 self.gap()
             if not self.queues.begins(topic, queue_id):
-                return min(slot, _MOST_SLOTS)
+                return min(max(slot, 0), _MOST_SLOTS)
             expected, before = self.queues.max_offset(topic, queue_id), self.log_begin
-            if slot < expected and self.from_begin:
+            if 0 <= slot < expected and self.from_begin:
                 return slot
         if slot == expected or slot == 0:  # a topic that was made anew begins at 0
             return slot
         if slot < expected:
-            return slot if len(run) > 1 else expected
+            return slot if len(run) > 1 and slot >= 0 else expected
         room = int(run["physicalOffset"][0]) - before
         is_lost = (slot - expected) * MIN_RECORD_SIZE <= room and slot - expected < _MOST_LOST
         return slot if is_lost else expected
