@@ -35,6 +35,7 @@ __all__ = ["DEFAULT_WINDOW", "BlockStream", "PutStream", "StageStream"]
 DEFAULT_WINDOW: Final = 8 << 20
 _MAX_INFO: Final = 64 << 10
 _WATCH_SECONDS: Final = 0.25
+_JOIN_SECONDS: Final = 5.0
 
 
 class _Sent(NamedTuple):
@@ -58,10 +59,20 @@ class _Lane:
         self.reader = reader
         self.has_ended = False
         self.refusal: RefusedError | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, take: Callable[[_Lane], None]) -> None:
+        """Have a thread of its own take what comes."""
+        name = "rmqstore-acknowledgements"
+        self._thread = threading.Thread(target=take, args=(self,), name=name, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         if not self.has_ended:
             self.reader.cancel()
+        # A thread that is still within Flight when the interpreter ends would abort the process.
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
         # What fails here has been told already, or the stream was given up.
         with suppress(flight.FlightError, pa.ArrowException):
             self.writer.close()
@@ -214,9 +225,7 @@ class BlockStream:
 
     def _open_lane(self) -> _Lane:
         lane = _Lane(*self._connection.exchange(self._command))
-        threading.Thread(
-            target=self._take, args=(lane,), name="rmqstore-acknowledgements", daemon=True
-        ).start()
+        lane.start(self._take)
         return lane
 
     def _fail(self, failure: RmqStoreError) -> None:
