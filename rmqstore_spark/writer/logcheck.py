@@ -114,6 +114,7 @@ def find_end(
     start: int,
     *,
     flushed: int,
+    latest: int,
     named_end: int = 0,
     clean: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
@@ -123,6 +124,7 @@ def find_end(
     Args:
         start: where a record begins.
         flushed: the checkpoint's physicMsgTimestamp.
+        latest: a later storeTimestamp is none: nothing guards the field, and times never go back.
         named_end: what lies below it was in the log when the store was closed cleanly.
         clean: the store was closed cleanly.
         progress: told how many bytes of how many are done.
@@ -135,7 +137,8 @@ def find_end(
                 not (clean and item.empty) and _is_below(log, item, newest, flushed)
             )
             return LogEnd(start, item.offset, item.cause, newest, damage)
-        newest = max(newest, int(item.records.store_timestamp.max()))
+        times = item.records.store_timestamp
+        newest = max(newest, int(times.max(initial=0, where=times <= latest)))
         at = item.end
         progress(at - start, total)
     return LogEnd(start, log.file_end, "", newest, False)

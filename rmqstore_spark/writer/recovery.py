@@ -48,7 +48,8 @@ from rmqstore_spark.writer.summary import Recovery
 __all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
 
 _FILES_OPEN: Final = 64
-_FAR_MS: Final = 10 * 365 * 86_400_000  # no clock is wrong by more
+_WRITTEN_MS: Final = 1_767_225_600_000  # 2026: a clock that says less has lost its battery
+_FAR_MS: Final = 10 * 365 * 86_400_000  # no other clock is wrong by more
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ class _Run:
         clean = self.clean
         repair_files(self.folder)
         keeper = CheckpointKeeper(self.store)
-        vouched = _plausible(keeper.value, self.clock())
+        self.latest = max(began, _WRITTEN_MS) + _FAR_MS
+        vouched = _plausible(keeper.value, self.latest)
         log = CommitLog(self.directory.commit_log())
         end = self._end(log, vouched, clean)
         if end.damage and not self.settings.cut:
@@ -211,6 +213,7 @@ class _Run:
             log,
             start,
             flushed=vouched.physic_msg_timestamp,
+            latest=self.latest,
             named_end=named_end,
             clean=clean,
             progress=lambda done, total: self.progress("log", done, total),
@@ -242,10 +245,10 @@ class _Run:
         remember(self.store, queues, index_end=end.offset if indexes is not None else 0)
 
 
-def _plausible(checkpoint: Checkpoint, now: int) -> Checkpoint:
+def _plausible(checkpoint: Checkpoint, latest: int) -> Checkpoint:
     """The checkpoint, or one that vouches for nothing where its times cannot be times."""
     times = _times(checkpoint)
-    return checkpoint if min(times) >= 0 and max(times) <= now + _FAR_MS else Checkpoint()
+    return checkpoint if min(times) >= 0 and max(times) <= latest else Checkpoint()
 
 
 def _is_ahead(checkpoint: Checkpoint, newest: int) -> bool:
