@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.service.budget import Budget, OverBudgetError
 from rmqstore_spark.service.calls import Call, Calls
-from rmqstore_spark.service.combine import Combiner
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.messages import StreamCommand
@@ -60,7 +60,6 @@ class BlockStreams:
         self, store: StoreWriter, calls: Calls, budget: Budget, max_block_bytes: int
     ) -> None:
         self._store = store
-        self._combiner = Combiner(store)
         self._calls = calls
         self._budget = budget
         self._most = max_block_bytes
@@ -108,7 +107,7 @@ class BlockStreams:
             return Acknowledgement(number, UNAVAILABLE, 0, "The store process is stopping.")
         try:
             with self._budget.use(block.size, _PUT_WAIT_SECONDS):
-                done = self._combiner.put(block)
+                done = self._store.put(_writable(block))
         except OverBudgetError:
             return Acknowledgement(
                 number, BUSY, 0, "The store gets more than it can write. Try again later."
@@ -206,6 +205,13 @@ class _Answers:
     def send(self, metadata: bytes) -> None:
         with self._call.waiting():
             self._writer.write_metadata(metadata)
+
+
+def _writable(block: pa.Buffer) -> U1:
+    """A copy of a block: the store writes to it, and what was received may not be written to."""
+    copied = np.frombuffer(pa.allocate_buffer(block.size), np.uint8)
+    copied[:] = np.frombuffer(block, np.uint8)
+    return copied
 
 
 def _owner(call: Call) -> str:

@@ -27,6 +27,7 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
+from rmqstore_spark.writer.combine import Combiner, is_single
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.histogram import Histogram
@@ -67,6 +68,9 @@ class StoreWriter:
         self._count = threading.Lock()
         self._put_messages = self._put_bytes = 0
         self._put_latency = Histogram()
+        self._combiner = Combiner(
+            self._append, self.settle, config.os_page_cache_busy_time_out_mills / 1000
+        )
         self._host = config.store_host
         self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
         self.topics = TopicTable(store.path, clock, config.max_topics)
@@ -214,37 +218,22 @@ class StoreWriter:
         """Store a block of encoded records: all of them, or none.
 
         Args:
-            data: uint8, see `layout.block`; stamped in place if it can be written to, and then not
-                to be changed any more by the caller.
+            data: uint8, see `layout.block`; may be stamped in place if it can be written to, and
+                is not to be changed any more by the caller.
             whole: all of them go to one segment, as a MessageExtBatch does.
             check: look at topics as a broker does for its clients; False takes system topics,
                 queues that are not configured and any sysFlag, as replication needs.
             wait: under SYNC_FLUSH, answer when the records are on disk; else `settle` does that.
         """
         begin = time.monotonic()
-        try:
-            self._check_state()
-            mine = data if data.flags.writeable else data.copy()
-            block = self.check(mine, as_client=check)
-            stored = self._running.appender.append(block, whole=whole)
-        except BlockError as error:
-            return PutResult(PutStatus(error.status), remark=str(error))
-        except RefusedError as error:
-            return PutResult(PutStatus(error.status), remark=str(error.args[0]))
-        result = PutResult(
-            PutStatus.PUT_OK,
-            len(block),
-            stored.physical_offset,
-            stored.queue_offset,
-            end_offset=stored.end_offset,
-            store_host=self._host,
-        )
-        with self._count:
-            self._put_messages += len(block)
-            self._put_bytes += len(block.data)
-        if wait:
-            result = self.settle(result)
-        self._put_latency.observe(time.monotonic() - begin)
+        if wait and check and not whole and is_single(data):
+            result = self._combiner.put(data)
+        else:
+            result = self._append(data, whole=whole, check=check)
+            if wait:
+                result = self.settle(result)
+        if result.rows:
+            self._put_latency.observe(time.monotonic() - begin)
         return result
 
     def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
@@ -395,6 +384,29 @@ class StoreWriter:
                 self._store.close(clean=clean)
 
     # ---- parts ---------------------------------------------------------------------------------
+
+    def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
+        """Store a block, without waiting for the disk."""
+        try:
+            self._check_state()
+            mine = data if data.flags.writeable else data.copy()
+            block = self.check(mine, as_client=check)
+            stored = self._running.appender.append(block, whole=whole)
+        except BlockError as error:
+            return PutResult(PutStatus(error.status), remark=str(error))
+        except RefusedError as error:
+            return PutResult(PutStatus(error.status), remark=str(error.args[0]))
+        with self._count:
+            self._put_messages += len(block)
+            self._put_bytes += len(block.data)
+        return PutResult(
+            PutStatus.PUT_OK,
+            len(block),
+            stored.physical_offset,
+            stored.queue_offset,
+            end_offset=stored.end_offset,
+            store_host=self._host,
+        )
 
     def _check_state(self) -> None:
         if self._closed:
