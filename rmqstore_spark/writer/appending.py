@@ -155,11 +155,14 @@ class Appender:
         """Have the segments made up to a log offset.
 
         Raises:
-            RefusedError: they cannot be made; the log is as it was.
+            RefusedError: they cannot be made, and the log is as it was; or a flush failed.
         """
         try:
             self.log.reserve_until(end)
         except StoreWriteError as error:
+            if self.log.failure is not None:
+                self._on_failure(error)
+                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
                 "again as soon as it can.",
@@ -227,7 +230,7 @@ class Appender:
         try:
             self.log.write(placement, block.data, block.starts)
         except StoreWriteError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _NO_ROOM or self.log.failure is not None:
                 self._on_failure(error)
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
 

@@ -196,7 +196,7 @@ class Committer:
             self._flusher.flush()
             reach("commit.before_publish")
         except StoreWriteError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in _NO_ROOM or self._appender.log.failure is not None:
                 self._on_failure(error)
             self._take_back(block)
             text = f"Nothing was committed: {error}"

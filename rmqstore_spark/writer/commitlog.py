@@ -73,6 +73,11 @@ class CommitLogWriter:
         """Up to where the log is known to be on disk."""
         return self._flushed_offset
 
+    @property
+    def failure(self) -> StoreWriteError | None:
+        """The flush that failed, if one did: what is on disk is unknown since."""
+        return self._failure
+
     # ---- appending -----------------------------------------------------------------------------
 
     def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
@@ -83,7 +88,8 @@ class CommitLogWriter:
         """Make the segments up to a log offset that are not there.
 
         Raises:
-            StoreWriteError: one cannot be made, as on a full disk; nothing was written.
+            StoreWriteError: one cannot be made, as on a full disk, and nothing was written; or, where
+                `failure` is set then, what had been written could not be flushed.
         """
         while self._made_until < end:
             start = self._made_until

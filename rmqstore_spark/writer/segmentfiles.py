@@ -74,7 +74,11 @@ class SegmentFiles:
         if not (self._take_ready() and self._move_ready(path)):
             self._allocate(path)
         reach("roll.after_create")
-        return self.open(start)
+        try:
+            return self.open(start)
+        except StoreWriteError:
+            _remove(path)  # else the next try would find it in its way
+            raise
 
     def remove(self, start: int) -> None:
         """Remove a segment. Its folder is not flushed."""
