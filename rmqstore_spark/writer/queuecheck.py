@@ -9,6 +9,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from rmqstore_spark.layout.record import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.logend import record_head
 from rmqstore_spark.reader.queue import Queue
@@ -20,6 +21,7 @@ __all__ = ["QueueCheck", "check_queues", "clean_start", "has_entries"]
 
 _NO_CUT: Final = (1 << 63) - 1
 _LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
+_FARTHEST: Final = 1 << 46  # bytes: no log is longer
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ def clean_start(directory: StoreDirectory, log: CommitLog, *, strict: bool) -> t
         if bounds is None or bounds[0] >= bounds[1]:
             continue
         entry = queue.entries(queue.max_offset - 1, queue.max_offset)
-        end = int(entry["physicalOffset"][0]) + int(entry["size"][0])
+        offset, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
+        if not (0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE):
+            continue  # garbage; the walk over the log puts it right
+        end = offset + size
         if end > log.file_end and strict:
             raise CorruptStoreError(
                 f"queue {queue.topic}/{queue.queue_id} names a record that ends at physical "
@@ -110,7 +115,8 @@ def check_queues(
         if bounds is not None and bounds != _bounds(ended[queue.topic, queue.queue_id]):
             bounds = None
         queues.load(queue, bounds)
-        is_broken |= bounds is None
+        # Of a log that still has its begin, no entry can have expired.
+        is_broken |= bounds is None or (queue.first_slot > 0 and log.min_offset == 0)
         has_entries |= bounds is not None and bounds[1] > queue.first_slot
     is_lost = not has_entries and start > log.min_offset
     configured = _configured(directory)

@@ -197,7 +197,8 @@ def _judge(
     except CorruptStoreError:
         return "it has no header"
     if header.index_count <= 1:
-        usable = vouched is None and size == usual.file_size
+        is_new = header.index_count >= 0 and header.hash_slot_count == 0
+        usable = is_new and vouched is None and size == usual.file_size
         return _Known(os.path.basename(path), usual, header, 0, 0) if usable else "it holds no key"
     if vouched is not None and header.end_timestamp > vouched:
         return "the checkpoint does not vouch for it"

@@ -1,0 +1,111 @@
+"""Small stores that damage is done to: as a clean close leaves them, and as a kill does."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.writer.commit import CommitRequest
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.ledger import WriterId
+from rmqstore_spark.writer.store import StoreWriter
+from tests.fault.messages import TOPICS, block
+from tests.support.storing import until
+
+__all__ = [
+    "NOW",
+    "TINY",
+    "_COLUMNS",
+    "Row",
+    "SmallStores",
+    "commit",
+    "make_stores",
+    "rows_of",
+    "settings",
+]
+
+TINY: Final = {
+    "mappedFileSizeCommitLog": 16384,
+    "mappedFileSizeConsumeQueue": 200,
+    "maxHashSlotNum": 50,
+    "maxIndexNum": 100,
+    "diskMaxUsedSpaceRatio": 100,
+}
+"""Files so small that a hundred messages fill several of each kind."""
+
+_COLUMNS: Final = ("topic", "queueId", "queueOffset", "physicalOffset", "body")
+"""Of what nothing in a store can change unnoticed."""
+
+NOW: Final = 1_800_000_000_000
+"""What a clock may say afterwards."""
+
+Row = tuple[str, int, int, int, bytes]
+"""The values of _COLUMNS."""
+
+
+@dataclass(frozen=True)
+class SmallStores:
+    """The same messages in a store that was closed, and in one whose process was killed.
+
+    Attributes:
+        closed: after a clean close.
+        killed: with everything flushed and known as flushed but for the last put.
+        flushed_end: physical offset below which `killed` knows everything as flushed.
+        rows: all messages, by their place in a queue.
+    """
+
+    closed: Path
+    killed: Path
+    flushed_end: int
+    rows: dict[tuple[str, int, int], Row]
+
+
+def settings(**changed: Any) -> StoreConfig:
+    """The configuration of such a store."""
+    return StoreConfig().with_overrides({k: str(v) for k, v in {**TINY, **changed}.items()})
+
+
+def commit(store: StoreWriter, batch: int, first: int, count: int) -> None:
+    """Stage and commit messages, as the batch of a query."""
+    stage = store.begin_stage(uuid.uuid4().hex)
+    stage.append(block(first, count))
+    store.commit(CommitRequest(WriterId.of_stream("small", batch), (stage.finish(),)))
+
+
+def make_stores(folder: Path) -> SmallStores:
+    """Write them."""
+    times = iter(range(1_700_000_000_000, NOW, 10_000))
+    closed, killed = folder / "closed", folder / "killed"
+    with StoreWriter.open(closed, settings(), clock=lambda: next(times)) as store:
+        for topic in TOPICS:
+            store.create_topic(topic, write_queue_nums=4)
+        for number in range(10):
+            assert store.put(block(number * 9, 9)).ok
+        commit(store, 1, 90, 12)
+        commit(store, 2, 102, 3)
+        flushed_end = store.flush()["flushedOffset"]
+        assert store.put(block(105, 5)).ok
+        store.begin_stage(uuid.uuid4().hex).append(block(500, 8))
+        until(lambda: store.stats()["dispatchBehindBytes"] == 0)
+        shutil.copytree(closed, killed)
+    rows = {row[:3]: row for row in rows_of(closed)}
+    assert len(rows) == 110
+    return SmallStores(closed, killed, flushed_end, rows)
+
+
+def rows_of(path: Path) -> list[Row]:
+    """All messages in the queues of users, as a reader finds them."""
+    options = ReadOptions(columns=_COLUMNS)
+    with Store.open(path) as store:
+        return [
+            (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"], row["body"])
+            for queue in store.queues()
+            if queue.topic in TOPICS
+            for batch in store.read(queue.topic, queue.queue_id, options=options)
+            for row in batch.to_pylist()
+        ]
