@@ -136,6 +136,11 @@ class Admission:
                     f"{topic.write_queue_nums} (writeQueueNums)."
                 )
 
+    def queue_nums(self, name: str) -> int:
+        """How many queues a topic gets: those that it has in a store that lost its topics.json."""
+        held = max(self._queues.ranges().get(name, ()), default=-1) + 1
+        return min(max(self._config.default_topic_queue_nums, held), MOST_QUEUES)
+
     def _topic(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)
         if not is_writable_topic(name):
@@ -148,7 +153,7 @@ class Admission:
                 "autoCreateTopicEnable.",
                 "TOPIC_NOT_EXIST",
             )
-        count = self._queue_nums(name)
+        count = self.queue_nums(name)
         try:
             return self._topics.create(name, count, count)
         except OptionError as error:
@@ -157,11 +162,6 @@ class Admission:
             raise RefusedError(
                 f"The topic {name} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
             ) from error
-
-    def _queue_nums(self, name: str) -> int:
-        """How many queues a topic gets: those that it has in a store that lost its topics.json."""
-        held = max(self._queues.ranges().get(name, ()), default=-1) + 1
-        return min(max(self._config.default_topic_queue_nums, held), MOST_QUEUES)
 
     def _is_disk_full(self) -> bool:
         return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio

@@ -14,6 +14,7 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.snapshot import delays
 from rmqstore_spark.writer.checkpoint import CheckpointKeeper
+from rmqstore_spark.writer.deleted import DeletedTopics
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.indexes import IndexFiles
 from rmqstore_spark.writer.logcheck import LogEnd
@@ -63,6 +64,9 @@ class QueuesAndIndex:
         self.keeper = keeper
         self._vouched = vouched_index
         self.state = StoreState.load(directory.path)
+        self.deleted = DeletedTopics(directory.path)
+        self.deleted.settle(log.min_offset, end.offset)
+        self.deleted.finish(directory, log)
         self.queues = ConsumeQueues(directory.path, file_size=settings.queue_file_size)
         self.check = check_queues(directory, log, end.start, self.queues, self.state, clean=clean)
         self.survey: IndexSurvey | None = None
@@ -100,6 +104,7 @@ class QueuesAndIndex:
             gap=self._complete,
             log_begin=self.log.min_offset,
             from_begin=from_begin,
+            deleted=self.deleted.end,
         )
 
     def _complete(self) -> None:

@@ -88,8 +88,8 @@ class CommitLogWriter:
         """Make the segments up to a log offset that are not there.
 
         Raises:
-            StoreWriteError: one cannot be made, as on a full disk, and nothing was written; or, where
-                `failure` is set then, what had been written could not be flushed.
+            StoreWriteError: one cannot be made, as on a full disk, and nothing was written; or,
+                where `failure` is set then, what had been written could not be flushed.
         """
         while self._made_until < end:
             start = self._made_until

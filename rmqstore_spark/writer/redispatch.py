@@ -96,6 +96,7 @@ class QueueFeed:
         gap: told that a queue misses entries before a record; returns once they are there.
         log_begin: physical offset of the log's first byte.
         from_begin: the blocks begin with the log's, so that queues can hold all their records.
+        deleted: told a topic; up to which physical offset its records are deleted.
     """
 
     queues: ConsumeQueues
@@ -104,6 +105,7 @@ class QueueFeed:
     gap: Callable[[], object] = lambda: None
     log_begin: int = 0
     from_begin: bool = False
+    deleted: Callable[[str], int] = lambda _: 0
     written: int = 0
     made: set[tuple[str, int]] = field(default_factory=set)
     unsafe: set[str] = field(default_factory=set)
@@ -128,6 +130,8 @@ class QueueFeed:
             self.queues.rewind(topic, queue_id, end)
 
     def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> None:
+        kept = entries["physicalOffset"] >= self.deleted(topic)
+        entries, slots = entries[kept], slots[kept]
         if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
             return
         edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]

@@ -30,6 +30,7 @@ from rmqstore_spark.writer.admission import Admission
 from rmqstore_spark.writer.combine import Combiner, is_single
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.deleted import DeletedTopics
 from rmqstore_spark.writer.histogram import Histogram
 from rmqstore_spark.writer.opening import OpenStore, open_store
 from rmqstore_spark.writer.recovery import Progress
@@ -77,6 +78,7 @@ class StoreWriter:
         self._admission = Admission(
             store.path, store.commitlog, config, self.topics, store.parts.queues
         )
+        self._deleted = DeletedTopics(store.path)
         self._running = Running(
             store,
             config,
@@ -168,15 +170,18 @@ class StoreWriter:
         Args:
             name: its name.
             read_queue_nums: as many as writeQueueNums unless given.
-            write_queue_nums: `defaultTopicQueueNums` unless given.
+            write_queue_nums: unless given, `defaultTopicQueueNums`, or as many as the store holds
+                queues of that name.
             perm: 4 to read, 2 to write.
 
         Raises:
             OptionError: a name or a number that no broker takes, or the store's own name.
+            RefusedError: the store is closed, or has failed.
             StoreWriteError: it could not be written down.
         """
+        self._require_alive()
         _require_users(name)
-        write = write_queue_nums or read_queue_nums or self.config.default_topic_queue_nums
+        write = write_queue_nums or read_queue_nums or self._admission.queue_nums(name)
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
     def update_topic(
@@ -188,6 +193,7 @@ class StoreWriter:
         perm: int | None = None,
     ) -> TopicConfig:
         """Change what is given of a topic; see `TopicTable.update`, and `create_topic`."""
+        self._require_alive()
         _require_users(name)
         return self.topics.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
@@ -199,14 +205,16 @@ class StoreWriter:
         Raises:
             TopicNotFoundError: there is none of that name.
             OptionError: it is the store's own.
-            RefusedError: the log is busy.
+            RefusedError: the log is busy, or the store is closed or has failed.
             StoreWriteError: that could not be written down, or there is no room for queues.
         """
+        self._require_alive()
         _require_users(name)
         appender = self._running.appender
         with appender.appending():
             self._running.drain()
-            self.topics.delete(name)
+            with self._deleted.adding(name, self._running.flusher.flush()):
+                self.topics.delete(name)
             self._store.parts.queues.drop(name)
             appender.forget(name)
 
@@ -409,9 +417,15 @@ class StoreWriter:
         )
 
     def _check_state(self) -> None:
+        self._require_alive()
+        self._admission.check_state()
+
+    def _require_alive(self) -> None:
+        """Refuse what would change a store that others may have by now, or that failed."""
         if self._closed:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
-        self._admission.check_state()
+        if self._admission.failure is not None:
+            self._admission.check_state()
 
 
 def _require_users(name: str) -> None:

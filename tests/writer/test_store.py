@@ -19,6 +19,7 @@ import pytest
 from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
+    RefusedError,
     StoreLockedError,
     StoreWriteError,
     TopicNotFoundError,
@@ -359,6 +360,9 @@ def test_a_topic_that_topics_json_has_lost_keeps_its_queues(tmp_path: Path) -> N
         store.create_topic("T", write_queue_nums=20)
         assert store.put_batch(messages([b"x"], queue_id=17)).ok
     shutil.rmtree(tmp_path / "s" / "config")
+    copy = Path(shutil.copytree(tmp_path / "s", tmp_path / "copy"))
+    with StoreWriter.open(copy, config()) as store:
+        assert store.create_topic("T").write_queue_nums == 18
     with StoreWriter.open(tmp_path / "s", config()) as store:
         assert store.put_batch(messages([b"y"], queue_id=17)).queue_offset.tolist() == [1]
         assert store.put_batch(messages([b"z"], queue_id=18)).status is PutStatus.MESSAGE_ILLEGAL
@@ -437,6 +441,11 @@ def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
     store.close()
     assert store.put_batch(messages([b"x"])).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.state == "CLOSED"
+    with pytest.raises(RefusedError, match="closed"):
+        store.create_topic("T")
+    with pytest.raises(RefusedError, match="closed"):
+        store.delete_topic("T")
+    assert not (tmp_path / "s" / "config").exists()  # another process may have the store by now
 
 
 # ---- flushing, and disks that fail ---------------------------------------------------------------
@@ -541,6 +550,8 @@ def test_promise_5_a_failed_flush_is_the_last_one(
     disk.error = 0  # the second try would "succeed"
     assert store.put_batch(messages([b"no"])).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.state == "FAILED"
+    with pytest.raises(RefusedError):
+        store.create_topic("U")
     with pytest.raises(StoreWriteError):
         store.flush()
     until(lambda: in_queues(tmp_path / "s")["T", 0][0] == b"good")  # reads work
