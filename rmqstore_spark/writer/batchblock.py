@@ -3,7 +3,7 @@
 The block can be larger than memory. So it goes in parts, each a portion of a stage, three times
 over: ascending, to find the place and the number of each record, from the stages' tables of rows
 alone; descending, to stamp the records and write them behind a hidden head; and, when that head was
-published, ascending again, to hand them to queues and index.
+published, ascending again, to hand them to queues and index, from the stages' tables alone.
 
 See docs/format.md, "A block that is not published yet".
 """
@@ -19,12 +19,12 @@ import numpy as np
 
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Block, Route, number_rows, stamp_records
-from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.layout.spans import I4, I8, U1
 from rmqstore_spark.writer.commitlog import CommitLogWriter
 from rmqstore_spark.writer.dispatch import Appended
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.placement import Placement, place
-from rmqstore_spark.writer.stage import Portion, Rows
+from rmqstore_spark.writer.portion import Keys, Portion, Rows
 
 __all__ = ["BatchBlock", "Source", "Stamp"]
 
@@ -51,6 +51,10 @@ class Source(Protocol):
 
     def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int], /) -> U1:
         """A portion's bytes, in a buffer that is long enough."""
+        ...
+
+    def read_keys(self, portion: Portion, files: HandleCache[int], /) -> Keys:
+        """What a portion's records are indexed under."""
         ...
 
 
@@ -86,6 +90,25 @@ class _Part:
     extent: Placement
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the n records of a part without reading them.
+
+    Attributes:
+        rows: of the stage's table.
+        placement: where they go.
+        route_of: n, numbers among the routes that the part uses.
+        queue_offset: n, each one's place in its queue.
+        next_offsets: what comes next in each of the part's queues.
+    """
+
+    rows: Rows
+    placement: Placement
+    route_of: I4
+    queue_offset: I8
+    next_offsets: I8
+
+
 class BatchBlock:
     """A block of the records of several sources, in their order. Used under the append lock.
 
@@ -119,8 +142,6 @@ class BatchBlock:
         self._parts: list[_Part] = []
         self._lowest: int | None = None
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
-        # Queues and index can still be busy with the part before the one that is being read.
-        self._buffers: list[U1] = []
 
     def add(self, source: Source) -> None:
         """Place the records of a source behind the others; nothing is written.
@@ -140,19 +161,15 @@ class BatchBlock:
             RefusedError: a stage could not be read back: `erase` it.
         """
         reach("commit.before_write")
-        longest = max(part.portion.size for part in self._parts)
-        self._buffers = [np.empty(longest, np.uint8), np.empty(longest, np.uint8)]
         self._lowest = len(self._parts)
-        first, placement, _ = self._stamped(0, self._buffers[0])
-        self._log.hide(placement, first.block.data, 0)
+        # The first part is made once: its head goes first, all of it last.
+        first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
+        self._log.hide(first.placement, data, 0)
         reach("commit.after_head")
-        for number in reversed(range(len(self._parts))):
-            self._lowest = number
-            appended, placement, _ = self._stamped(number, self._buffers[0])
-            if number == 0:
-                appended.block.data[_MAGIC] = 0
-            self._log.write_hidden(placement, appended.block.data, appended.block.starts)
-            reach("commit.after_portion")
+        buffer = np.empty(max(part.portion.size for part in self._parts), np.uint8)
+        for number in reversed(range(1, len(self._parts))):
+            self._write_part(number, *self._stamped(number, buffer))
+        self._write_part(0, first, data)
 
     def publish(self) -> None:
         """Make the block, written and flushed, part of the log. That is not flushed.
@@ -181,14 +198,22 @@ class BatchBlock:
     def appended(self) -> Iterator[tuple[Appended, I8]]:
         """The block's parts, ascending, for queues and index, with their queues' next offsets.
 
-        The bytes of a part are valid until the one after the next is asked for.
-
         Raises:
             RefusedError: a stage could not be read back.
         """
-        for number in range(len(self._parts)):
-            appended, _, next_offsets = self._stamped(number, self._buffers[number % 2])
-            yield appended, next_offsets
+        nothing = np.empty(0, np.uint8)
+        for part in self._parts:
+            known = self._known(part)
+            rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
+            block = Block(
+                nothing, rows.starts, rows.sizes, routes, known.route_of, rows.tags_code,
+                rows.queued,
+            )  # fmt: skip
+            keys = part.source.read_keys(part.portion, self._files)
+            yield (
+                Appended(block, known.placement.physical, known.queue_offset, self.timestamp, keys),
+                known.next_offsets,
+            )
 
     def close(self) -> None:
         """Close the files of the stages."""
@@ -218,21 +243,29 @@ class BatchBlock:
     def _placement(self, rows: Rows, begin: int) -> Placement:
         return place(rows.sizes, begin, self._log.segment_size)
 
-    def _stamped(self, number: int, buffer: U1) -> tuple[Appended, Placement, I8]:
-        """A part's records as they are to stand in the log, their places, and what comes next."""
-        part = self._parts[number]
-        source, timestamp = part.source, self.timestamp
-        rows = source.read_rows(part.portion, self._files)
-        data = source.read_records(part.portion, buffer, self._files)
-        placement = self._placement(rows, part.begin)
-        numbers = np.zeros(len(source.routes), np.int32)
+    def _write_part(self, number: int, known: _Known, data: U1) -> None:
+        self._lowest = number
+        self._log.write_hidden(known.placement, data, known.rows.starts)
+        reach("commit.after_portion")
+
+    def _known(self, part: _Part) -> _Known:
+        """Read back what is known of a part's records, and number them."""
+        rows = part.source.read_rows(part.portion, self._files)
+        numbers = np.zeros(len(part.source.routes), np.int32)
         numbers[part.used] = np.arange(len(part.used))
         route_of = numbers[rows.route_of]
         next_offsets = part.next_offsets.copy()
         queue_offset = number_rows(route_of, rows.queued, next_offsets)
-        starts = rows.starts
-        stamp_records(data, starts, queue_offset, placement.physical, timestamp, self._stamp.host)
-        routes = tuple(source.routes[n] for n in part.used.tolist())
-        block = Block(data, starts, rows.sizes, routes, route_of, rows.tags_code, rows.queued)
-        appended = Appended(block, placement.physical, queue_offset, timestamp)
-        return appended, placement, next_offsets
+        placement = self._placement(rows, part.begin)
+        return _Known(rows, placement, route_of, queue_offset, next_offsets)
+
+    def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
+        """A part, and its records as they are to stand in the log."""
+        part = self._parts[number]
+        known = self._known(part)
+        data = part.source.read_records(part.portion, buffer, self._files)
+        stamp_records(
+            data, known.rows.starts, known.queue_offset, known.placement.physical,
+            self.timestamp, self._stamp.host,
+        )  # fmt: skip
+        return known, data

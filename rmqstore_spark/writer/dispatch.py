@@ -18,7 +18,7 @@ import numpy as np
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.block import Block, index_hashes, queue_entries
-from rmqstore_spark.layout.spans import I8
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.writer.checkpoint import CheckpointKeeper
 from rmqstore_spark.writer.indexes import IndexFiles
 from rmqstore_spark.writer.queues import ConsumeQueues
@@ -34,21 +34,23 @@ class Appended:
     """A block that is in the log.
 
     Attributes:
-        block: its records, stamped.
+        block: its records, stamped; with `keys` it may be without its bytes.
         physical_offset: n, where each lies.
         queue_offset: n, the place of each in its queue.
         store_timestamp: of all of them, milliseconds.
+        keys: what they are indexed under, as `index_hashes` gives it, where that is known already.
     """
 
     block: Block
     physical_offset: I8
     queue_offset: I8
     store_timestamp: int
+    keys: tuple[I4, I4] | None = None
 
     @property
     def size(self) -> int:
         """Bytes of its records."""
-        return len(self.block.data)
+        return int(self.block.sizes.sum())
 
 
 class Dispatcher:
@@ -189,7 +191,8 @@ class Dispatcher:
         indexes = self._indexes
         if indexes is None:
             return True
-        hashes, rows = index_hashes(job.block.data, job.block.starts, job.block.sizes)
+        block = job.block
+        hashes, rows = job.keys or index_hashes(block.data, block.starts, block.sizes)
         times = np.full(len(rows), job.store_timestamp, np.int64)
         indexes.hold(hashes, job.physical_offset[rows], times)
         return self._persist(indexes.settle if len(hashes) else indexes.make_room)

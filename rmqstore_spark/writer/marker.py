@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.block import Route, read_block
+from rmqstore_spark.layout.block import Route, index_hashes, read_block
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.ledger import MARKER_TOPIC, WriterId
-from rmqstore_spark.writer.stage import Portion, Rows
+from rmqstore_spark.writer.portion import ROW_DTYPE, Extent, Keys, Portion, Rows
 
 __all__ = ["Marker"]
 
@@ -51,7 +51,8 @@ class Marker:
     @property
     def portions(self) -> Sequence[Portion]:
         """The record."""
-        return (Portion(0, len(self._data), 0, 1),)
+        records, rows = Extent(0, len(self._data)), Extent(0, ROW_DTYPE.itemsize)
+        return (Portion(records, rows, Extent(0)),)
 
     def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
         """What is known of it."""
@@ -62,3 +63,7 @@ class Marker:
         """Its bytes."""
         buffer[: portion.size] = self._data
         return buffer[: portion.size]
+
+    def read_keys(self, _portion: Portion, _files: HandleCache[int]) -> Keys:
+        """What it is indexed under."""
+        return Keys(*index_hashes(self._data, self._block.starts, self._block.sizes))

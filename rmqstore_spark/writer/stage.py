@@ -2,9 +2,11 @@
 
     <store>/rmqstore/staging/<id>/records    encoded records, one behind the other
     <store>/rmqstore/staging/<id>/rows       16 bytes a record: `ROW_DTYPE`
+    <store>/rmqstore/staging/<id>/keys       8 bytes a key of the index: `KEY_DTYPE`
 
-Blocks are checked when they come, so that a commit needs no second look at them; of what was
-written only a table of portions is held in memory. Nothing is flushed, and nothing outlives the
+Blocks are checked, and their keys hashed, when they come and are in the processor's cache, so that
+a commit needs no second look at them; of what was written only a table of portions is held in
+memory. Nothing is flushed, and nothing outlives the
 process: a commit that misses a stage is refused, and Spark replays the batch.
 
 Locking: a lock of each stage over its files; the lock of `Staging` may be taken inside it, never
@@ -17,6 +19,7 @@ import errno
 import os
 import shutil
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -28,19 +31,19 @@ from isal import isal_zlib
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.block import Block, Route
-from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.layout.block import Block, Route, index_hashes
+from rmqstore_spark.layout.spans import I4, U1
 from rmqstore_spark.writer.failpoints import reach
+from rmqstore_spark.writer.portion import KEY_DTYPE, ROW_DTYPE, Extent, Keys, Portion, Rows
 
-__all__ = ["PORTION_BYTES", "ROW_DTYPE", "Portion", "Rows", "Stage", "StageInfo", "StageRoom"]
-
-ROW_DTYPE: Final = np.dtype([("size", "i4"), ("route", "i4"), ("tagsCode", "i8")])
-"""`route` is a number of the stage's own table; ~number where the record stands in no queue."""
+__all__ = ["PORTION_BYTES", "Stage", "StageInfo", "StageRoom"]
 
 PORTION_BYTES: Final = 8 << 20
 """A portion takes no more, unless it is a single record."""
 
 _PORTION_ROWS: Final = 1 << 16
+_READ_BYTES: Final = 256 << 10
+"""What is read back at once: its checksum is taken while it is in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -60,61 +63,13 @@ class StageInfo:
     checksum: int
 
 
-@dataclass(frozen=True)
-class Portion:
-    """A part of a stage that is held in memory at once: records, and what is known of them.
-
-    Attributes:
-        at, size: its bytes in `records`.
-        first, count: its records.
-        checksum, rows_checksum: CRC-32 of its part of both files: what is read back later is what
-            was written.
-    """
-
-    at: int
-    size: int
-    first: int
-    count: int
-    checksum: int = 0
-    rows_checksum: int = 0
-
-    def grown(self, records: U1, rows: U1) -> Portion:
-        """This portion with more behind it."""
-        return Portion(
-            self.at,
-            self.size + len(records),
-            self.first,
-            self.count + len(rows) // ROW_DTYPE.itemsize,
-            isal_zlib.crc32(records, self.checksum),
-            isal_zlib.crc32(rows, self.rows_checksum),
-        )
-
-
-@dataclass(frozen=True)
-class Rows:
-    """n records of a portion.
-
-    Attributes:
-        sizes: n, bytes of each.
-        route_of: n, numbers of routes in the stage's table.
-        queued: n, whether the record stands in its queue.
-        tags_code: n, of its queue entry.
-    """
-
-    sizes: I4
-    route_of: I4
-    queued: npt.NDArray[np.bool_]
-    tags_code: I8
-
-    @property
-    def starts(self) -> I8:
-        """Where each record begins in the portion."""
-        ends = np.cumsum(self.sizes, dtype=np.int64)
-        return ends - self.sizes
-
-
 class StageRoom(Protocol):
     """What a stage needs of the whole of them."""
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the store keeps an index."""
+        ...
 
     def check(self, data: U1) -> Block:
         """Check a block; raises RefusedError or BlockError."""
@@ -160,15 +115,14 @@ class Stage:
         self._folder = folder
         self._lock = threading.Lock()
         self._numbers: dict[Route, int] = {}
-        self._rows = self._bytes = self._checksum = 0
+        self._rows = self._checksum = 0
         self._closed_because = ""
         folder.mkdir(mode=FOLDER_MODE)
-        self._records = _create(folder / "records")
-        try:
-            self._table = _create(folder / "rows")
-        except OSError:
-            os.close(self._records)
-            raise
+        with ExitStack() as made:
+            self._records = made.enter_context(_Growing(folder / "records"))
+            self._table = made.enter_context(_Growing(folder / "rows"))
+            self._keys = made.enter_context(_Growing(folder / "keys"))
+            self._files = made.pop_all()
 
     def append(self, data: U1) -> int:
         """Take a block of encoded records: all of it, or nothing.
@@ -185,16 +139,17 @@ class Stage:
                 and is given up.
         """
         block = self._room.check(data)
+        keys = self._hashed(block)
         with self._lock:
             self._require_open()
-            self._room.reserve(self, len(data) + len(block.sizes) * ROW_DTYPE.itemsize)
-            rows = np.empty(len(block.sizes), ROW_DTYPE)
+            rows = np.empty(len(block), ROW_DTYPE)
+            self._room.reserve(self, len(data) + rows.nbytes + keys.nbytes)
             rows["size"], rows["tagsCode"] = block.sizes, block.tags_code
             routes = self._route_numbers(block)[block.route_of]
             rows["route"] = np.where(block.queued, routes, ~routes)
             reach("stage.before_write")
             try:
-                self._write(data, rows)
+                self._write(data, rows, keys)
             except OSError as error:
                 why = f"given up when it could not be written: {error.strerror}"
                 self._close(f"it was {why}")
@@ -209,8 +164,7 @@ class Stage:
         with self._lock:
             self._require_open()
             self.finished = True
-            os.close(self._records)
-            os.close(self._table)
+            self._files.close()
             self.touched = self._room.clock()
             return self.info
 
@@ -221,12 +175,12 @@ class Stage:
     @property
     def info(self) -> StageInfo:
         """What is in it."""
-        return StageInfo(self.stage_id, self._rows, self._bytes, self._checksum)
+        return StageInfo(self.stage_id, self._rows, self._records.size, self._checksum)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of both files."""
-        return self._bytes + self._rows * ROW_DTYPE.itemsize
+        """Bytes of its files."""
+        return self._records.size + self._table.size + self._keys.size
 
     def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int]) -> U1:
         """Read the bytes of a portion back, into a buffer that is long enough.
@@ -240,7 +194,7 @@ class Stage:
             RefusedError: the file no longer holds what was written into it.
         """
         records = buffer[: portion.size]
-        self._read(files, "records", records, portion.at, portion.checksum)
+        self._read(files, "records", records, portion.records)
         return records
 
     def read_rows(self, portion: Portion, files: HandleCache[int]) -> Rows:
@@ -254,18 +208,31 @@ class Stage:
             RefusedError: the file no longer holds what was written into it.
         """
         table = np.empty(portion.count, ROW_DTYPE)
-        at = portion.first * ROW_DTYPE.itemsize
-        self._read(files, "rows", table.view(np.uint8), at, portion.rows_checksum)
+        self._read(files, "rows", table.view(np.uint8), portion.rows)
         routes = table["route"]
         queued = routes >= 0
         route_of = np.where(queued, routes, ~routes)
         return Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
 
-    def _read(self, files: HandleCache[int], name: str, target: U1, at: int, checksum: int) -> None:
-        path = f"{self._folder}/{name}"
+    def read_keys(self, portion: Portion, files: HandleCache[int]) -> Keys:
+        """Read back what the records of a portion are indexed under; nothing without an index.
+
+        Args:
+            portion: which.
+            files: the stage's files that are open.
+
+        Raises:
+            RefusedError: the file no longer holds what was written into it.
+        """
+        table = np.empty(portion.keys.size // KEY_DTYPE.itemsize, KEY_DTYPE)
+        self._read(files, "keys", table.view(np.uint8), portion.keys)
+        return Keys(table["hash"].copy(), table["row"].copy())
+
+    def _read(self, files: HandleCache[int], name: str, target: U1, extent: Extent) -> None:
+        path, at = f"{self._folder}/{name}", extent.at
         try:
-            _read(files.get(path, _open), target, at)
-            why = "" if isal_zlib.crc32(target) == checksum else "its bytes have changed"
+            checksum = _read(files.get(path, _open), target, at)
+            why = "" if checksum == extent.checksum else "its bytes have changed"
         except OSError as error:
             why = str(error.strerror)
         if why:
@@ -285,8 +252,7 @@ class Stage:
             return
         self._closed_because = because
         if not self.finished:
-            os.close(self._records)
-            os.close(self._table)
+            self._files.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _require_open(self) -> None:
@@ -303,9 +269,19 @@ class Stage:
                 self.routes.append(route)
         return np.array([self._numbers[route] for route in block.routes], np.int32)
 
-    def _write(self, data: U1, rows: npt.NDArray[np.void]) -> None:
+    def _hashed(self, block: Block) -> npt.NDArray[np.void]:
+        """The keys of a block, with its own numbers of rows."""
+        if not self._room.indexed:
+            return np.empty(0, KEY_DTYPE)
+        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
+        keys = np.empty(len(hashes), KEY_DTYPE)
+        keys["hash"], keys["row"] = hashes, rows
+        return keys
+
+    def _write(self, data: U1, rows: npt.NDArray[np.void], keys: npt.NDArray[np.void]) -> None:
         """Write a block behind the others, cut into portions."""
         ends = np.cumsum(rows["size"], dtype=np.int64)
+        key_rows = keys["row"].copy()
         first, at = 0, 0
         while first < len(rows):
             portion = self._portion(int(rows["size"][first]))
@@ -313,11 +289,18 @@ class Stage:
             last = max(first + 1, min(last, first + _PORTION_ROWS - portion.count))
             end = int(ends[last - 1])
             records, table = data[at:end], rows[first:last].view(np.uint8)
-            write_all(self._records, records, self._bytes)
-            write_all(self._table, table, self._rows * ROW_DTYPE.itemsize)
-            self.portions[-1] = portion.grown(records, table)
+            key_first, key_last = np.searchsorted(key_rows, (first, last)).tolist()
+            keys["row"][key_first:key_last] += portion.count - first
+            indexed = keys[key_first:key_last].view(np.uint8)
+            self._records.append(records)
+            self._table.append(table)
+            self._keys.append(indexed)
+            self.portions[-1] = Portion(
+                portion.records.grown(records),
+                portion.rows.grown(table),
+                portion.keys.grown(indexed),
+            )
             self._checksum = isal_zlib.crc32(records, self._checksum)
-            self._bytes += end - at
             self._rows += last - first
             first, at = last, end
 
@@ -325,23 +308,46 @@ class Stage:
         """The portion that a record of some bytes goes into."""
         last = self.portions[-1] if self.portions else None
         if last is None or last.size + size > PORTION_BYTES or last.count >= _PORTION_ROWS:
-            self.portions.append(Portion(self._bytes, 0, self._rows, 0))
+            files = (self._records, self._table, self._keys)
+            self.portions.append(Portion(*(Extent(file.size) for file in files)))
         return self.portions[-1]
 
 
-def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+class _Growing:
+    """A new file that is appended to; a context manager, which closes it.
+
+    Attributes:
+        size: its bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, FILE_MODE)
+        self.size = 0
+
+    def __enter__(self) -> _Growing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def append(self, data: U1) -> None:
+        write_all(self._descriptor, data, self.size)
+        self.size += len(data)
 
 
 def _open(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def _read(fd: int, target: U1, at: int) -> None:
-    """Fill an array from a file."""
-    view = memoryview(target.data)
-    while len(view):
-        got = os.preadv(fd, [view], at)
+def _read(fd: int, target: U1, at: int) -> int:
+    """Fill an array from a file; gives the CRC-32 of what was read."""
+    done = checksum = 0
+    while done < len(target):
+        part = target[done : done + _READ_BYTES]
+        got = os.preadv(fd, [part.data], at + done)
         if not got:
             raise OSError(errno.EIO, "the file is shorter than what was written to it")
-        view, at = view[got:], at + got
+        checksum = isal_zlib.crc32(part[:got], checksum)
+        done += got
+    return checksum

@@ -56,6 +56,7 @@ class Staging:
         check: checks a block on receipt; raises RefusedError.
         limits: how much may lie here.
         clock: the time in milliseconds.
+        indexed: whether the store keeps an index.
     """
 
     def __init__(
@@ -64,9 +65,12 @@ class Staging:
         check: Callable[[U1], Block],
         limits: StagingLimits,
         clock: Callable[[], int],
+        *,
+        indexed: bool = True,
     ) -> None:
         self.check = check
         self.clock = clock
+        self.indexed = indexed
         self._folder = folder
         self._limits = limits
         self._lock = threading.Lock()

@@ -70,7 +70,13 @@ class Transactions:
             config.staging_max_stages,
             config.staging_timeout,
         )
-        self._staging = Staging(Path(store, OWN_FOLDER, "staging"), self._checked, limits, clock)
+        self._staging = Staging(
+            Path(store, OWN_FOLDER, "staging"),
+            self._checked,
+            limits,
+            clock,
+            indexed=config.message_index_enable,
+        )
         with Store.open(store) as reader:
             path = os.path.join(store, OWN_FOLDER, "ledger.json")
             self._ledger = Ledger.open(path, reader, log_end)

@@ -15,7 +15,7 @@ import pytest
 
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.block import Block, check_block
+from rmqstore_spark.layout.block import Block, check_block, index_hashes
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.stage import PORTION_BYTES, Stage, StageInfo
 from rmqstore_spark.writer.staging import Staging, StagingLimits
@@ -113,6 +113,30 @@ def test_large_blocks_are_cut_into_portions(staging: Staging) -> None:
     assert len(stage.portions) >= 6
     assert all(p.size <= PORTION_BYTES for p in stage.portions)
     assert sum(p.count for p in stage.portions) == info.rows
+
+
+def test_keys_are_hashed_on_receipt_and_read_back_by_portion(staging: Staging) -> None:
+    """Those of each portion, with the numbers that its records have there."""
+    blocks = [block(400, 9_000, seed=n) for n in range(4)]
+    info = staged(staging, 1, *blocks)
+    (stage,) = staging.claim([info])
+    assert len(stage.portions) > 1
+    buffer = np.empty(PORTION_BYTES, np.uint8)
+    for portion in stage.portions:
+        rows, keys = stage.read_rows(portion, FILES), stage.read_keys(portion, FILES)
+        records = stage.read_records(portion, buffer, FILES)
+        hashes, key_rows = index_hashes(records, rows.starts, rows.sizes)
+        assert len(hashes)
+        assert keys.hashes.tolist() == hashes.tolist()
+        assert keys.rows.tolist() == key_rows.tolist()
+    FILES.close()
+
+
+def test_without_an_index_no_key_is_kept(tmp_path: Path, clock: Clock) -> None:
+    staging = Staging(tmp_path / "staging", check, LIMITS, clock, indexed=False)
+    (stage,) = staging.claim([staged(staging, 1, block())])
+    assert not len(stage.read_keys(stage.portions[0], FILES).hashes)
+    FILES.close()
 
 
 def test_a_block_with_a_bad_record_is_refused_whole(staging: Staging) -> None:
@@ -277,13 +301,15 @@ def test_the_files_are_nobody_elses(staging: Staging, tmp_path: Path) -> None:
     folder = tmp_path / "rmqstore" / "staging" / name(1)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {p.name: p.stat().st_mode & 0o777 for p in folder.iterdir()} == {
-        "records": 0o600, "rows": 0o600,
+        "records": 0o600, "rows": 0o600, "keys": 0o600,
     }  # fmt: skip
 
 
 def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
     data = block(100)
-    size = len(data) + 16 * 100
+    rows = check(data)
+    keys = len(index_hashes(data, rows.starts, rows.sizes)[0])
+    size = len(data) + 16 * 100 + 8 * keys
     staging = make(StagingLimits(3 * size, 2 * size, 100, 1000))
     first = staging.begin(name(1))
     first.append(data)
