@@ -13,6 +13,7 @@ from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
+from benchmarks.recovery import recovery_figures, service_memory
 from benchmarks.service import service_figures
 from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
@@ -42,6 +43,8 @@ def main() -> None:
         "service": service_figures,
         "blocks": block_figures,
         "writer": writer_figures,
+        "recovery": recovery_figures,
+        "service-memory": service_memory,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

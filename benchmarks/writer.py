@@ -24,11 +24,17 @@ from rmqstore_spark.writer.store import StoreWriter
 from tests.support.blocks import encoded_traffic, record_columns
 from tests.support.traffic import Traffic
 
-__all__ = ["measure_blocks", "measure_single", "new_store", "writer_figures"]
+__all__ = [
+    "measure_blocks",
+    "measure_single",
+    "message_columns",
+    "new_store",
+    "writer_figures",
+]
 
 _SECTION: Final = "StoreWriter.put, ASYNC_FLUSH, queues and index caught up"
 _SYNC_SECTION: Final = "StoreWriter.put, SYNC_FLUSH, one 1 KiB message a put"
-_BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 4 << 20
 _BYTES: Final = 512 << 20
 _ROUNDS: Final = 5
 _QUEUES: Final = (1, 64)
@@ -83,9 +89,7 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
 def measure_blocks(place: str, body_size: int, queues: int) -> dict[str, float]:
     """Messages a second: of blocks that are ready, and of columns that are encoded first."""
     count = _BYTES // record_size(body_size)
-    traffic = Traffic(count, topics={"orders": queues}, body_size=body_size)
-    most = _BLOCK_BYTES // record_size(body_size)
-    columns = [record_columns(part) for batch in traffic.batches() for part in _parts(batch, most)]
+    columns = message_columns(count, body_size, queues)
     blocks = [encode_records(batch).data for batch in columns]
 
     def put_blocks(store: StoreWriter) -> None:
@@ -135,11 +139,14 @@ def measure_single(place: str, threads: int) -> float:
         return sum(counts) / (time.perf_counter() - begin)
 
 
-def _parts(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of much the same size."""
-    step = -(-len(batch) // -(-len(batch) // most))
-    for at in range(0, len(batch), step):
-        yield batch.slice(at, step)
+def message_columns(count: int, body_size: int, queues: int) -> list[pa.RecordBatch]:
+    """Messages to a topic `orders`, in columns, each batch making a block of some 4 MiB."""
+    most = BLOCK_BYTES // record_size(body_size)
+    columns = []
+    for batch in Traffic(count, topics={"orders": queues}, body_size=body_size).batches():
+        step = -(-len(batch) // -(-len(batch) // most))  # so that all are of much the same size
+        columns += [record_columns(batch.slice(at, step)) for at in range(0, len(batch), step)]
+    return columns
 
 
 @contextmanager
