@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = ["SegmentFiles"]
 _log = logging.getLogger(__name__)
 
 _WARM_BYTES = 4 << 20
+_RETRY_S = 10.0
 
 
 class SegmentFiles:
@@ -44,6 +46,7 @@ class SegmentFiles:
         self._changed = threading.Condition()
         self._ready = False
         self._wanted = False
+        self._failed_at: float | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
         make_folder(os.path.dirname(ready_path))
@@ -87,9 +90,12 @@ class SegmentFiles:
             os.unlink(path)
 
     def prepare(self) -> None:
-        """Have the next segment made ahead; returns at once."""
+        """Have the next segment made ahead; returns at once.
+
+        Where that failed, as on a full disk, it is not tried again with each put.
+        """
         with self._changed:
-            if self._ready or self._wanted or self._closing:
+            if self._ready or self._wanted or self._closing or self._has_just_failed():
                 return
             self._wanted = True
             if self._thread is None:
@@ -107,6 +113,9 @@ class SegmentFiles:
         if self._thread is not None:
             self._thread.join()
         _remove(self._ready_path)
+
+    def _has_just_failed(self) -> bool:
+        return self._failed_at is not None and time.monotonic() - self._failed_at < _RETRY_S
 
     def _take_ready(self) -> bool:
         """Whether a segment waits; one that is being made is waited for."""
@@ -142,6 +151,7 @@ class SegmentFiles:
                 made = True
             with self._changed:
                 self._ready, self._wanted = made, False
+                self._failed_at = None if made else time.monotonic()
                 self._changed.notify_all()
 
     def _allocate(self, path: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.writer.status import PutStatus
 from rmqstore_spark.writer.store import StoreWriter
-from tests.support.storing import config, in_queues, messages
+from tests.support.storing import config, in_queues, messages, until
 
 SELDOM = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogLeastPages": 1 << 20}
 MANY_SEGMENTS = [bytes([n]) * 3000 for n in range(100)]
@@ -61,3 +61,24 @@ def test_a_segment_that_was_made_and_not_opened_is_made_again(
         monkeypatch.undo()
         assert store.put_batch(large).ok
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"b" * 3990]}
+
+
+@pytest.mark.fault
+def test_promise_6_a_full_disk_is_not_tried_with_each_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    def full(*_: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages([b"a"])).ok
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        for size in (2500, 1, 1, 1, 1):  # past half of the segment the next one is wanted
+            assert store.put_batch(messages([b"b" * size])).ok
+            until(lambda: not store._store.log._files._wanted)
+        assert tries == 1
+        assert len([line for line in caplog.messages if "not made ahead" in line]) == 1
