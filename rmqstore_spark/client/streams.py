@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from rmqstore_spark.client.connection import Connection, backoff
+from rmqstore_spark.client.hangup import hang_up
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import TRANSIENT
@@ -36,6 +37,7 @@ DEFAULT_WINDOW: Final = 8 << 20
 _MAX_INFO: Final = 64 << 10
 _WATCH_SECONDS: Final = 0.25
 _JOIN_SECONDS: Final = 5.0
+_CANCEL_SECONDS: Final = 1.0
 
 
 class _Sent(NamedTuple):
@@ -118,6 +120,7 @@ class BlockStream:
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
         self._is_finishing = self._is_closed = self._must_begin_again = False
+        self._is_writing = False
         self._lane = self._open_lane()
         threading.Thread(target=self._watch, name="rmqstore-watch", daemon=True).start()
 
@@ -195,6 +198,7 @@ class BlockStream:
             self._begin_again()
 
     def _write(self, lane: _Lane, work: Callable[[], None]) -> None:
+        self._is_writing = True
         try:
             work()
         except (flight.FlightError, pa.ArrowException, OSError) as error:
@@ -207,6 +211,10 @@ class BlockStream:
                     self._fail(self._connection.explained(error))
                 if self._failure is not None:
                     raise self._failure from None
+        finally:
+            with self._moved:
+                self._is_writing = False
+                self._moved.notify_all()
 
     def _begin_again(self) -> None:
         """Send what is not acknowledged once more, in another stream, after a while."""
@@ -300,6 +308,8 @@ class BlockStream:
                 if due and time.monotonic() - self._since > limit:
                     self._fail(self._connection.too_late("acknowledge a block"))
                     self._lane.reader.cancel()
+                    if not self._moved.wait_for(lambda: not self._is_writing, _CANCEL_SECONDS):
+                        hang_up(self._connection.endpoint)
 
 
 def _write_block(lane: _Lane, sent: _Sent) -> None:

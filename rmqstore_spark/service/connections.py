@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from rmqstore_spark.wire.sockets import own_sockets
+
 __all__ = ["Peer", "cut", "peer_of", "peers"]
 
-_DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -72,29 +73,11 @@ def cut(wanted: set[Peer], port: int | None, path: str | None) -> int:
 
 def _connections(port: int | None, path: str | None) -> Iterator[socket.socket]:
     """The sockets that were accepted on a port or path, each as a descriptor of its own."""
-    for name in os.listdir(_DESCRIPTORS):
-        connection = _socket(int(name))
-        if connection is None:
-            continue
+    for connection in own_sockets():
         if _is_accepted(connection, port, path):
             yield connection
         else:
             connection.close()
-
-
-def _socket(descriptor: int) -> socket.socket | None:
-    """The socket of a descriptor, as a descriptor of its own; None where it is none."""
-    try:
-        # Another thread may close it and open something else under its number: what is looked at
-        # is the copy.
-        copy = os.dup(descriptor)
-    except OSError:
-        return None  # closed by now
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        return None
 
 
 def _is_accepted(connection: socket.socket, port: int | None, path: str | None) -> bool:
