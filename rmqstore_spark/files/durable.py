@@ -6,7 +6,9 @@ and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ __all__ = [
     "make_folder",
     "remove_file",
     "replace_file",
+    "start_write_back",
     "sync_file",
     "sync_folder",
     "write_all",
@@ -27,6 +30,21 @@ __all__ = [
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+
+
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError):
+        return None
+    found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found
+
+
+_sync_file_range = _find_sync_file_range()
 
 
 class _Explained:
@@ -67,6 +85,16 @@ def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def start_write_back(descriptor: int, offset: int, size: int) -> None:
+    """Have the system begin to bring bytes of a file to disk, where it can be told to (Linux).
+
+    It promises nothing: whoever needs the bytes on disk flushes the file as ever, and waits for
+    less. What fails on the way that flush tells, not this.
+    """
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def replace_file(path: str, data: bytes) -> None:

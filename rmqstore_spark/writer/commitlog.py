@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import explained, sync_folder
+from rmqstore_spark.files.durable import explained, start_write_back, sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.record import MIN_RECORD_SIZE, encode_blank
 from rmqstore_spark.layout.spans import I8, U1
@@ -147,6 +147,8 @@ class CommitLogWriter:
     def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
         """Write a portion behind the head that hides it, later segments first.
 
+        The disk begins to take it at once, so that the flush of the block has less to wait for.
+
         Args:
             placement: of this portion, `reserve`d.
             data: uint8, its bytes.
@@ -156,6 +158,10 @@ class CommitLogWriter:
             StoreWriteError: that failed: `erase` it and those that were written before.
         """
         self._write_rows(placement, data, starts, later_first=True)
+        for piece in placement.pieces:
+            segment = piece.begin - piece.begin % self.segment_size
+            size = piece.end - piece.begin
+            start_write_back(self._descriptor(segment), piece.begin - segment, size)
 
     def publish(self, end: int) -> None:
         """Make all that was written hidden, and flushed, part of the log at once.
