@@ -43,6 +43,7 @@ def query_by_key(
     begin_ms: int = 0,
     end_ms: int = MAX_TIME,
     max_num: int | None = None,
+    max_bytes: int | None = None,
     options: ReadOptions = ReadOptions(),
 ) -> pa.Table:
     """Messages of a topic that have a key, in the order of the log.
@@ -58,13 +59,15 @@ def query_by_key(
         begin_ms: least storeTimestamp, milliseconds since the epoch.
         end_ms: greatest storeTimestamp.
         max_num: no more than so many of the newest.
+        max_bytes: what they may take in memory, decompressed. Little more than that is ever held.
         options: columns, and so on. `tags` and `keys` narrow it down further.
 
     Raises:
+        OptionError: they take more than `max_bytes`.
         CorruptRecordError: damage in the log, and the mode is FAILFAST.
     """
     wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
-    return _found(store, wanted, options, max_num)
+    return _found(store, wanted, options, max_num, max_bytes)
 
 
 def query_by_uniq_key(
@@ -91,13 +94,19 @@ def query_by_uniq_key(
     return _found(store, wanted, options, None)
 
 
-def _found(store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None) -> pa.Table:
+def _found(
+    store: Store,
+    wanted: KeyWanted,
+    options: ReadOptions,
+    max_num: int | None,
+    max_bytes: int | None = None,
+) -> pa.Table:
     if max_num is not None and max_num < 0:
         raise OptionError(f"max_num is {max_num}: it is how many messages are wanted at most.")
     while True:
         begin = store.log.min_offset
         try:
-            return _collected(store, wanted, options, max_num)
+            return _collected(store, wanted, options, max_num, max_bytes)
         except SegmentExpiredError:
             # What has expired since the store was listed is not looked for.
             store.refresh(topology=False)
@@ -106,18 +115,44 @@ def _found(store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int |
 
 
 def _collected(
-    store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None
+    store: Store,
+    wanted: KeyWanted,
+    options: ReadOptions,
+    max_num: int | None,
+    max_bytes: int | None,
 ) -> pa.Table:
     decoder = Decoder(store.broker_name, options, store.log.place)
     groups: list[list[pa.RecordBatch]] = []
-    rows = 0
+    rows = size = 0
     for records in KeySearch(store, wanted, options).run(index_pieces(store)):
-        groups.append(list(decoder.decode(records, expected_offset=records.physical_offset)))
-        rows += sum(batch.num_rows for batch in groups[-1])
-        if max_num is not None and rows >= max_num:
+        group: list[pa.RecordBatch] = []
+        groups.append(group)
+        earlier = size
+        for batch in decoder.decode(records, expected_offset=records.physical_offset):
+            group.append(batch)
+            rows += batch.num_rows
+            if max_num is not None and rows > max_num:
+                _drop_first(group, rows - max_num)
+                rows = max_num
+            size = earlier + sum(batch.nbytes for batch in group)
+            if max_bytes is not None and size > max_bytes:
+                raise OptionError(
+                    f"the messages found take more than {max_bytes} bytes. Ask for fewer, as of a "
+                    "shorter time."
+                )
+        if rows == max_num:
             break
-    table = _table([batch for group in reversed(groups) for batch in group], options)
-    return table if max_num is None else table.slice(max(0, rows - max_num))
+    return _table([batch for group in reversed(groups) for batch in group], options)
+
+
+def _drop_first(batches: list[pa.RecordBatch], count: int) -> None:
+    """Leave the first rows of some batches out."""
+    while count:
+        first = batches[0]
+        batches[0] = first.slice(min(count, first.num_rows))
+        count -= first.num_rows - batches[0].num_rows
+        if not batches[0].num_rows:
+            del batches[0]
 
 
 def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND
+from rmqstore_spark.wire.failures import BUSY, ILLEGAL
 from rmqstore_spark.wire.messages import (
     AbortRequest,
     CommitRequest,
@@ -46,6 +47,8 @@ R = TypeVar("R")
 
 _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
+_QUERIES: Final = 2  # at a time: each may hold several times the result
+_QUERY_WAIT_SECONDS: Final = 5.0
 
 
 class StoreActions:
@@ -61,6 +64,7 @@ class StoreActions:
         self._store = store
         self._view = view
         self._stop = stop
+        self._queries = threading.BoundedSemaphore(_QUERIES)
         self._store_id = store_id(store.path)
         self._known: dict[str, Callable[[bytes], bytes]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
@@ -212,19 +216,22 @@ class StoreActions:
 
     def _query(self, request: QueryRequest) -> bytes:
         """Answers with an Arrow IPC stream, not with JSON."""
+        if not self._queries.acquire(timeout=_QUERY_WAIT_SECONDS):
+            raise RefusedError("The store process answers other queries. Try again later.", BUSY)
+        try:
+            return self._found(request)
+        finally:
+            self._queries.release()
+
+    def _found(self, request: QueryRequest) -> bytes:
         with Store.open(self._store.path) as store:
             found = store.query_by_key(
                 request.topic,
                 request.key,
                 max_num=request.max_num,
+                max_bytes=_MAX_RESULT,
                 begin_ms=request.begin_ms,
                 end_ms=request.end_ms,
-            )
-        if found.nbytes > _MAX_RESULT:
-            raise RefusedError(
-                f"The messages found take {found.nbytes} bytes, and an answer {_MAX_RESULT}. "
-                "Ask for fewer (max_num).",
-                NOT_FOUND,
             )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, found.schema) as stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import StoreAccessError
+from rmqstore_spark.errors import RefusedError, StoreAccessError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, number_bytes
 from tests.support.serving import Served, block_of, served
@@ -329,3 +330,31 @@ def test_a_pipe_in_the_store_holds_nobody_up(raw: Any, filled: Served) -> None:
     os.mkfifo(Path(filled.store.path, "config", "pipe"))
     with pytest.raises(flight.FlightError, match="NOT_FOUND"):
         read(raw, path="config/pipe")
+
+
+def test_a_query_for_much_that_is_compressed(here: Served) -> None:
+    count, unpacked = 40, 16 << 20
+    packed = zlib.compress(bytes(unpacked))
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["T"] * count),
+            "body": pa.array([packed] * count, pa.binary()),
+            "properties": pa.array([b"KEYS\x01bomb"] * count, pa.binary()),
+            "sysFlag": pa.array([0x301] * count, pa.int32()),
+        }
+    )
+    assert here.store.put_batch(rows).ok
+    here.store.flush()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+    before = peak_memory()
+    with StoreClient(here.endpoint, retries=0) as client:
+        with pytest.raises(RefusedError, match="Ask for fewer"):
+            client.query("T", "bomb", max_num=1024)
+        assert peak_memory() - before < 450 << 20
+        assert client.query("T", "bomb", max_num=1).num_rows == 1
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has had."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
