@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import tempfile
@@ -45,6 +46,8 @@ _AIM_ENCODED: Final = 1.5
 
 _SYNC_SECONDS: Final = 3.0
 _SYNC_BODY: Final = 1024
+_RAW_SECONDS: Final = 1.0
+_RAW_BYTES: Final = 64 << 20
 _SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
 """RocketMQ 4.9.8 in-process: messages a second by threads."""
 
@@ -61,7 +64,8 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
             name = f"{body_size} B, {queues} queue{'s' if queues > 1 else ''}"
             best = _ROCKETMQ[body_size]
             for what, aim in (("encoded", _AIM), ("encoding included", _AIM_ENCODED)):
-                rate = rates[what] / 1e6
+                per_second, cpu = rates[what]
+                rate = per_second / 1e6
                 yield Figure(
                     _SECTION,
                     f"{name}, {what}",
@@ -71,9 +75,10 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
                     f"{rate / best:.1f}",
                     f"{aim}",
                     "yes" if rate / best >= aim else "no",
+                    f"{cpu * 1e9:,.0f} ns of CPU a message, of all threads",
                 )
     for threads, other in _SYNC_ROCKETMQ.items():
-        rate = in_child("benchmarks.writer:measure_single", place=place, threads=threads)
+        rate, raw = in_child("benchmarks.writer:measure_single", place=place, threads=threads)
         yield Figure(
             _SYNC_SECTION,
             f"{threads} thread{'s' if threads > 1 else ''}",
@@ -83,11 +88,16 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
             f"{rate / other:.2f}",
             "1.0",
             "yes" if rate >= other else "no",
+            f"one thread that only writes as much and waits for the disk: {raw:,.0f} a second",
         )
 
 
-def measure_blocks(place: str, body_size: int, queues: int) -> dict[str, float]:
-    """Messages a second: of blocks that are ready, and of columns that are encoded first."""
+def measure_blocks(place: str, body_size: int, queues: int) -> dict[str, tuple[float, float]]:
+    """Of blocks that are ready, and of columns that are encoded first.
+
+    Returns:
+        Messages a second, and seconds of CPU a message; medians.
+    """
     count = _BYTES // record_size(body_size)
     columns = message_columns(count, body_size, queues)
     blocks = [encode_records(batch).data for batch in columns]
@@ -104,23 +114,31 @@ def measure_blocks(place: str, body_size: int, queues: int) -> dict[str, float]:
         "encoded": put_blocks, "encoding included": put_columns,
     }  # fmt: skip
     rates: dict[str, list[float]] = {name: [] for name in ways}
+    costs: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(_ROUNDS):  # in turns: the machine is not the same all the time
         for name, way in ways.items():
             with new_store(Path(place), StoreConfig(), queues) as store:
-                begin = time.perf_counter()
+                begin, cpu = time.perf_counter(), time.process_time()
                 way(store)
                 while store.stats()["dispatchBehindBytes"]:
                     time.sleep(0.0002)
                 rates[name].append(count / (time.perf_counter() - begin))
-    return {name: statistics.median(found) for name, found in rates.items()}
+                costs[name].append((time.process_time() - cpu) / count)
+    return {name: (statistics.median(rates[name]), statistics.median(costs[name])) for name in ways}
 
 
-def measure_single(place: str, threads: int) -> float:
-    """Messages a second of threads that each wait for their message to be on disk."""
+def measure_single(place: str, threads: int) -> tuple[float, float]:
+    """Messages a second of threads that each wait for their message to be on disk.
+
+    Returns:
+        That, and how often a second the disk can be waited for: half of it measured before, half
+        after.
+    """
     (block,) = encoded_traffic(Traffic(1, body_size=_SYNC_BODY))
     stop = threading.Event()
     counts = [0] * threads
     config = StoreConfig().with_overrides({"flushDiskType": "SYNC_FLUSH"})
+    before = _raw_syncs(place, len(block))
     with new_store(Path(place), config, 1) as store:
 
         def put(number: int) -> None:
@@ -136,7 +154,21 @@ def measure_single(place: str, threads: int) -> float:
         stop.set()
         for worker in workers:
             worker.join()
-        return sum(counts) / (time.perf_counter() - begin)
+        rate = sum(counts) / (time.perf_counter() - begin)
+    return rate, (before + _raw_syncs(place, len(block))) / 2
+
+
+def _raw_syncs(place: str, size: int) -> float:
+    """How often a second so many bytes can be written to a file and brought to disk."""
+    data = bytes(size)
+    with tempfile.NamedTemporaryFile(dir=place) as file:
+        os.posix_fallocate(file.fileno(), 0, _RAW_BYTES)
+        begin, count = time.perf_counter(), 0
+        while (took := time.perf_counter() - begin) < _RAW_SECONDS:
+            os.pwrite(file.fileno(), data, count * size % (_RAW_BYTES - size))
+            os.fdatasync(file.fileno())
+            count += 1
+    return count / took
 
 
 def message_columns(count: int, body_size: int, queues: int) -> list[pa.RecordBatch]:
