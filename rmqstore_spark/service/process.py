@@ -69,6 +69,9 @@ def serve(
         store = opened.enter_context(
             StoreWriter.open(config.store_path_root_dir, config, progress=progress)
         )
+        if not store.recovery.clean:
+            for line in store.recovery.lines():
+                _log.info("%s", line)
         server = StoreServer(store, end.ask)
         opened.callback(_end, server, end)
         if config.metrics_prom_exporter_port >= 0:
@@ -98,19 +101,25 @@ def _share_arenas() -> None:
 
 
 class _End:
-    """Knows whether the process is to end, and how soon."""
+    """Knows whether the process is to end, and how soon.
+
+    A pipe, and no `threading.Event`: a signal can come while the main thread begins to wait and
+    holds the event's lock, which its handler would then wait for, for ever.
+    """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._asked, self._ask = os.pipe()
+        os.set_blocking(self._ask, False)
         self._signals = 0
 
     def ask(self) -> None:
         """Let the process end."""
-        self._asked.set()
+        with suppress(BlockingIOError):  # full: it has been asked often enough
+            os.write(self._ask, b".")
 
     def wait(self) -> None:
         """Wait until it is to end."""
-        self._asked.wait()
+        os.read(self._asked, 1)
 
     @property
     def is_urgent(self) -> bool:
@@ -129,7 +138,7 @@ class _End:
 
     def _signal(self, _number: int, _frame: Any) -> None:
         self._signals += 1
-        self._asked.set()
+        self.ask()
 
     def watch_stdin(self) -> None:
         """Let the process end when its standard input does."""
