@@ -119,10 +119,11 @@ class StoreActions:
 
     def _open(self, request: OpenRequest) -> OpenReply:
         config = self._store.config
-        for name in request.topics or ():
-            if name not in self._store.topics and config.auto_create_topic_enable:
+        missing = [name for name in request.topics or () if name not in self._store.topics]
+        if missing and config.auto_create_topic_enable:
+            for name in missing:
                 _require_writable(name)
-                self._store.create_topic(name)
+            self._store.create_topics(missing)
         return OpenReply(
             protocol=PROTOCOL,
             store_id=self._store_id,

@@ -136,10 +136,11 @@ class Admission:
                     f"{topic.write_queue_nums} (writeQueueNums)."
                 )
 
-    def queue_nums(self, name: str) -> int:
-        """How many queues a topic gets: those that it has in a store that lost its topics.json."""
-        held = max(self._queues.ranges().get(name, ()), default=-1) + 1
-        return min(max(self._config.default_topic_queue_nums, held), MOST_QUEUES)
+    def queue_nums(self, names: Iterable[str]) -> list[int]:
+        """How many queues topics get: those that they have in a store that lost its topics.json."""
+        ranges, least = self._queues.ranges(), self._config.default_topic_queue_nums
+        held = (max(ranges.get(name, ()), default=-1) + 1 for name in names)
+        return [min(max(least, count), MOST_QUEUES) for count in held]
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)
@@ -153,7 +154,7 @@ class Admission:
                 "autoCreateTopicEnable.",
                 "TOPIC_NOT_EXIST",
             )
-        count = self.queue_nums(name)
+        (count,) = self.queue_nums([name])
         try:
             return self._topics.create(name, count, count)
         except OptionError as error:

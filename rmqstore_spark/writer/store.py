@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -181,8 +181,16 @@ class StoreWriter:
         """
         self._require_alive()
         _require_users(name)
-        write = write_queue_nums or read_queue_nums or self._admission.queue_nums(name)
+        write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
         return self.topics.create(name, read_queue_nums or write, write, perm)
+
+    def create_topics(self, names: Sequence[str]) -> None:
+        """Make topics as `create_topic` does without numbers: all of them at once, or none."""
+        self._require_alive()
+        for name in names:
+            _require_users(name)
+        counts = self._admission.queue_nums(names)
+        self.topics.create_all([TopicConfig(n, k, k) for n, k in zip(names, counts, strict=True)])
 
     def update_topic(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -174,18 +174,30 @@ class TopicTable:
             StoreWriteError: it could not be written down.
         """
         _require_name(name)
+        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
+
+    def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
+        """Make topics, all of them or none; those that are there stay as they are.
+
+        Returns:
+            Each of them as it is now.
+
+        Raises:
+            OptionError: a name is none that a broker takes, or there are too many.
+            StoreWriteError: they could not be written down.
+        """
         with self._lock:
-            there = self._topics.get(name)
-            if there is not None:
-                return there
-            if len(self._topics) >= self._most:
+            made = {topic.name: topic for topic in wanted if topic.name not in self._topics}
+            for name in made:
+                _require_name(name)
+            if made and len(self._topics) + len(made) > self._most:
                 raise OptionError(
                     f"there are {len(self._topics)} topics, and maxTopics is {self._most}. "
                     "Delete some, or raise it."
                 )
-            made = TopicConfig(name, read_queue_nums, write_queue_nums, perm)
-            self._replace({**self._topics, name: made})
-            return made
+            if made:
+                self._replace({**self._topics, **made})
+            return [self._topics[topic.name] for topic in wanted]
 
     def update(
         self,

@@ -111,6 +111,19 @@ def test_topics_are_made_changed_and_deleted(client: StoreClient) -> None:
         client.delete_topic("orders")
 
 
+def test_topics_that_are_opened_are_made_at_once_or_not_at_all(
+    client: StoreClient, tmp_path: Path
+) -> None:
+    names = [f"topic{number}" for number in range(500)]
+    with pytest.raises(RefusedError, match="no name of a topic"):
+        client.open([*names, "a/b"])
+    assert client.topics() == {}
+    assert sorted(client.open(names).topics) == sorted(names)
+    assert sorted(client.topics()) == sorted(names)
+    (table,) = tmp_path.rglob("topics.json")
+    assert '"counter":1,' in table.read_text()  # it was written once
+
+
 def test_figures_flush_and_the_ends_of_the_log(client: StoreClient) -> None:
     with client.put_stream() as stream:
         stream.send(block_of([b"a"] * 5))
