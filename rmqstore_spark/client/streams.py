@@ -181,8 +181,9 @@ class BlockStream:
             self._is_finishing = True
             self._since = time.monotonic()
             lane = self._lane
+        # Not `done_writing` too: where the connection breaks, the thread that reads does the same,
+        # and gRPC aborts the process if both do it at once.
         self._write(lane, lambda: lane.writer.write_metadata(FINISH))
-        self._write(lane, lane.writer.done_writing)
         self._wait(lambda: lane.has_ended)
         return self._last_words
 
