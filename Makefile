@@ -19,8 +19,12 @@ help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: $(INSTALLED) ## Read a RocketMQ store with Spark: topics, a batch query, a stream
+demo: $(INSTALLED) ## A stream into a store and out again with Spark, through a kill -9
 	@$(SPARK) examples/demo.py
+
+.PHONY: demo-read
+demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch query, a stream
+	@$(SPARK) examples/demo_read.py
 
 .PHONY: test
 test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for some)

@@ -1,143 +1,272 @@
-"""What `make demo` shows: a store that a RocketMQ 4.9.8 broker wrote, read without a broker."""
+"""What `make demo` shows: a stream of orders into a store and out again, through a `kill -9`."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import os
-import shutil
-import subprocess
+import re
+import signal
 import sys
 import tempfile
-import textwrap
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+import rmqstore_spark
+from rmqstore_spark.client import StoreClient
+from showing import (
+    ROOT,
+    console,
+    heading,
+    show_code,
+    show_command,
+    show_next,
+    show_rows,
+    start_spark,
+    without_logs,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-ROOT = Path(__file__).resolve().parents[1]
-ARCHIVE = ROOT / "examples" / "data" / "live-store.tar.gz"
-STORE = "broker-a/store"
-WIDTH = 96
+    from rmqstore_spark.embedding import EmbeddedStore
 
-console = Console(highlight=False, width=WIDTH)
+FILES = 12
+ORDERS = FILES * 10_000
+KILLED_AFTER = 4
+"""Micro-batches that are committed before the store process is killed."""
+
+ORDER = "orderId BIGINT, customer STRING, country STRING, amount DECIMAL(9, 2)"
+NOT_DISCARDED = "could not be discarded now: Nothing listens"
+"""What the sink warns of when its store process is gone: here it is meant to be."""
+NEXT = (
+    (
+        "Your own rows",
+        'rows.write.format("rmqstore").options(endpoint=..., topic=...)',
+    ),
+    ("A store process", ".venv/bin/rmqstore serve --store /path/to/store"),
+    ("Write and read, with plots", "examples/write_and_read.ipynb"),
+    ("A broker's store", "make demo-read"),
+    ("What is promised", "docs/writing.md, docs/reliability.md"),
+    ("Running it for good", "docs/operate.md"),
+)
 
 
-def messages_by_topic(spark: SparkSession, store: str) -> DataFrame:
-    """The batch query of the demo."""
-    spark.read.format("rmqstore").load(store).createOrReplaceTempView("messages")
-    return spark.sql("""
-        SELECT topic, tags, count(*) AS messages, round(avg(length(body))) AS avg_body,
-               max(timestampdiff(MILLISECOND, bornTimestamp, storeTimestamp)) AS max_delay_ms
-        FROM messages GROUP BY topic, tags ORDER BY messages DESC, topic, tags""")
+def make_orders(spark: SparkSession) -> None:
+    """Orders with numbers from 0, a part of them in each file."""
+    (
+        spark.range(0, ORDERS, 1, FILES)
+        .selectExpr(
+            "id AS orderId",
+            "concat('customer-', id * 7919 % 997) AS customer",
+            "element_at(array('at', 'de', 'fr', 'it', 'pl'), int(id * 31 % 5 + 1)) AS country",
+            "CAST((id * 104729 % 100000 + 1) / 100 AS DECIMAL(9, 2)) AS amount",
+        )
+        .write.parquet("orders")
+    )
 
 
-def copy_as_stream(spark: SparkSession, store: str, output: str, checkpoint: str) -> StreamingQuery:
-    """The streaming query of the demo."""
+def write_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
+    """The query that writes."""
+    return (
+        spark.readStream.schema(ORDER)
+        .option("maxFilesPerTrigger", 1)
+        .parquet("orders")
+        .selectExpr(
+            "to_json(struct(*)) AS body",
+            "CAST(orderId AS STRING) AS keys",
+            "country AS tags",
+            "customer AS shardingKey",  # a customer's orders stay in one queue
+        )
+        .writeStream.format("rmqstore")
+        .option("endpoint", endpoint)
+        .option("topic", "orders")
+        .option("retries", 1)  # so that the end is not long in coming
+        .option("checkpointLocation", "checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def read_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
+    """The query that reads, through the process; `load(PATH)` reads the files themselves."""
     return (
         spark.readStream.format("rmqstore")
+        .schema("body STRING")
+        .option("endpoint", endpoint)
+        .option("subscribe", "orders")
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 400)
-        .load(store)
+        .option("maxOffsetsPerTrigger", 100_000)
+        .load()
+        .selectExpr(f"inline(array(from_json(body, '{ORDER}')))")
         .writeStream.format("parquet")
-        .option("checkpointLocation", checkpoint)
+        .option("checkpointLocation", "checkpoint-of-copy")
         .trigger(availableNow=True)
-        .start(output)
+        .start("copy")
+    )
+
+
+def read_table(spark: SparkSession) -> DataFrame:
+    """The same as a table, from the files."""
+    return (
+        spark.read.format("rmqstore")
+        .schema("body STRING")
+        .option("subscribe", "orders")
+        .load("store")
+        .selectExpr(f"inline(array(from_json(body, '{ORDER}')))")
     )
 
 
 def main() -> None:
     """Show all that there is to see."""
     with tempfile.TemporaryDirectory(prefix="rmqstore-demo-") as folder:
-        shutil.unpack_archive(ARCHIVE, Path(folder) / "broker-a")
         os.chdir(folder)  # so that paths are short to read
+        store = rmqstore_spark.embedded("store")
         try:
-            show_command("Topics of the store, without Spark", "topics", STORE)
-            spark = start_spark(folder)
+            spark = start_spark(folder, [NOT_DISCARDED])
             try:
-                show_batch(spark)
-                show_stream(spark)
+                exact = show_round_trip(spark, store)
             finally:
                 spark.stop()
-            show_command("How far consumer groups have come", "groups", STORE)
+                store.stop()
+            show_command("Topics, without Spark", "topics", "store")
+            show_command("Every record, entry and checksum of the store", "verify", "store")
         finally:
+            store.stop()
             os.chdir(ROOT)
-    show_next()
+    if not exact:
+        sys.exit("Orders were lost or doubled.")
+    show_next(NEXT)
 
 
-def start_spark(folder: str) -> SparkSession:
-    """Start Spark on this machine, with the settings of this repository."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-
-    from pyspark.sql import SparkSession
-
-    with console.status("Starting Spark ..."), without_noise_of_start():
-        return (
-            SparkSession.builder.master("local[2]")
-            .appName("rmqstore-demo")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            .getOrCreate()
-        )
+def show_round_trip(spark: SparkSession, store: EmbeddedStore) -> bool:
+    """Write, kill, go on, read; gives whether all that was read is what was made."""
+    show_start(spark, store)
+    show_kill(spark, store)
+    show_restart(spark, store)
+    show_reading(spark, store)
+    return show_totals(spark)
 
 
-@contextlib.contextmanager
-def without_noise_of_start() -> Iterator[None]:
-    """Leave out what every JVM of Spark says when it starts; all else on stderr goes on."""
-    own = os.dup(2)
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)  # the JVM inherits it
-    os.close(writing)
+def show_start(spark: SparkSession, store: EmbeddedStore) -> None:
+    """Make the orders, and start the store process."""
+    heading("A store process")
+    with console.status("Making orders, starting the process ..."):
+        make_orders(spark)
+        store.start()
+    show_lines('store = rmqstore_spark.embedded("store")', "endpoint = store.start()")
+    console.print(
+        f"It serves {store.endpoint}, as process {store.pid}. "
+        f"{ORDERS:,} orders lie in {FILES} files."
+    )
 
-    def hand_on() -> None:
-        with open(reading, "rb") as lines:
-            for line in lines:
-                if b"Using incubator modules" not in line:
-                    os.write(own, line)
 
-    threading.Thread(target=hand_on, daemon=True).start()
+def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
+    """Begin the stream, and kill the store process in the middle of a micro-batch."""
+    heading("A stream of orders into the store")
+    show_code(write_stream, "query")
+    with console.status("Running it ..."), without_logs(spark):
+        query = write_stream(spark, store.endpoint)
+        staged = kill_while_staging(store, query)
+        reason = reason_of_end(query)
+    show_lines("os.kill(store.pid, signal.SIGKILL)")
+    show_micro_batches(query)
+    console.print(f"\nThen it was killed, with {staged:,} bytes of the next one staged. The query:")
+    console.print(reason, markup=False)
+
+
+def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:
+    """Kill the process when tasks have sent it a part of a micro-batch, not yet committed.
+
+    Returns:
+        How many bytes it held of that.
+    """
+    between = False  # two micro-batches: what is staged from then on is not committed
+    with StoreClient(store.endpoint) as client:
+        while query.isActive:
+            figures = client.stats()
+            staged = int(figures["stagedBytes"])
+            between = between or (figures["commits"] >= KILLED_AFTER and not staged)
+            if between and staged and store.pid is not None:
+                os.kill(store.pid, signal.SIGKILL)
+                return staged
+    sys.exit(f"The stream came to its end before the kill: {query.exception()}")
+
+
+def reason_of_end(query: StreamingQuery) -> str:
+    """Wait until the query has failed, and give the reason in one line."""
+    from pyspark.errors import StreamingQueryException
+
     try:
-        yield
-    finally:
-        os.dup2(own, 2)
-
-
-def show_command(title: str, name: str, store: str) -> None:
-    """Run a command of `rmqstore` and show what it prints."""
-    heading(title)
-    console.print(f"$ rmqstore {name} {store}\n", style="cyan")
-    sys.stdout.flush()
-    command = [sys.executable, "-m", "rmqstore_spark.cli", name, store]
-    subprocess.run(command, check=True, env={**os.environ, "COLUMNS": str(WIDTH)})
-
-
-def show_batch(spark: SparkSession) -> None:
-    """Run the batch query."""
-    heading("A batch query")
-    show_code(messages_by_topic, "counts")
-    rows = messages_by_topic(spark, STORE)
-    with console.status("Running it ..."):
-        found = rows.collect()
-    show_rows(rows.columns, [list(row) for row in found])
-
-
-def show_stream(spark: SparkSession) -> None:
-    """Run the streaming query."""
-    heading("A streaming query, over what is there (Trigger.AvailableNow)")
-    show_code(copy_as_stream, "query")
-    with console.status("Running it ..."):
-        query = copy_as_stream(spark, STORE, "copy", "checkpoint")
         query.awaitTermination()
+    except StreamingQueryException as error:
+        said = re.search(r"^rmqstore_spark\.errors\.\w+: (.*)$", str(error), re.MULTILINE)
+        return said[1] if said else str(error).partition("\n")[0]
+    sys.exit("The stream did not notice that the store process was killed.")
+
+
+def show_restart(spark: SparkSession, store: EmbeddedStore) -> None:
+    """Start process and query again, on the same store and checkpoint."""
+    heading("The same once more: the store recovers, the query goes on from its checkpoint")
+    with console.status("Running it ..."):
+        store.start()
+        said = store.output.splitlines()
+        query = write_stream(spark, store.endpoint)
+        query.awaitTermination()
+    show_lines("store.start()", "write_stream(spark, endpoint).awaitTermination()")
+    for line in said:
+        console.print(line, markup=False)
+    console.print()
+    show_micro_batches(query)
+
+
+def show_reading(spark: SparkSession, store: EmbeddedStore) -> None:
+    """Read all that the store holds, as a stream and as a table."""
+    heading("Back again as a stream (Trigger.AvailableNow)")
+    show_code(read_stream, "query")
+    with console.status("Running it ..."):
+        query = read_stream(spark, store.endpoint)
+        query.awaitTermination()
+    show_micro_batches(query)
+    heading("Back again as a table")
+    show_code(read_table, "orders")
+
+
+def show_totals(spark: SparkSession) -> bool:
+    """Count what was made and what was read; gives whether it is the same."""
+    heading("Totals")
+    with console.status("Counting ..."):
+        made = totals(spark.read.parquet("orders"))
+        stream, table = totals(spark.read.parquet("copy")), totals(read_table(spark))
+    show_rows(
+        ["orders", "rows", "distinct numbers", "lost", "doubled", "sum of amounts"],
+        [
+            [
+                name,
+                found["rows"],
+                found["numbers"],
+                made["numbers"] - found["numbers"],
+                found["rows"] - found["numbers"],
+                found["amounts"],
+            ]
+            for name, found in (
+                ("made", made),
+                ("read as a stream", stream),
+                ("read as a table", table),
+            )
+        ],
+    )
+    return made == stream == table
+
+
+def totals(orders: DataFrame) -> dict[str, Any]:
+    """How many orders there are, how many of different numbers, and what they sum up to."""
+    (row,) = orders.selectExpr(
+        "count(*) AS rows", "count(DISTINCT orderId) AS numbers", "sum(amount) AS amounts"
+    ).collect()
+    return row.asDict()
+
+
+def show_micro_batches(query: StreamingQuery) -> None:
+    """Show what a query has done."""
     show_rows(
         ["micro-batch", "messages", "milliseconds"],
         [
@@ -146,52 +275,12 @@ def show_stream(spark: SparkSession) -> None:
             if progress.numInputRows
         ],
     )
-    copied = spark.read.parquet("copy").count()
-    console.print(f"\nThe copy holds {copied:,} messages. Run again, the stream would go on there.")
 
 
-def show_next() -> None:
-    """Say where to go from here."""
-    heading("Where to go next")
-    table = Table.grid(padding=(0, 3))
-    for what, where in (
-        ("Your own store", 'spark.read.format("rmqstore").load("/path/to/store")'),
-        ("The command", ".venv/bin/rmqstore --help"),
-        ("Batch, stream, lag, plots", "examples/quickstart.ipynb"),
-        ("A store to Parquet", ".venv/bin/python -m jobs.backfill STORE OUTPUT"),
-        ("All options", "docs/options.md"),
-    ):
-        table.add_row(what, where)
-    console.print(table)
-
-
-def heading(title: str) -> None:
-    """Begin a part."""
+def show_lines(*lines: str) -> None:
+    """Show code that has run."""
+    console.print("\n".join(lines), style="cyan", markup=False)
     console.print()
-    console.rule(title, align="left", style="dim")
-    console.print()
-
-
-def show_code(function: Callable[..., object], result: str) -> None:
-    """Show the body of a function that is about to run.
-
-    Args:
-        result: what to call what it returns.
-    """
-    lines = inspect.getsource(function).partition('."""\n')[2]
-    code = textwrap.dedent(lines).replace("return ", f"{result} = ")
-    console.print(code, style="cyan", markup=False)
-
-
-def show_rows(columns: list[str], rows: list[list[object]]) -> None:
-    """Show rows as a table; numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        words = any(isinstance(row[number], str) for row in rows)
-        table.add_column(name, justify="left" if words else "right")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
-    console.print(table)
 
 
 if __name__ == "__main__":

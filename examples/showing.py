@@ -1,0 +1,138 @@
+"""What the demos share: a Spark of their own, and how they show code, commands and tables."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 96
+NOISE_OF_START = "Using incubator modules"
+"""What every JVM of Spark says when it starts."""
+
+console = Console(highlight=False, width=WIDTH)
+
+
+def start_spark(folder: str, expected: Sequence[str] = ()) -> SparkSession:
+    """Start Spark on this machine, with the settings of this repository.
+
+    Args:
+        folder: for what it writes.
+        expected: lines on stderr with one of these are left out.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+    from pyspark.sql import SparkSession
+
+    with console.status("Starting Spark ..."), without_lines((NOISE_OF_START, *expected)):
+        return (
+            SparkSession.builder.master("local[2]")
+            .appName("rmqstore-demo")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            .getOrCreate()
+        )
+
+
+@contextlib.contextmanager
+def without_lines(parts: Sequence[str]) -> Iterator[None]:
+    """Leave out lines with one of these parts, of all that a JVM started here says on stderr."""
+    left_out = [part.encode() for part in parts]
+    own = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)  # the JVM inherits it
+    os.close(writing)
+
+    def hand_on() -> None:
+        with open(reading, "rb") as lines:
+            for line in lines:
+                if not any(part in line for part in left_out):
+                    os.write(own, line)
+
+    threading.Thread(target=hand_on, daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+
+
+@contextlib.contextmanager
+def without_logs(spark: SparkSession) -> Iterator[None]:
+    """Leave out what Spark logs, where a query is expected to fail."""
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel("WARN")
+
+
+def show_command(title: str, name: str, store: str) -> None:
+    """Run a command of `rmqstore` and show what it prints."""
+    heading(title)
+    console.print(f"$ rmqstore {name} {store}\n", style="cyan")
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "rmqstore_spark.cli", name, store]
+    subprocess.run(command, check=True, env={**os.environ, "COLUMNS": str(WIDTH)})
+
+
+def show_next(places: Iterable[tuple[str, str]]) -> None:
+    """Say where to go from here: what for, and where to."""
+    heading("Where to go next")
+    table = Table.grid(padding=(0, 3))
+    for what, where in places:
+        table.add_row(what, where)
+    console.print(table)
+
+
+def heading(title: str) -> None:
+    """Begin a part."""
+    console.print()
+    console.rule(title, align="left", style="dim")
+    console.print()
+
+
+def show_code(function: Callable[..., object], result: str) -> None:
+    """Show the body of a function that is about to run.
+
+    Args:
+        result: what to call what it returns.
+    """
+    lines = inspect.getsource(function).partition('."""\n')[2]
+    code = textwrap.dedent(lines).replace("return ", f"{result} = ")
+    console.print(code, style="cyan", markup=False)
+
+
+def show_rows(columns: list[str], rows: list[list[object]]) -> None:
+    """Show rows as a table; numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        words = any(isinstance(row[number], str) for row in rows)
+        table.add_column(name, justify="left" if words else "right")
+    for row in rows:
+        table.add_row(*map(shown, row))
+    console.print(table)
+
+
+def shown(value: object) -> str:
+    """A value as the tables have it."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, (int, Decimal)) else str(value)
