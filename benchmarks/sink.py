@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,15 +27,41 @@ _CORES: Final = 2
 _MESSAGES: Final = {100: 1_000_000, 1024: 300_000, 4096: 100_000}
 _NETWORK_PRODUCER: Final = 54_000
 """Messages a second that RocketMQ's own producer gets over the network, on such a machine."""
+_SECTION: Final = f"Spark sink, local[{_CORES}], keys and tags, queues and index caught up"
+_DISK_BYTES: Final = 512 << 20
+_DISK_STEP: Final = 8 << 20
+_DISK_ROUNDS: Final = 3
 
 
 def sink_figures(stores: Stores) -> Iterator[Figure]:
     """Write frames of several body sizes; each takes turns with the sink that does nothing."""
+    yield _disk_figure(stores.folder)
     with session() as spark:
         for size, count in _MESSAGES.items():
             frame = _frame(spark, size, count)
             with _served(stores.folder) as (endpoint, client):
                 yield from _figures(frame, size, count, endpoint, client)
+
+
+def _disk_figure(folder: Path) -> Figure:
+    """How fast bytes get into a file of the disk and are flushed, without any store."""
+    rate = statistics.median(_disk_rate(folder) for _ in range(_DISK_ROUNDS))
+    return Figure(_SECTION, "the disk: written and fdatasynced, no store", f"{rate / 1e6:.0f} MB/s")
+
+
+def _disk_rate(folder: Path) -> float:
+    """Bytes a second into a new file whose room is reserved, as a segment's is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    step = os.urandom(_DISK_STEP)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        descriptor = file.fileno()
+        os.posix_fallocate(descriptor, 0, _DISK_BYTES)
+        os.fsync(descriptor)
+        began = time.perf_counter()
+        for at in range(0, _DISK_BYTES, _DISK_STEP):
+            os.pwrite(descriptor, step, at)
+        os.fdatasync(descriptor)
+        return _DISK_BYTES / (time.perf_counter() - began)
 
 
 def _frame(spark: SparkSession, size: int, count: int) -> DataFrame:
@@ -77,12 +105,11 @@ def _figures(
         "at-least-once": lambda: write("at-least-once"),
         "null": lambda: frame.write.format("nullarrow").mode("append").save(),
     })  # fmt: skip
-    section = f"Spark sink, local[{_CORES}], keys and tags, queues and index caught up"
     for guarantee in ("exactly-once", "at-least-once"):
         ratio = seconds["null"] / seconds[guarantee]
         aimed = guarantee == "exactly-once"
         yield Figure(
-            section,
+            _SECTION,
             f"{size} B, {guarantee}",
             _rate(count, seconds[guarantee]),
             "a sink that takes Arrow batches and does nothing",
@@ -93,7 +120,7 @@ def _figures(
         )
     ratio = count / seconds["exactly-once"] / _NETWORK_PRODUCER
     yield Figure(
-        section,
+        _SECTION,
         f"{size} B, exactly-once",
         _rate(count, seconds["exactly-once"]),
         "RocketMQ's producer over the network",
