@@ -79,6 +79,11 @@ def serve(
     config = read_config(config_file, settings, flags)
     if not config.store_path_root_dir:
         raise OptionError("No store is named: give --store PATH, or storePathRootDir in --config.")
+    if "://" in config.store_path_root_dir:
+        raise OptionError(
+            f"{config.store_path_root_dir} is a URL: a store is served from a folder of this "
+            "machine. Give its path."
+        )
     config = replace(config, store_path_root_dir=os.path.abspath(config.store_path_root_dir))
     serve_store(
         config,

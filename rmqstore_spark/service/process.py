@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.service.server import StoreServer
 
@@ -58,7 +59,8 @@ def serve(
 
     Raises:
         StoreLockedError: another process has the store open.
-        OptionError, ServiceError: it cannot be served as it is configured.
+        OptionError, ServiceError: it cannot be served as it is configured; or the process was told
+            to end while the store was recovered.
         StoreWriteError, CorruptStoreError: it cannot be opened.
     """
     from rmqstore_spark.writer.store import StoreWriter
@@ -67,7 +69,7 @@ def serve(
     end = _End()
     with end.on_signals(), ExitStack() as opened:
         store = opened.enter_context(
-            StoreWriter.open(config.store_path_root_dir, config, progress=progress)
+            StoreWriter.open(config.store_path_root_dir, config, progress=end.telling(progress))
         )
         if not store.recovery.clean:
             for line in store.recovery.lines():
@@ -120,6 +122,19 @@ class _End:
     def wait(self) -> None:
         """Wait until it is to end."""
         os.read(self._asked, 1)
+
+    def telling(self, progress: Callable[[str, int, int], object]) -> Callable[..., None]:
+        """The same progress, which breaks a recovery off when the process is to end."""
+
+        def told(what: str, done: int, total: int) -> None:
+            progress(what, done, total)
+            if self._signals:
+                raise ServiceError(
+                    "The process was told to end while it recovered the store. The next start "
+                    "recovers it anew."
+                )
+
+        return told
 
     @property
     def is_urgent(self) -> bool:

@@ -158,6 +158,12 @@ def _require_store_or_nothing(path: str) -> None:
         if not os.path.lexists(path):
             return
         raise OptionError(f"{path} is no folder. Give the path of a store.") from None
+    if "consumequeue" in names:
+        raise UnsupportedStoreError(
+            f"{path} has queues, and no CommitLog in its folder commitlog. Where that lies in "
+            "other folders (storePathCommitLog) the store can be read but not written: make a new "
+            "store, and copy the messages. Where it was lost, put its files back."
+        )
     shown = ", ".join(sorted(names - _HARMLESS)[:5])
     raise OptionError(
         f"{path} is no store, and holds other things ({shown}). Give the path of a store, or of an "

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import PutStream, StoreClient
-from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.errors import RmqStoreError, ServiceError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
+from rmqstore_spark.service.process import serve
+from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.store import StoreWriter
 from tests.support.serving import StoreProcess, block_of, eventually
 
 SYNC = "--set=flushDiskType=SYNC_FLUSH"
@@ -136,6 +139,35 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in line
     assert "listens there already" in line
     assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "grpc://127.0.0.1:1"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "is a URL" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.fault
+def test_a_signal_breaks_a_recovery_off(tmp_path: Path) -> None:
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0)
+    with StoreWriter.open(tmp_path / "store", config) as store:
+        assert store.put(block_of([b"kept"])).ok
+    (tmp_path / "store" / "abort").touch()
+    said: list[str] = []
+    with pytest.raises(ServiceError, match="recovers it anew"):
+        serve(
+            config,
+            announce=said.append,
+            progress=lambda *_: os.kill(os.getpid(), signal.SIGTERM),
+        )
+    assert said == []
+    StoreWriter.open(tmp_path / "store", config).close()
+    assert bodies_in(tmp_path / "store") == [b"kept"]
 
 
 def test_a_second_process_on_a_store_is_refused(tmp_path: Path) -> None:

@@ -408,7 +408,7 @@ def test_stores_that_cannot_be_written_are_left_as_they_are(
 ) -> None:
     path = Path(shutil.copytree(golden(name) / "store", tmp_path / "s"))
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "lock"}
-    with pytest.raises((UnsupportedStoreError, CorruptStoreError, OptionError)):
+    with pytest.raises(UnsupportedStoreError, match="can be read but not written"):
         StoreWriter.open(path, config())
     assert {p: p.read_bytes() for p in before} == before
     assert not (path / "abort").exists()
