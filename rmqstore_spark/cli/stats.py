@@ -47,7 +47,7 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "state", f"{figures['state']}, for {_duration(figures['uptimeSeconds'])}"
     yield "log", f"{begin} to {end}, {behind} bytes of it not yet flushed"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
-    yield "queues", f"{len(lengths)} of {len(figures['queues'])} topics, {sum(lengths)} messages"
+    yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
     yield "put latency", _latency(figures["putLatency"])
     yield "flush latency", _latency(figures["flushLatency"])

@@ -149,11 +149,15 @@ class Reaper:
 
     def _run(self) -> None:
         every = min(max(self._idle / 4, _LEAST_LOOK), _LONGEST_LOOK)
+        is_told = False
         while not self._stop.wait(every):
             try:
                 self._look()
+                is_told = False
             except OSError as error:  # too many open files, for one
-                _log.warning("Idle connections could not be looked for: %s", error)
+                if not is_told:
+                    _log.warning("Idle connections cannot be looked for: %s", error)
+                is_told = True
 
     def _look(self) -> None:
         calls = self._calls.all()

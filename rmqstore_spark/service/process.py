@@ -11,6 +11,7 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -35,6 +36,7 @@ _LOOK_SECONDS: Final = 0.1
 
 _M_ARENA_MAX: Final = -8  # malloc.h
 _ARENAS: Final = 2
+_FILES: Final = 1 << 16
 
 
 def serve(
@@ -51,8 +53,8 @@ def serve(
 
     Args:
         config: the store's.
-        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid`, written when it serves, and
-            removed at the end.
+        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid` and `metrics` (`host:port`;
+            null without), written when it serves, and removed at the end.
         until_stdin_ends: end too when standard input does.
         announce: told one line when it serves.
         progress: told how a recovery goes on; see `StoreWriter.open`.
@@ -66,6 +68,7 @@ def serve(
     from rmqstore_spark.writer.store import StoreWriter
 
     _share_arenas()
+    _allow_many_files()
     end = _End()
     with end.on_signals(), ExitStack() as opened:
         store = opened.enter_context(
@@ -76,18 +79,22 @@ def serve(
                 _log.info("%s", line)
         server = StoreServer(store, end.ask)
         opened.callback(_end, server, end)
+        metrics = None
         if config.metrics_prom_exporter_port >= 0:
             from rmqstore_spark.service.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            opened.callback(Monitoring(store.stats, host, port).close)
+            monitoring = Monitoring(store.stats, host, port)
+            opened.callback(monitoring.close)
+            metrics = monitoring.address
         if until_stdin_ends:
             end.watch_stdin()
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if ready_file is not None:
-            _write_ready(os.fspath(ready_file), endpoints, store.path)
+            _write_ready(os.fspath(ready_file), endpoints, store.path, metrics)
             opened.callback(_remove, os.fspath(ready_file))
-        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}")
+        told = f"; metrics on http://{metrics}/metrics" if metrics else ""
+        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{told}")
         end.wait()
         _log.info("Ending: no new calls, %d under way.", server.calls_under_way)
 
@@ -100,6 +107,18 @@ def _share_arenas() -> None:
     """
     with suppress(OSError, AttributeError, ValueError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def _allow_many_files() -> None:
+    """Take as many open files as the process may have.
+
+    Each connection is one, also of those who show no token, and the usual 1,024 are soon used up.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
+    with suppress(OSError, ValueError):
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _End:
@@ -179,8 +198,14 @@ def _end(server: StoreServer, end: _End) -> None:
     server.close()
 
 
-def _write_ready(path: str, endpoints: list[str], store: str) -> None:
-    ready = {"endpoint": endpoints[0], "endpoints": endpoints, "store": store, "pid": os.getpid()}
+def _write_ready(path: str, endpoints: list[str], store: str, metrics: str | None) -> None:
+    ready = {
+        "endpoint": endpoints[0],
+        "endpoints": endpoints,
+        "store": store,
+        "pid": os.getpid(),
+        "metrics": metrics,
+    }
     replace_file(path, json.dumps(ready).encode())
 
 

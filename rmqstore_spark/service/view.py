@@ -8,6 +8,7 @@ segment that has not been written so far.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from rmqstore_spark.files.own import GUARD_NAME
 from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.layout.kernel import pread_spans
-from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
+from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
 
 __all__ = ["StoreView", "ViewError"]
@@ -30,6 +31,7 @@ _FOLDERS: Final = frozenset({_LOG, "consumequeue", "consumequeue_ext", "index", 
 _MESSAGES: Final = _FOLDERS - {"config"}
 _FILES: Final = frozenset({"checkpoint"})
 _HIDDEN: Final = frozenset({GUARD_NAME})
+_TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
 _MOST_ENTRIES: Final = 500_000
 
@@ -113,7 +115,10 @@ class StoreView:
     def _entries(self, parts: list[str]) -> Iterator[FileEntry]:
         path = "/".join(parts)
         with self._folder(parts, path) as folder:
-            names = sorted(os.listdir(folder))
+            try:
+                names = sorted(os.listdir(folder))
+            except OSError as error:
+                raise _unopened(path, error) from None
             if len(names) > _MOST_ENTRIES:
                 raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
             for name in names:
@@ -136,8 +141,8 @@ class StoreView:
         with self._folder(parts[:-1], path) as folder:
             try:
                 descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
-            except OSError:
-                raise _missing(path) from None
+            except OSError as error:
+                raise _unopened(path, error) from None
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _missing(path)
@@ -189,8 +194,8 @@ class StoreView:
                 for part in parts[1:] if parts[:1] == [_LOG] else parts:
                     folder = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
                     opened.callback(os.close, folder)
-            except OSError:
-                raise _missing(path) from None
+            except OSError as error:
+                raise _unopened(path, error) from None
             yield folder
 
 
@@ -235,6 +240,15 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
             size = 0 if is_dir else status.st_size
             return FileEntry(path, size, is_dir, max(status.st_mtime_ns // 1_000_000, 0))
     return None
+
+
+def _unopened(path: str, error: OSError) -> ViewError:
+    """What to say of what could not be opened: not each reason means that it is not there."""
+    if error.errno in _TRANSIENT:
+        return ViewError(
+            UNAVAILABLE, f"The store process could not open {path[:200]!r}: {error.strerror}."
+        )
+    return _missing(path)
 
 
 def _missing(path: str) -> ViewError:

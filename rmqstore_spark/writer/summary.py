@@ -48,8 +48,8 @@ class Recovery:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON takes it."""
-        return asdict(self)
+        """The same as JSON takes it, its names as those of the other commands."""
+        return {_camel_case(name): value for name, value in asdict(self).items()}
 
     def lines(self) -> Iterator[str]:
         """The same for people, a fact a line; what did not happen is left out."""
@@ -77,3 +77,8 @@ class Recovery:
                 f"{self.indexed_keys:,} keys were put into the index anew"
                 + (f" ({', '.join(self.made_index_files)})." if self.made_index_files else ".")
             )
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -15,9 +15,11 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encod
 def test_the_page_knows_all_options() -> None:
     described = set(re.findall(r"--[a-z][a-z-]*", PAGE))
     known = {"--help"}
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
+    root = typer.main.get_command(app)
+    commands = root.commands  # type: ignore[attr-defined]
+    for name in commands:
         assert f"\n## {name}\n" in PAGE
+    for command in (root, *commands.values()):
         known |= {opt for param in command.params for opt in param.opts if opt.startswith("--")}
     assert described == known
 
