@@ -38,7 +38,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, without: str) -> None
     """
     group = parser.add_argument_group("options of the source (see docs/options.md)")
     for option in OPTIONS:
-        if option.name == "path" or option.scope == without:
+        if option.name in ("path", "endpoint") or option.scope == without:
             continue
         group.add_argument(
             *_flags(option),
@@ -61,10 +61,14 @@ def _flags(option: Option) -> list[str]:
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Pick out what was given for the source, its path included."""
+    """Pick out what was given for the source, its path or endpoint included."""
     given = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
         if name.startswith(_PREFIX) and value is not None
     }
-    return {"path": arguments.store, **given}
+    return {"endpoint" if _is_endpoint(arguments.store) else "path": arguments.store, **given}
+
+
+def _is_endpoint(store: str) -> bool:
+    return re.match(r"\s*grpc(\+\w+)?://", store) is not None

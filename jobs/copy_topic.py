@@ -47,8 +47,8 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(command)
 
 
-def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Copy what the arguments name; gives the number of messages."""
+def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """Copy what the arguments name, and say how many messages there were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf
 
@@ -73,7 +73,6 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> int:
     )
     rows: int = count.get["rows"]
     print(f"{rows:,} message(s) of {arguments.topic} copied to {copy} at {arguments.endpoint}")
-    return rows
 
 
 def _queue_nums(source: dict[str, str]) -> int:
@@ -88,16 +87,17 @@ def _queue_nums(source: dict[str, str]) -> int:
             opened.store.close()
 
 
-def _run(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    copy_topic(spark, arguments)
-
-
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
     arguments = parse_arguments(command)
+    return run_job(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    target_options(arguments, streaming=False)  # what is wrong shows before Spark has started
     spark = start_session("rmqstore copy_topic")
     try:
-        return run_job(lambda: _run(spark, arguments))
+        copy_topic(spark, arguments)
     finally:
         spark.stop()
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["follow"]
 
 
-def follow(query: StreamingQuery) -> int:
+def follow(query: StreamingQuery) -> tuple[int, bool]:
     """Print what each micro-batch did, until the query ends or is interrupted.
 
     Returns:
-        The rows of all micro-batches that this query finished.
+        The rows of all micro-batches that this query finished, and whether it ended by itself.
     """
-    printed, rows = -1, 0
+    printed, rows, ended = -1, 0, True
 
     def report() -> None:
         nonlocal printed, rows
@@ -38,10 +38,11 @@ def follow(query: StreamingQuery) -> int:
             report()
         report()
     except KeyboardInterrupt:
+        ended = False
         with contextlib.suppress(KeyboardInterrupt):
             query.stop()
         report()
-    return rows
+    return rows, ended
 
 
 def _line(progress: StreamingQueryProgress) -> str:

@@ -11,17 +11,19 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RATE_SECONDS", "Pace", "paced"]
+__all__ = ["RATE_SECONDS", "Pace", "paced", "rows_at_once"]
 
 RATE_SECONDS: Final = 10
 """What may be written in this time is committed at once: a rate is kept on average of it."""
+
+_ROWS_AT_ONCE: Final = 250_000  # 1 GB, the most of one commit, where messages have 4 KiB
 
 
 class Pace:
     """Lets batches through at a rate; what was late is not made up for.
 
     Args:
-        rows_per_second: above 0.
+        rows_per_second: 1 or more.
         clock, wait: seconds.
     """
 
@@ -47,6 +49,15 @@ class Pace:
                     self._wait(due - now)
                 due = max(due, now) + len(rows) / self._rate
                 yield rows
+        # The next task begins a pace of its own.
+        self._wait(max(0.0, due - self._clock()))
+
+
+def rows_at_once(rows_per_second: float | None) -> int:
+    """How many rows are committed together, with a rate or without."""
+    if rows_per_second is None:
+        return _ROWS_AT_ONCE
+    return min(_ROWS_AT_ONCE, int(rows_per_second * RATE_SECONDS))
 
 
 def paced(rows: DataFrame, rows_per_second: float) -> DataFrame:

@@ -3,8 +3,8 @@
     python -m jobs.replay STORE ENDPOINT --checkpoint FOLDER
     python -m jobs.replay FOLDER ENDPOINT --checkpoint FOLDER --parquet --map '*=r_*' --rate 5000
 
-It takes what is there, and ends. A run goes on where the one before it stopped, as its checkpoint
-says; each message is written once, in the order of its queue.
+It takes what is there when it starts, and ends. A run goes on where the one before it stopped, as
+its checkpoint says; each message is written once, in the order of its queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if not __package__:
 from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.failures import run_job
 from jobs.following import follow
-from jobs.pacing import RATE_SECONDS, paced
+from jobs.pacing import RATE_SECONDS, paced, rows_at_once
 from jobs.replay_parquet import replay_parquet
 from jobs.session import start_session
 from jobs.targets import TopicMap, add_target_options, create_topics, target_options
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["main", "parse_arguments", "start_query"]
+__all__ = ["main", "parse_arguments", "replay", "start_query"]
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
@@ -62,8 +62,8 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
         "--rate",
         type=_rate,
         metavar="N",
-        help="at most so many messages a second, on average of some seconds; one task then reads "
-        "and writes all of them",
+        help="at most so many messages a second, 1 or more; one task then reads and writes all of "
+        f"them, and commits those of {RATE_SECONDS} seconds together",
     )
     add_target_options(parser, streaming=True)
     add_source_options(parser, without=BATCH)
@@ -75,8 +75,8 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         rate = 0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    if not 1 <= rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number, 1 or more, not {text!r}")
     return rate
 
 
@@ -84,11 +84,12 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     """Start the replay of stores that the arguments describe."""
     options = target_options(arguments, streaming=True)
     topics = TopicMap.parse(arguments.map)
-    source = {"startingOffsets": "earliest", **source_options(arguments)}
+    source = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(rows_at_once(arguments.rate)),
+        **source_options(arguments),
+    }
     create_topics(options, _queues_of_stores(source, topics))
-    if arguments.rate:
-        most = max(1, int(arguments.rate * RATE_SECONDS))
-        source = {"maxOffsetsPerTrigger": str(most), **source}
     rows = spark.readStream.format("rmqstore").options(**source).load()
     if arguments.rate:
         rows = paced(rows, arguments.rate)
@@ -118,20 +119,34 @@ def _queues_of_stores(source: dict[str, str], topics: TopicMap) -> dict[str, int
     return counts
 
 
-def _replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
+def replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """Replay what the arguments name, and say how many messages this run wrote.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; another run goes on.
+    """
     if arguments.parquet:
-        rows = replay_parquet(spark, arguments)
+        rows, ended = replay_parquet(spark, arguments), True
     else:
-        rows = follow(start_query(spark, arguments))
+        rows, ended = follow(start_query(spark, arguments))
     print(f"{rows:,} message(s) replayed to {arguments.endpoint}", flush=True)
+    if not ended:
+        raise KeyboardInterrupt
 
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
     arguments = parse_arguments(command)
+    return run_job(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    # What is wrong here shows before Spark has started.
+    target_options(arguments, streaming=True)
+    TopicMap.parse(arguments.map)
     spark = start_session("rmqstore replay")
     try:
-        return run_job(lambda: _replay(spark, arguments))
+        replay(spark, arguments)
     finally:
         spark.stop()
 

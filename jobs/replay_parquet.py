@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fsspec.core import url_to_fs
 
 from jobs.arguments import source_options
-from jobs.pacing import RATE_SECONDS, paced
+from jobs.pacing import paced, rows_at_once
 from jobs.targets import TopicMap, create_topics, target_options
 from rmqstore_spark.errors import OptionError
 
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Slices", "replay_parquet"]
 
-_SLICE_ROWS: Final = 1_000_000
 _NEEDED: Final = ("topic", "queueId", "queueOffset", "storeTimestamp", "body")
-_MICROS: Final = "unix_micros(storeTimestamp)"
 
 
 class Slices:
@@ -103,7 +101,7 @@ class Slices:
 
 def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Replay what the arguments name; gives the rows that this run wrote."""
-    given = sorted(source_options(arguments).keys() - {"path"})
+    given = sorted(source_options(arguments).keys() - {"path", "endpoint"})
     if given:
         raise OptionError(
             f"With --parquet there is nothing to choose from: leave out {', '.join(given)}, and "
@@ -112,9 +110,7 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     topics = TopicMap.parse(arguments.map)
     # Topics that look like numbers stay what they are.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-    rows = (
-        spark.read.option("basePath", _base(arguments.store)).parquet(arguments.store).drop("date")
-    )
+    rows = _read(spark, arguments.store)
     missing = [name for name in _NEEDED if name not in rows.columns]
     if missing:
         raise OptionError(
@@ -127,9 +123,19 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if plan is None:
         plan = slices.make_plan(same, _bounds(rows, arguments.rate))
     slices.check(plan, same)
-    options = target_options(arguments, streaming=False)
+    options = target_options(arguments, streaming=True)
     create_topics(options, _queue_nums(rows, topics))
     return _write(rows, topics, options, slices, plan, arguments.rate)
+
+
+def _read(spark: SparkSession, folder: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.option("basePath", _base(folder)).parquet(folder).drop("date")
+    except AnalysisException as error:
+        reason = (str(error).splitlines() or ["Spark does not say why"])[0]
+        raise OptionError(f"{folder} cannot be read as a folder of Parquet: {reason}") from None
 
 
 def _base(folder: str) -> str:
@@ -139,12 +145,10 @@ def _base(folder: str) -> str:
 
 def _bounds(rows: DataFrame, rate: float | None) -> list[int]:
     """Where slices begin, so that each has about as many rows as are to be written at once."""
-    most = max(1, int(rate * RATE_SECONDS)) if rate else _SLICE_ROWS
-    count = rows.count()
-    parts = -(-count // most)
+    parts = -(-rows.count() // rows_at_once(rate))
     if parts < 2:
         return []
-    times = rows.selectExpr(f"{_MICROS} AS at")
+    times = rows.selectExpr("unix_micros(storeTimestamp) AS at")
     wanted = [number / parts for number in range(1, parts)]
     found = times.approxQuantile("at", wanted, min(0.001, 0.1 / parts))
     return sorted({int(at) for at in found})
@@ -176,9 +180,9 @@ def _write(
             continue
         piece = rows
         if start is not None:
-            piece = piece.where(f"{_MICROS} >= {start}")
+            piece = piece.where(f"storeTimestamp >= timestamp_micros({start})")
         if end is not None:
-            piece = piece.where(f"{_MICROS} < {end}")
+            piece = piece.where(f"storeTimestamp < timestamp_micros({end})")
         piece = piece.repartition("topic", "queueId") if rate is None else piece.coalesce(1)
         piece = piece.sortWithinPartitions("storeTimestamp", "topic", "queueId", "queueOffset")
         if rate is not None:

@@ -61,10 +61,15 @@ def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> 
         with connection.client(endpoint) as client:
             known = client.topics()
             for topic, count in sorted(queue_nums.items()):
-                if topic in known and known[topic].write_queue_nums >= count:
-                    continue
-                client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
-                print(f"made topic {topic} with {count} queue(s) at {endpoint}", flush=True)
+                if topic not in known:
+                    client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
+                    print(f"made topic {topic} with {count} queue(s) at {endpoint}", flush=True)
+                elif (has := known[topic]).write_queue_nums < count:
+                    read = max(count, has.read_queue_nums)
+                    client.create_topic(
+                        topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm
+                    )
+                    print(f"topic {topic} has {count} queue(s) now at {endpoint}", flush=True)
 
 
 @dataclass(frozen=True)

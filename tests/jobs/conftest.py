@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.session import start_session
+from tests.datasource.sink.conftest import serve
 from tests.support.golden import load_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["serve"]
 
 
 @pytest.fixture

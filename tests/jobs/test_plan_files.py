@@ -102,10 +102,16 @@ def test_many_differences_are_not_all_listed() -> None:
 def test_every_option_of_the_source_can_be_given(without: str) -> None:
     parser = new_parser("x", "y")
     add_source_options(parser, without=without)
-    names = [o.name for o in OPTIONS if o.scope != without and o.name != "path"]
+    names = [o.name for o in OPTIONS if o.scope != without]
+    names = [name for name in names if name not in ("path", "endpoint")]
     command = [word for name in names for word in (f"--{name}", f"value of {name}")]
     given = source_options(parser.parse_args(["/store", *command]))
     assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://a:1,grpc://b:2", "grpc+tls://a:1", "grpc+unix:///a"])
+def test_a_store_can_be_a_process(endpoint: str) -> None:
+    assert source_options(new_parser("x", "y").parse_args([endpoint])) == {"endpoint": endpoint}
 
 
 def test_options_have_a_second_spelling_and_their_aliases() -> None:

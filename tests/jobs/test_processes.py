@@ -76,7 +76,7 @@ def test_the_stream_by_spark_submit(golden: Golden, tmp_path: Path) -> None:
     assert done.stderr.splitlines() == ["WARNING: Using incubator modules: jdk.incubator.vector"]
 
 
-@pytest.mark.parametrize("job", ["backfill", "stream_to_parquet"])
+@pytest.mark.parametrize("job", ["backfill", "stream_to_parquet", "replay", "copy_topic"])
 def test_help_needs_no_spark(job: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"jobs.{job}", "--help"],

@@ -1,0 +1,217 @@
+"""Replays into a store process: each message once, in the order of its queue (promise 2)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs import pacing
+from jobs.failures import run_job
+from jobs.replay import main, parse_arguments, replay
+from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
+from tests.jobs.replaying import LIVE_ROWS, found, wanted
+from tests.jobs.running import run_backfill
+from tests.support.storing import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.datasource.sink.serving import Served
+
+Golden = Callable[[str], Path]
+Capture = pytest.CaptureFixture[str]
+
+COPIES = [f"r_{name}" for name in ("Batch", "Delay", "Order", "Topic", "Tran")]
+MAP = ("--map", "Live*=r_*")
+
+
+def run(session: SparkSession, *command: str) -> int:
+    """Run the job in this process's session; gives the exit code."""
+    return run_job(lambda: replay(session, parse_arguments(list(command))))
+
+
+def kill_after(target: Served, commits: int) -> threading.Thread:
+    """Kill a store process once its store holds so many commits."""
+
+    def kill() -> None:
+        until(lambda: target.commits() >= commits)
+        target.process.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def target(serve: Callable[..., Served]) -> Served:
+    """An empty store with its process."""
+    return serve("target")
+
+
+@pytest.mark.fault
+def test_a_store_that_is_killed_meanwhile(
+    golden: Golden, session: SparkSession, target: Served, tmp_path: Path, capsys: Capture
+) -> None:
+    command = [
+        str(golden("live") / "store"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
+        "--maxOffsetsPerTrigger", "400", "--write", "retries=0",
+    ]  # fmt: skip
+    killer = kill_after(target, 1)
+    assert run(session, *command) == 1
+    killer.join()
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1
+    assert said.err.startswith("error: ")
+    assert target.endpoint.removeprefix("grpc://") in said.err
+
+    target.restart()
+    assert run(session, *command) == 0
+    # The batch that was cut off may have been committed, or not: then it was done again.
+    assert found(target, COPIES) == wanted(golden("live"), "r_")
+    assert run(session, *command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"0 message(s) replayed to {target.endpoint}"
+    )
+    assert found(target, COPIES) == wanted(golden("live"), "r_")
+
+
+def test_parquet_at_a_rate_and_again(
+    golden: Golden,
+    session: SparkSession,
+    target: Served,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pacing, "_ROWS_AT_ONCE", 400)
+    run_backfill(golden("live") / "store", tmp_path / "lake")
+    command = [
+        str(tmp_path / "lake"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
+        "--parquet", "--rate", "500",
+    ]  # fmt: skip
+    begun = time.monotonic()
+    assert run(session, *command) == 0
+    assert time.monotonic() - begun >= LIVE_ROWS / 500
+    assert capsys.readouterr().out.endswith(
+        f"{LIVE_ROWS} message(s) replayed to {target.endpoint}\n"
+    )
+    assert target.commits() == 3
+    assert found(target, COPIES) == wanted(golden("live"), "r_")
+    # As if the job had been killed when the store had committed, and it had not noted it yet.
+    (tmp_path / "c" / "done" / "1").unlink()
+    assert run(session, *command) == 0
+    assert target.commits() == 3
+    assert found(target, COPIES) == wanted(golden("live"), "r_")
+
+
+@pytest.mark.fault
+def test_a_store_that_is_killed_while_parquet_is_replayed(
+    golden: Golden,
+    session: SparkSession,
+    target: Served,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pacing, "_ROWS_AT_ONCE", 450)
+    run_backfill(golden("live") / "store", tmp_path / "lake")
+    command = [
+        str(tmp_path / "lake" / "topic=LiveTopic"), target.endpoint, "--parquet", *MAP,
+        "--checkpoint", str(tmp_path / "c"), "--write", "retries=0",
+    ]  # fmt: skip
+    killer = kill_after(target, 1)
+    assert run(session, *command) == 1
+    killer.join()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    target.restart()
+    assert run(session, *command) == 0
+    whole = wanted(golden("live"), "r_")
+    assert found(target, ["r_Topic"]) == {
+        at: rows for at, rows in whole.items() if "Topic" in at[0]
+    }
+
+    assert run(session, *command, "--map", "*=other") == 1
+    assert "replay with other arguments" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_killed_job_goes_on_by_spark_submit(
+    golden: Golden, target: Served, tmp_path: Path
+) -> None:
+    arguments = [
+        str(golden("live") / "store"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
+        "--maxOffsetsPerTrigger", "200",
+    ]  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-m", "jobs.replay", *arguments],
+        cwd=ROOT, env=environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while target.commits() < 2:
+            assert running.poll() is None
+            time.sleep(0.005)
+    finally:
+        # The driver, its JVM and all: as when a machine is taken away.
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    assert target.commits() < 5
+    submitted = subprocess.run(
+        [SPARK_SUBMIT, "--master", "local[2]", str(ROOT / "jobs" / "replay.py"), *arguments],
+        cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert submitted.returncode == 0, submitted.stderr
+    assert f"message(s) replayed to {target.endpoint}" in submitted.stdout
+    assert found(target, COPIES) == wanted(golden("live"), "r_")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--map", "orders"], "--map takes OLD=NEW"),
+        (["--write", "preserv=true"], "preserv"),
+        (["--write", "preserve"], "--write takes NAME=VALUE"),
+        (["--parquet", "--write", "txnAppId=a", "--write", "txnVersion=1"], "txnAppId"),
+    ],
+)
+def test_wrong_options_need_no_spark(options: list[str], words: str, capsys: Capture) -> None:
+    assert main(["/store", "grpc://127.0.0.1:1", "--checkpoint", "/none", *options]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+@pytest.mark.parametrize("rate", ["0", "0.5", "inf", "nan", "fast"])
+def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["/store", "grpc://127.0.0.1:1", "--checkpoint", "/none", "--rate", rate])
+    assert "must be a number, 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "no RocketMQ store"),
+        (["--parquet"], "cannot be read as a folder of Parquet: [PATH_NOT_FOUND]"),
+        (["--parquet", "--subscribe", "a"], "leave out subscribe"),
+    ],
+)
+def test_what_is_not_there(
+    session: SparkSession, tmp_path: Path, options: list[str], words: str, capsys: Capture
+) -> None:
+    command = [str(tmp_path / "none"), "grpc://127.0.0.1:1", "--checkpoint", str(tmp_path / "c")]
+    assert run(session, *command, *options) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+    assert not (tmp_path / "c").exists()
