@@ -32,7 +32,8 @@ __all__ = ["Running"]
 _log = logging.getLogger(__name__)
 
 _DISK_INTERVAL_MS: Final = 1000
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of room on the disk, or for open files: the next try finds all that is to be flushed.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _WAIT_S: Final = 0.2
 
 

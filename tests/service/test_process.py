@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -49,6 +50,20 @@ def test_it_says_where_it_serves(tmp_path: Path) -> None:
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
     assert not process.ready_file.exists()
+
+
+def test_it_takes_all_the_open_files_that_it_may_have(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        process = StoreProcess(tmp_path / "store", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with process:
+        process.ready()
+        limits = Path(f"/proc/{process.process.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3] != "256"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

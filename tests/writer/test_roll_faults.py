@@ -82,3 +82,30 @@ def test_promise_6_a_full_disk_is_not_tried_with_each_put(
             until(lambda: not store._store.log._files._wanted)
         assert tries == 1
         assert len([line for line in caplog.messages if "not made ahead" in line]) == 1
+
+
+@pytest.mark.fault
+def test_too_many_open_files_do_not_end_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real: Any = os.open
+
+    def failing(path: Any, flags: int, *others: Any, **named: Any) -> int:
+        if "/consumequeue/" in os.fspath(path):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return int(real(path, flags, *others, **named))
+
+    with StoreWriter.open(tmp_path / "s", config(flushIntervalConsumeQueue=1)) as store:
+        monkeypatch.setattr(os, "open", failing)
+        assert store.put_batch(messages([b"a"])).ok
+        store._running._flush_queues_if_room()
+        until(lambda: store._running.dispatcher.stalled is not None)
+        monkeypatch.undo()
+        until(lambda: store.put_batch(messages([b"b"])).ok)
+        store.flush()
+        monkeypatch.setattr(os, "open", failing)
+        assert store.put_batch(messages([b"c"])).ok  # its file is open; flushing opens it anew
+        until(lambda: any("are not flushed" in line for line in caplog.messages))
+        assert store.state == "RUNNING"
+        monkeypatch.undo()
+    assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"b", b"c"]}
