@@ -1,0 +1,105 @@
+"""A client of a store process that goes on whatever happens to it or to the connection."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.wire.messages import CommitRequest, CommitResult, StageInfo, WriterId
+from tests.fault.claims import Claims
+from tests.fault.life import SMALL
+from tests.fault.messages import TOPICS, block
+from tests.support.serving import StoreProcess
+
+__all__ = ["RemoteWriter", "free_port", "request_of", "serve", "stage"]
+
+_PATIENCE_S: Final = 60.0
+_QUERY: Final = "fault-test"
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def serve(store: Path, port: int = 0, *settings: str) -> StoreProcess:
+    """Start `rmqstore serve` with small files."""
+    arguments = [f"--set={pair}" for pair in (*SMALL, *settings)]
+    return StoreProcess(store, store.parent, "--port", str(port), *arguments)
+
+
+def stage(client: StoreClient, first: int, count: int) -> StageInfo:
+    """Stage messages."""
+    with client.stage_stream() as stream:
+        stream.send(block(first, count))
+        return stream.finish()
+
+
+def request_of(number: int, *stages: StageInfo) -> CommitRequest:
+    """The commit of a batch."""
+    return CommitRequest(WriterId("stream", _QUERY, number), stages)
+
+
+class RemoteWriter:
+    """Puts and commits messages, and says in `claims` what it was told.
+
+    Args:
+        endpoint: of the store process.
+        claims: what was done.
+        timeout_s: seconds that it waits for an answer.
+    """
+
+    def __init__(self, endpoint: str, claims: Claims, timeout_s: float = 5.0) -> None:
+        self.claims = claims
+        self._client = StoreClient(endpoint, timeout_s=timeout_s, retries=2)
+        self.failures = 0
+
+    def make_topics(self) -> None:
+        """Make the topics; asked again, it does no harm."""
+        for topic in TOPICS:
+            self._client.create_topic(topic, write_queue_nums=4)
+
+    def put(self, count: int) -> None:
+        """Put messages, once: they are acknowledged or not."""
+        first = self.claims.next_number
+        self.claims.begin("put", first, count)
+        try:
+            with self._client.put_stream() as stream:
+                if stream.put(block(first, count)).is_ok:
+                    self.claims.done("put", first)
+        except RmqStoreError:
+            self.failures += 1
+
+    def commit(self, count: int) -> CommitResult:
+        """Commit a batch of two tasks, staged anew and committed again until that succeeds."""
+        first, half = self.claims.next_number, count // 2
+        self.claims.begin("commit", first, count)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                stages = [
+                    stage(self._client, first, half),
+                    stage(self._client, first + half, count - half),
+                ]
+                result = self._client.commit(request_of(first, *stages))
+            except RmqStoreError:
+                self.failures += 1
+                assert time.monotonic() < deadline, "the commit does not come about"
+            else:
+                self.claims.done("commit", first)
+                return result
+
+    def write_until(self, end: threading.Event, seed: int, commits: float = 0.5) -> None:
+        """Put and commit until told to end."""
+        drawn = random.Random(seed)
+        while not end.is_set():
+            write = self.commit if drawn.random() < commits else self.put
+            write(drawn.choice((2, 7, 60, 400)))
