@@ -141,6 +141,10 @@ class _Reader:
         """The part of a portion that the log holds; raises or reports for the rest."""
         log = self._store.log
         there = log.covers(portion.offsets, portion.sizes)
+        if (portion.offsets[~there] >= log.file_end).any():
+            # The queue may know of a file that the log got since it was looked at.
+            self._store.refresh(topology=False)
+            there = log.covers(portion.offsets, portion.sizes)
         if there.all():
             return portion
         expired = ~there & log.missing(portion.offsets)
