@@ -7,7 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,25 +51,65 @@ def test_the_notebook_can_be_opened_as_it_says() -> None:
     assert planned.rstrip().endswith("-m jupyterlab examples/quickstart.ipynb")
 
 
-@pytest.mark.slow
-def test_demo(tmp_path: Path) -> None:
+def demo(name: str, folder: Path) -> str:
+    """Run one of the demos as `make` does; gives what it shows."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "demo.py")],
-        cwd=tmp_path, env=environment() | {"TMPDIR": str(tmp_path)}, check=False,
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=folder, env=environment() | {"TMPDIR": str(folder)}, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    for line in (
-        r"^LiveTopic +0-3 +900 ",  # rmqstore topics
-        r"^LiveTopic +TagA +300 ",  # the batch query
-        r"^ +0 +400 +\d+$",  # the stream's first micro-batch
-        rf"^The copy holds {MESSAGES} messages\.",
-        r"^CID_RMQ_SYS_TRANS +RMQ_SYS_TRANS_HALF_TOPIC +0 +36 +39 +3$",  # rmqstore groups
-        r"docs/options\.md",
-    ):
-        assert re.search(line, done.stdout, re.MULTILINE), f"{line} is not in\n{done.stdout}"
-    assert list(tmp_path.glob("rmqstore-demo-*")) == []
+    assert list(folder.glob("rmqstore-*")) == []
+    return done.stdout
+
+
+def assert_shows(lines: Sequence[str], output: str) -> None:
+    """Each pattern matches a line."""
+    for line in lines:
+        assert re.search(line, output, re.MULTILINE), f"{line} is not in\n{output}"
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_demo(tmp_path: Path) -> None:
+    """Promises 2 and 3: the store process is killed in the middle of a micro-batch."""
+    output = demo("demo.py", tmp_path)
+    assert_shows(
+        (
+            r"^It serves grpc://127\.0\.0\.1:\d+,",
+            r"^Then it was killed, with [\d,]*[1-9][\d,]* bytes of the next one staged\.",
+            r"INFO The store was not closed cleanly;",
+            r"^made +120,000 +120,000 ",
+            r"^read as a stream +120,000 +120,000 +0 +0 +60,000,800\.00$",
+            r"^read as a table +120,000 +120,000 +0 +0 +60,000,800\.00$",
+            r"^orders +0-7 +120000 ",  # rmqstore topics
+            r"^no damage found, 0 note",  # rmqstore verify
+            r"docs/writing\.md",
+        ),
+        output,
+    )
+    batches = [
+        int(number) for number in re.findall(r"^ +(\d+) +10,000 +[\d,]+$", output, re.MULTILINE)
+    ]
+    assert batches == list(range(12))  # each is told by one of the two queries
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_demo_of_reading(tmp_path: Path) -> None:
+    output = demo("demo_read.py", tmp_path)
+    assert_shows(
+        (
+            r"^LiveTopic +0-3 +900 ",  # rmqstore topics
+            r"^LiveTopic +TagA +300 ",  # the batch query
+            r"^ +0 +400 +[\d,]+$",  # the stream's first micro-batch
+            rf"^The copy holds {MESSAGES} messages\.",
+            r"^CID_RMQ_SYS_TRANS +RMQ_SYS_TRANS_HALF_TOPIC +0 +36 +39 +3$",  # rmqstore groups
+            r"docs/options\.md",
+        ),
+        output,
+    )
 
 
 def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,25 +149,53 @@ def test_backfill_script(
     ]
 
 
-@pytest.mark.slow
-# The kernel's own packages warn of what they will change.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook: Any = read_notebook(  # type: ignore[no-untyped-call]
-        EXAMPLES / "quickstart.ipynb", as_version=4
-    )
+def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Run a notebook as JupyterLab does; gives what its cells show."""
+    notebook: Any = read_notebook(EXAMPLES / name, as_version=4)  # type: ignore[no-untyped-call]
     assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for variable, value in environment().items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("TMPDIR", str(folder))
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": EXAMPLES}}
     )
     client.execute()
+    assert list(folder.glob("rmqstore-*")) == []
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    shown = [output.data for output in outputs if "data" in output]
+    return [output.data for output in outputs if "data" in output]
+
+
+def texts_and_plots(shown: list[Any]) -> tuple[list[str], int]:
+    """The texts among what cells show, and how many plots there are."""
     texts = [data["text/plain"] for data in shown if "image/png" not in data]
+    return texts, len(shown) - len(texts)
+
+
+# The kernel's own packages warn of what they will change.
+KERNEL_WARNS = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.mark.slow
+@KERNEL_WARNS
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, plots = texts_and_plots(executed("quickstart.ipynb", tmp_path, monkeypatch))
     assert any("LiveTopic" in text and "TagA" in text for text in texts)
     assert f"({MESSAGES}, {MESSAGES})" in texts  # rows of the stream's copy and of the batch query
-    assert len([data for data in shown if "image/png" in data]) == 3
-    assert list(tmp_path.glob("rmqstore-quickstart-*")) == []
+    assert plots == 3
+
+
+@pytest.mark.slow
+@KERNEL_WARNS
+def test_notebook_that_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, plots = texts_and_plots(executed("write_and_read.ipynb", tmp_path, monkeypatch))
+    assert_shows(
+        (
+            r"^\(0, 0\)$",  # orders written and not read, read and not written
+            r"^0 +15000 +15000 +14999$",  # the stream's
+            r"^orders( +\d+){8}$",  # queues
+            r'\{"order":4711,',  # by key
+            r"^commits +6$",  # a table, and five micro-batches
+        ),
+        "\n".join(texts),
+    )
+    assert plots == 1
