@@ -115,7 +115,7 @@ class Template:
             properties=_properties(value.get("properties")),
             queue_id=_number(value, "queueId", self.queue_id),
             sharding_key=_text(value, "shardingKey"),
-            flag=_number(value, "flag", 0) or 0,
+            flag=_number(value, "flag", 0, least=-_INT_MAX - 1) or 0,
             born_timestamp=_time(value.get("bornTimestamp")),
         )
 
@@ -133,12 +133,16 @@ def _text(value: Mapping[str, Any], name: str) -> str | None:
     return found
 
 
-def _number(value: Mapping[str, Any], name: str, default: int | None) -> int | None:
+def _number(
+    value: Mapping[str, Any], name: str, default: int | None, *, least: int = 0
+) -> int | None:
     found = value.get(name)
     if found is None:
         return default
-    if type(found) is not int or not 0 <= found <= _INT_MAX:
-        raise ValueError(f"{name} must be a whole number from 0 to {_INT_MAX}, not {found!r:.40}")
+    if type(found) is not int or not least <= found <= _INT_MAX:
+        raise ValueError(
+            f"{name} must be a whole number from {least} to {_INT_MAX}, not {found!r:.40}"
+        )
     return found
 
 

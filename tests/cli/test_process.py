@@ -18,20 +18,9 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import Golden, read_terminal
+from tests.cli.processes import COMMAND, PATIENCE, ROOT, run
 from tests.support.expected import expected_scan
 from tests.support.traffic import Traffic
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "rmqstore_spark.cli"]
-PATIENCE = 60
-
-
-def run(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    done: subprocess.CompletedProcess[str] = subprocess.run(
-        [*COMMAND, *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-        **kwargs,  # type: ignore[call-overload]
-    )  # fmt: skip
-    return done
 
 
 def test_help_is_quick_and_imports_little() -> None:
@@ -48,7 +37,7 @@ def test_help_is_quick_and_imports_little() -> None:
     helped = run("--help")
     assert helped.returncode == 0
     assert all(name in helped.stdout for name in ("info", "topics", "groups", "offsets", "read"))
-    assert all(name in helped.stdout for name in ("tail", "query", "verify"))
+    assert all(name in helped.stdout for name in ("tail", "query", "verify", "serve", "recover"))
     assert helped.stderr == ""
 
 

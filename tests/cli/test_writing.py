@@ -1,0 +1,343 @@
+"""The commands that write, on store processes as `rmqstore serve` starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Golden, Rmqstore
+from tests.cli.processes import run
+from tests.support.serving import StoreProcess
+
+COMMANDS_READING = (["topics"], ["info"], ["read", "-n", "1"], ["groups"], ["tail"])
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    folder = tmp_path_factory.mktemp("served")
+    with StoreProcess(folder / "store", folder) as made:
+        made.ready()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def endpoint(process: StoreProcess) -> str:
+    return process.endpoint
+
+
+def put(*args: str, lines: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    """`rmqstore put`, which reads a real standard input."""
+    return run("put", *args, input=lines, **kwargs)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command said that could not do its work."""
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
+    done = put(
+        endpoint, "-t", "lines", "--tag", "t1", "--key", "k1", "--key", "k2", lines="a\n\nkörper"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 message(s) put to topic lines\n"
+    found = rmqstore("read", endpoint, "-t", "lines", "--json").messages
+    assert [message["body"] for message in found] == ["a", "", "körper"]
+    assert {message["tags"] for message in found} == {"t1"}
+    assert [message["keys"] for message in found] == [["k1", "k2"]] * 3
+    assert len({message["queueId"] for message in found}) == 1  # the keys decide
+    assert len({message["uniqKey"] for message in found}) == 3
+
+
+def test_lines_without_keys_take_turns_and_a_queue_can_be_named(
+    endpoint: str, rmqstore: Rmqstore
+) -> None:
+    rmqstore("create-topic", endpoint, "turns", "--queues", "3")
+    assert put(endpoint, "-t", "turns", lines="1\n2\n3\n").returncode == 0
+    assert put(endpoint, "-t", "turns", "-q", "2", lines="4\n5\n").returncode == 0
+    found = rmqstore("read", endpoint, "-t", "turns", "--json").messages
+    assert [message["queueId"] for message in found] == [0, 1, 2, 2, 2]
+
+
+def test_what_read_prints_can_be_put(endpoint: str, golden: Golden, rmqstore: Rmqstore) -> None:
+    printed = rmqstore("read", golden("basic") / "store", "--json", "-n", "50")
+    done = put(endpoint, "--json", lines=printed.text)
+    assert done.stdout == "50 message(s) put\n", done.stderr
+    again = rmqstore("read", endpoint, "--json").messages
+    kept = ("topic", "queueId", "tags", "keys", "body", "bodyEncoding", "flag", "bornTimestamp")
+    wanted = [{name: message[name] for name in kept} for message in printed.messages]
+    found = [{name: message[name] for name in kept} for message in again]
+    assert all(message in found for message in wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("no JSON", "Line 2 of stdin is no message"),
+        ('{"bdy": "1"}', "'bdy' is unknown; there are topic, queueId"),
+        ('{"body": 1}', "body must be a text, not 1"),
+        ('{"body": "x", "queueId": 99}', "which has 8: 0 to 7"),
+        ('{"body": "x", "keys": ["a b"]}', "a space in it"),
+        ('{"body": "!", "bodyEncoding": "base64"}', "is no base64"),
+    ],
+)
+def test_lines_that_are_no_messages(endpoint: str, line: str, said: str) -> None:
+    text = refused(put(endpoint, "--json", "-t", "wrong", lines=f'{{"body": "x"}}\n{line}\n'))
+    assert said in text
+    assert "Line 2" in text
+    assert "message(s) had been put." in text
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "it has no topic; give --topic"),
+        (["-t", "a/b"], "'a/b' is no topic"),
+        (["-t", "orders", "--key", "k 1"], "give --key twice"),
+        (["-t", "rmq_sys_RMQSTORE_COMMIT"], "rmq_sys_RMQSTORE_COMMIT"),
+    ],
+)
+def test_options_of_put_that_are_wrong(endpoint: str, args: list[str], said: str) -> None:
+    assert said in refused(put(endpoint, *args, lines="x\n"))
+
+
+def test_topics_are_made_changed_and_deleted(endpoint: str, rmqstore: Rmqstore) -> None:
+    made = rmqstore("create-topic", endpoint, "bills", "--queues", "3").text
+    assert made == "topic bills: 3 queues to read, 3 to write, perm 6\n"
+    args = ("--read-queues", "5", "--write-queues", "2", "--perm", "4")
+    changed = rmqstore("create-topic", endpoint, "bills", *args).text
+    assert changed == "topic bills: 5 queues to read, 2 to write, perm 4\n"
+    assert "NO_PERMISSION" in refused(put(endpoint, "-t", "bills", lines="x\n"))
+    assert rmqstore("delete-topic", endpoint, "bills").text == "topic bills is deleted\n"
+    names = [topic["topic"] for topic in rmqstore("topics", endpoint, "--json").document["topics"]]
+    assert "bills" not in names
+    assert "there is no topic 'bills'" in rmqstore("delete-topic", endpoint, "bills", code=2).stderr
+
+
+def test_topics_that_cannot_be(endpoint: str, rmqstore: Rmqstore) -> None:
+    assert "no name of a topic" in rmqstore("create-topic", endpoint, "a/b", code=2).stderr
+    own = "rmq_sys_RMQSTORE_COMMIT"
+    assert own in rmqstore("delete-topic", endpoint, own, code=2).stderr
+    assert "--queues" in rmqstore("create-topic", endpoint, "x", "--queues", "0", code=2).stderr
+
+
+def test_flush_tells_how_far(endpoint: str, rmqstore: Rmqstore) -> None:
+    put(endpoint, "-t", "flushed", lines="x\n")
+    said = rmqstore("flush", endpoint).text
+    end = rmqstore("stats", endpoint, "--json").document["commitLogMaxOffset"]
+    assert said == f"flushed up to {end}\n"
+
+
+def test_figures(endpoint: str, rmqstore: Rmqstore) -> None:
+    rmqstore("create-topic", endpoint, "counted", "--queues", "2")
+    put(endpoint, "-t", "counted", lines="1\n2\n3\n")
+    figures = rmqstore("stats", endpoint, "--json").document
+    assert figures["state"] == "RUNNING"
+    assert figures["queues"]["counted"] == {"0": [0, 2], "1": [0, 1]}
+    assert figures["putLatency"]["count"] >= 1
+    shown = rmqstore("stats", endpoint).text
+    assert re.search(r"^state +RUNNING, for \d", shown, re.MULTILINE)
+    assert re.search(rf"^put +{figures['putMessages']} messages", shown, re.MULTILINE)
+    queues = [line.split() for line in rmqstore("stats", endpoint, "--queues").lines]
+    assert ["counted", "0", "0", "2", "2"] in queues
+
+
+def test_figures_of_a_store_without_messages(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        shown = rmqstore("stats", process.endpoint).text
+        assert re.search(r"^put latency +-$", shown, re.MULTILINE)
+        assert re.search(r"^queues +0 in 0 topic", shown, re.MULTILINE)
+
+
+def test_stop(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        endpoint = process.endpoint
+        assert rmqstore("stop", endpoint).text == f"{endpoint} is stopping\n"
+        assert process.wait() == 0
+    assert rmqstore("info", tmp_path / "store", "--json").document["state"] == "closed"
+    said = rmqstore("stats", endpoint, code=2).stderr
+    assert f"Nothing listens on {endpoint}. Start a store process there: rmqstore serve." in said
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "give --store PATH"),
+        (["--store", "S", "--set", "flushDiskTyp=SYNC_FLUSH"], "Did you mean flushDiskType?"),
+        (["--store", "S", "--set", "flushDiskType"], "--set takes KEY=VALUE"),
+        (["--store", "S", "--set", "flushDiskType=NOW"], "flushDiskType"),
+        (["--store", "S", "--port", "70000"], "--port: flightPort"),
+        (["--store", "S", "--log-format", "xml"], "--log-format must be text or json"),
+        (["--store", "S", "--host", "0.0.0.0"], "Give tlsCertPath"),
+        (["--config", "nowhere.conf"], "nowhere.conf could not be read"),
+        (["--stroe", "S"], "--stroe"),
+    ],
+)
+def test_a_store_that_cannot_be_served_as_told(args: list[str], said: str, tmp_path: Path) -> None:
+    store = str(tmp_path / "S")
+    done = run("serve", *(store if arg == "S" else arg for arg in args))
+    assert said in refused(done)
+    assert done.stdout == ""
+    assert not (tmp_path / "S" / "abort").exists()
+
+
+def test_keys_of_a_file_that_are_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "store.conf"
+    file.write_text(f"storePathRootDir={tmp_path / 'store'}\nflushDiskTpye=SYNC_FLUSH\n")
+    said = refused(run("serve", "--config", file))
+    assert str(file) in said
+    assert "flushDiskType" in said
+
+
+def test_a_locked_store_and_a_port_in_use(process: StoreProcess, tmp_path: Path) -> None:
+    said = refused(run("serve", "--store", process.path, "--port", "0"))
+    assert f"{process.path} is open for writing in another process" in said
+    assert "open for writing in another process" in refused(run("recover", process.path))
+    port = process.endpoint.rpartition(":")[2]
+    said = refused(run("serve", "--store", tmp_path / "other", "--port", port))
+    assert "another process listens there already" in said
+
+
+def test_the_ready_file_and_the_metrics(tmp_path: Path) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path, "--set=metricsPromExporterPort=0") as process:
+        ready = process.ready()
+        assert ready["endpoints"] == [ready["endpoint"]]
+        host, _, port = ready["metrics"].rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+        with urllib.request.urlopen(f"http://{ready['metrics']}/healthz") as answer:
+            assert json.load(answer) == {"state": "RUNNING"}
+        assert f"metrics on http://{ready['metrics']}/metrics" in process.output
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert not process.ready_file.exists()
+
+
+def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    for file, text in ((token, "3f8a0c92d1" * 4), (wrong, "00" * 20)):
+        file.write_text(text)
+        file.chmod(0o600)
+    with StoreProcess(tmp_path / "store", tmp_path, f"--set=tokenPath={token}") as process:
+        endpoint = process.endpoint
+        for given in ((), ("--token-file", str(wrong))):
+            said = rmqstore(*given, "stats", endpoint, code=2).stderr
+            assert "wants a token, or does not know this one" in said
+            assert "wants a token, or does not know this one" in refused(
+                run(*given, "put", endpoint, "-t", "a", input="x\n")
+            )
+        missing = rmqstore("--token-file", tmp_path / "no", "stats", endpoint, code=2).stderr
+        assert f"The token file {tmp_path / 'no'} cannot be read" in missing
+        rmqstore("--token-file", token, "create-topic", endpoint, "a")
+        shown = rmqstore("--token-file", token, "topics", endpoint).text
+        assert shown.splitlines()[1].split()[0] == "a"
+        assert token.read_text() not in process.output
+
+
+@pytest.mark.parametrize("command", ["stats", "flush", "stop", "put"])
+def test_endpoints_that_are_none(command: str) -> None:
+    assert "is no endpoint of a store process" in refused(run(command, "grcp://x", input=""))
+
+
+def test_nothing_listens(rmqstore: Rmqstore) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        assert f"Nothing listens on {endpoint}" in rmqstore("flush", endpoint, code=2).stderr
+        assert f"Nothing listens on {endpoint}" in rmqstore("topics", endpoint, code=2).stderr
+
+
+def test_readers_leave_no_descriptors_open(process: StoreProcess, rmqstore: Rmqstore) -> None:
+    """The one that looks for idle connections copies each descriptor, once a second."""
+    endpoint = process.endpoint
+    put(endpoint, "-t", "looked-at", lines="x\n")
+    folder = f"/proc/{process.process.pid}/fd"
+    if not os.path.isdir(folder):
+        pytest.skip("needs /proc")
+    for command in COMMANDS_READING:
+        rmqstore(command[0], endpoint, *command[1:])
+    before = len(os.listdir(folder))
+    for _ in range(10):
+        for command in COMMANDS_READING:
+            rmqstore(command[0], endpoint, *command[1:])
+    assert len(os.listdir(folder)) <= before + 10  # a connection may live on for a moment
+
+
+# ---- recover ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unclean(golden: Golden, tmp_path: Path) -> Path:
+    """A store whose broker was killed, to be changed."""
+    return Path(shutil.copytree(golden("unclean") / "store", tmp_path / "unclean"))
+
+
+def test_a_store_that_was_killed_is_recovered(
+    unclean: Path, golden: Golden, rmqstore: Rmqstore
+) -> None:
+    found = rmqstore("recover", unclean, "--json").document
+    assert found["clean"] is False
+    assert found["cuts"] == []
+    assert not (unclean / "abort").exists()
+    (line,) = rmqstore("recover", unclean).lines
+    assert line.startswith(
+        f"The store was closed cleanly; its log goes from 0 to {found['logEnd']}"
+    )
+    rmqstore("verify", unclean)
+    assert len((golden("unclean") / "records.jsonl").read_text().splitlines()) == len(
+        rmqstore("read", unclean, "--scan", "--json", "-c", "physicalOffset").messages
+    )
+
+
+def test_damage_is_cut_off_only_when_told_so(unclean: Path, rmqstore: Rmqstore) -> None:
+    """Promise 4."""
+    offsets = [
+        message["physicalOffset"]
+        for message in rmqstore(
+            "read", unclean, "--scan", "--json", "-c", "physicalOffset"
+        ).messages
+    ]
+    log = unclean / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        file.seek(offsets[2] - 5)  # in the properties or body of the second record
+        file.write(bytes(4))
+        file.seek(offsets[1] + 8)  # its body's CRC
+        file.write(bytes(4))
+    before = log.read_bytes()
+    said = rmqstore("recover", unclean, code=2).stderr
+    assert str(log) in said
+    assert f"at offset {offsets[1]}" in said
+    assert "rmqstore recover --cut" in said
+    assert said.strip() in refused(run("serve", "--store", unclean, "--port", "0"))
+    assert log.read_bytes() == before
+
+    found = rmqstore("recover", "--cut", unclean, "--json").document
+    assert found["logEnd"] == offsets[1]
+    assert found["droppedEntries"] == len(offsets) - 1
+    assert sum(cut["end"] - cut["start"] for cut in found["cuts"]) > 1_000_000
+    assert Path(found["cuts"][0]["kept"]).read_bytes()[:100] == before[offsets[1] :][:100]
+    rmqstore("verify", unclean)
+    kept = Path(found["cuts"][0]["kept"]).parent
+    rest = rmqstore(
+        *("read", unclean, "--scan", "--skip-damaged", "--commitlog-path", kept),
+        *("--json", "-c", "physicalOffset"),
+    ).messages
+    assert [message["physicalOffset"] for message in rest] == offsets[2:]
+
+
+def test_what_is_no_store_is_not_made_one(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    assert "There is no store to recover" in rmqstore("recover", tmp_path / "no", code=2).stderr
+    assert "There is no store to recover" in rmqstore("recover", tmp_path, code=2).stderr
+    assert list(tmp_path.iterdir()) == []
