@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +112,8 @@ class OptionTable:
             for option in self.options
             for known in (option.name, *option.aliases)
         }
+        import difflib  # only where something is wrong: Spark loads this for each step of a query
+
         close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
         if close:
             return OptionError(f"There is no option {name!r}. Did you mean {spelled[close[0]]}?")

@@ -122,6 +122,7 @@ class Claims:
         """The last puts, back to the last operation that is whole, were never done."""
         for operation in reversed(self.operations):
             held = sum(number in found for number in operation.numbers)
-            if operation.kind != "put" or (operation.done and held == operation.count):
+            is_durable = operation.done and operation.kind == "commit"
+            if is_durable or held == operation.count:
                 return
             operation.done = False
