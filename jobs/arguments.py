@@ -38,7 +38,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, without: str) -> None
     """
     group = parser.add_argument_group("options of the source (see docs/options.md)")
     for option in OPTIONS:
-        if option.name in ("path", "endpoint") or option.scope == without:
+        if option.name == "path" or option.scope == without:
             continue
         group.add_argument(
             *_flags(option),

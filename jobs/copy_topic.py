@@ -20,10 +20,8 @@ if not __package__:
 from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.failures import run_job
 from jobs.session import start_session
-from jobs.targets import add_target_options, create_topics, target_options
+from jobs.targets import add_target_options, create_topics, queues_needed, target_options
 from rmqstore_spark.datasource.option import STREAM
-from rmqstore_spark.datasource.options import parse_options
-from rmqstore_spark.datasource.stores import chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
     source["subscribe"] = arguments.topic
     copy = arguments.copy or arguments.topic
     options = {"topic": copy, **target_options(arguments, streaming=False)}
-    create_topics(options, {copy: _queue_nums(source)})
+    create_topics(options, queues_needed(source, lambda _: copy, streaming=False))
     count = Observation()
     (
         spark.read.format("rmqstore")
@@ -73,18 +71,6 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
     )
     rows: int = count.get["rows"]
     print(f"{rows:,} message(s) of {arguments.topic} copied to {copy} at {arguments.endpoint}")
-
-
-def _queue_nums(source: dict[str, str]) -> int:
-    """How many queues the copy needs, so that messages keep theirs."""
-    options = parse_options(source, streaming=False)
-    stores = open_stores(options)
-    try:
-        queues = chosen_queues(options, [opened.store for opened in stores])
-        return max((key.queue_id + 1 for key, _, _ in queues), default=1)
-    finally:
-        for opened in stores:
-            opened.store.close()
 
 
 def main(command: list[str] | None = None) -> int:

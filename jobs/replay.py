@@ -24,10 +24,14 @@ from jobs.following import follow
 from jobs.pacing import RATE_SECONDS, paced, rows_at_once
 from jobs.replay_parquet import replay_parquet
 from jobs.session import start_session
-from jobs.targets import TopicMap, add_target_options, create_topics, target_options
+from jobs.targets import (
+    TopicMap,
+    add_target_options,
+    create_topics,
+    queues_needed,
+    target_options,
+)
 from rmqstore_spark.datasource.option import BATCH
-from rmqstore_spark.datasource.options import parse_options
-from rmqstore_spark.datasource.stores import chosen_queues, open_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,9 +91,10 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     source = {
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(rows_at_once(arguments.rate)),
+        "maxBytesPerTrigger": "256m",  # bodies may be compressed: far below maxTransactionBytes
         **source_options(arguments),
     }
-    create_topics(options, _queues_of_stores(source, topics))
+    create_topics(options, queues_needed(source, topics, streaming=True))
     rows = spark.readStream.format("rmqstore").options(**source).load()
     if arguments.rate:
         rows = paced(rows, arguments.rate)
@@ -102,21 +107,6 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
         .queryName("replay")
         .start()
     )
-
-
-def _queues_of_stores(source: dict[str, str], topics: TopicMap) -> dict[str, int]:
-    """How many queues each topic that is written needs, so that messages keep theirs."""
-    chosen = parse_options(source, streaming=True)
-    counts: dict[str, int] = {}
-    stores = open_stores(chosen)
-    try:
-        for key, _, _ in chosen_queues(chosen, [opened.store for opened in stores]):
-            name = topics(key.topic)
-            counts[name] = max(counts.get(name, 0), key.queue_id + 1)
-    finally:
-        for opened in stores:
-            opened.store.close()
-    return counts
 
 
 def replay(spark: SparkSession, arguments: argparse.Namespace) -> None:

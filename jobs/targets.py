@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.options import parse_options
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
+from rmqstore_spark.datasource.stores import check_topics, chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TopicMap", "add_target_options", "create_topics", "target_options"]
+__all__ = ["TopicMap", "add_target_options", "create_topics", "queues_needed", "target_options"]
+
+_SAID_ELSEWHERE: Final = {"endpoint": "ENDPOINT", "topic": "--map (of replay) or --as"}
 
 
 def add_target_options(parser: argparse.ArgumentParser, *, streaming: bool) -> None:
     """Add `--write NAME=VALUE`."""
-    names = [o.name for o in SINK_OPTIONS if not (streaming and o.scope == BATCH)]
-    names.remove("endpoint")
+    names = [
+        o.name
+        for o in SINK_OPTIONS
+        if o.name not in _SAID_ELSEWHERE and not (streaming and o.scope == BATCH)
+    ]
     parser.add_argument(
         "--write",
         action="append",
@@ -44,9 +51,39 @@ def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[st
         name, separator, value = text.partition("=")
         if not separator:
             raise OptionError(f"--write takes NAME=VALUE, not {text!r}.")
-        options[name.strip()] = value
+        name = name.strip()
+        if name.lower() in _SAID_ELSEWHERE:
+            raise OptionError(f"--write takes no {name}: {_SAID_ELSEWHERE[name.lower()]} says it.")
+        options[name] = value
     parse_sink_options(options, streaming)
     return options
+
+
+def queues_needed(
+    source: Mapping[str, str], name_of: Callable[[str], str], *, streaming: bool
+) -> dict[str, int]:
+    """How many queues each topic that is written needs, so that messages keep theirs.
+
+    Args:
+        source: options of the source.
+        name_of: the topic that is written in place of one.
+
+    Raises:
+        TopicNotFoundError: a topic that is to be read is not there.
+    """
+    chosen = parse_options(source, streaming=streaming)
+    counts: dict[str, int] = {}
+    opened = open_stores(chosen)
+    try:
+        stores = [each.store for each in opened]
+        check_topics(chosen, stores)
+        for key, _, _ in chosen_queues(chosen, stores):
+            name = name_of(key.topic)
+            counts[name] = max(counts.get(name, 0), key.queue_id + 1)
+    finally:
+        for each in opened:
+            each.store.close()
+    return counts
 
 
 def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> None:

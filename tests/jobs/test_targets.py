@@ -104,7 +104,7 @@ def test_options_of_the_sink_are_checked() -> None:
         "preserve": "true",
     }
     assert options_of("queueSelector=hash")["queueSelector"] == "hash"
-    for wrong in ("preserve", "preserv=true", "preserve=perhaps"):
+    for wrong in ("preserve", "preserv=true", "preserve=perhaps", "Topic=a", "endpoint=b"):
         with pytest.raises(OptionError):
             options_of(wrong)
 
