@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,9 +37,8 @@ several passes over a store. "preadv" is what reading the same bytes costs with 
 them: no decoder can be faster than that.
 """
 
+_REASONS_HEADING: Final = "Where an aim is missed, and why"
 _REASONS: Final = """
-## Where an aim is missed, and why
-
 - Three columns of 4 KiB bodies: five times RocketMQ's best would leave 400 ns a message, and
   reading its bytes out of the page cache ("preadv") takes that much alone. The CRC of the body,
   and moving it into its column, come on top. Mapping the files would save a copy, but then a
@@ -120,21 +120,24 @@ def print_table(figures: Sequence[Figure]) -> None:
 
 
 def write_results(figures: Sequence[Figure]) -> None:
-    """Write RESULTS.md."""
-    lines = [_ABOUT, _machine(), ""]
-    section = ""
+    """Write RESULTS.md; sections of it that were not measured this time stay as they are."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE))
+    sections.pop(_REASONS_HEADING, None)
     for figure in figures:
-        if figure.section != section:
-            section = figure.section
-            lines += [
-                "", f"## {section}", "",
-                f"| {' | '.join(_HEADINGS)} |", "|---|---:|---|---:|---:|---:|---|",
-            ]  # fmt: skip
-        lines.append(f"| {' | '.join(figure.cells)} |")
-    notes = [f"- {f.name}: {f.note}" for f in figures if f.note]
-    if notes:
-        lines += ["", "## Notes", "", *notes]
-    RESULTS.write_text("\n".join([*lines, _REASONS]), encoding="utf-8")
+        sections.pop(figure.section, None)
+    for section in dict.fromkeys(figure.section for figure in figures):
+        measured = [figure for figure in figures if figure.section == section]
+        rows = [f"| {' | '.join(figure.cells)} |" for figure in measured]
+        notes = [f"- {figure.name}: {figure.note}" for figure in measured if figure.note]
+        sections[section] = "\n".join(
+            [
+                f"| {' | '.join(_HEADINGS)} |", "|---|---:|---|---:|---:|---:|---|", *rows, "",
+                *notes, *([""] if notes else []), _machine(), "",
+            ]
+        )  # fmt: skip
+    body = "".join(f"\n## {name}\n\n{part.strip()}\n" for name, part in sections.items())
+    RESULTS.write_text(f"{_ABOUT}{body}\n## {_REASONS_HEADING}\n{_REASONS}", encoding="utf-8")
 
 
 def _machine() -> str:
