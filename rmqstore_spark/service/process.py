@@ -71,6 +71,8 @@ def serve(
     _allow_many_files()
     end = _End()
     with end.on_signals(), ExitStack() as opened:
+        if until_stdin_ends:
+            end.watch_stdin()
         store = opened.enter_context(
             StoreWriter.open(config.store_path_root_dir, config, progress=end.telling(progress))
         )
@@ -87,8 +89,6 @@ def serve(
             monitoring = Monitoring(store.stats, host, port)
             opened.callback(monitoring.close)
             metrics = monitoring.address
-        if until_stdin_ends:
-            end.watch_stdin()
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if ready_file is not None:
             _write_ready(os.fspath(ready_file), endpoints, store.path, metrics)
@@ -131,10 +131,12 @@ class _End:
     def __init__(self) -> None:
         self._asked, self._ask = os.pipe()
         os.set_blocking(self._ask, False)
+        self._is_asked = False
         self._signals = 0
 
     def ask(self) -> None:
         """Let the process end."""
+        self._is_asked = True
         with suppress(BlockingIOError):  # full: it has been asked often enough
             os.write(self._ask, b".")
 
@@ -147,7 +149,7 @@ class _End:
 
         def told(what: str, done: int, total: int) -> None:
             progress(what, done, total)
-            if self._signals:
+            if self._is_asked:
                 raise ServiceError(
                     "The process was told to end while it recovered the store. The next start "
                     "recovers it anew."
