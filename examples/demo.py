@@ -19,8 +19,8 @@ from showing import (
     show_command,
     show_next,
     show_rows,
+    silence,
     start_spark,
-    without_logs,
 )
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def main() -> None:
 
 def show_round_trip(spark: SparkSession, store: EmbeddedStore) -> bool:
     """Write, kill, go on, read; gives whether all that was read is what was made."""
+    silence(spark)
     show_start(spark, store)
     show_kill(spark, store)
     show_restart(spark, store)
@@ -163,14 +164,14 @@ def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
     """Begin the stream, and kill the store process in the middle of a micro-batch."""
     heading("A stream of orders into the store")
     show_code(write_stream, "query")
-    with console.status("Running it ..."), without_logs(spark):
+    with console.status("Running it ..."):
         query = write_stream(spark, store.endpoint)
         staged = kill_while_staging(store, query)
         reason = reason_of_end(query)
     show_lines("os.kill(store.pid, signal.SIGKILL)")
     show_micro_batches(query)
     console.print(f"\nThen it was killed, with {staged:,} bytes of the next one staged. The query:")
-    console.print(reason, markup=False)
+    console.print(reason, markup=False, no_wrap=True, overflow="ellipsis")
 
 
 def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:

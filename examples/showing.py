@@ -74,14 +74,13 @@ def without_lines(parts: Sequence[str]) -> Iterator[None]:
         os.dup2(own, 2)
 
 
-@contextlib.contextmanager
-def without_logs(spark: SparkSession) -> Iterator[None]:
-    """Leave out what Spark logs, where a query is expected to fail."""
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLogLevel("WARN")
+def silence(spark: SparkSession) -> None:
+    """End Spark's logging, where queries are to fail; what is not to fail is raised here.
+
+    `setLogLevel` would not do: it leaves loggers alone that conf/log4j2.properties names.
+    """
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
 
 
 def show_command(title: str, name: str, store: str) -> None:
