@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +29,20 @@ def follow(query: StreamingQuery) -> tuple[int, bool]:
                 rows += progress.numInputRows
 
     def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        while not query.awaitTermination(1):
-            report()
-        report()
-    except KeyboardInterrupt:
+        # Raising here would break Spark's connection off in the middle of a call.
+        nonlocal ended
         ended = False
-        with contextlib.suppress(KeyboardInterrupt):
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while ended and not query.awaitTermination(1):
+            report()
+        if not ended:
             query.stop()
         report()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return rows, ended
 
 
