@@ -38,6 +38,11 @@ def bodies_in(path: Path) -> list[bytes]:
         return [body for batch in store.scan() for body in batch.column("body").to_pylist()]
 
 
+def environment_in(folder: Path) -> dict[str, str]:
+    """For a program that is killed: what it cannot remove lies in a folder of the test."""
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
 def pid_of(store: EmbeddedStore) -> int:
     assert store.pid is not None
     return store.pid
@@ -164,7 +169,7 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path, end: str) -> N
     path = tmp_path / "store"
     program = subprocess.Popen(
         [sys.executable, "-c", FROM_ANOTHER_PROGRAM, str(path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment_in(tmp_path),
     )  # fmt: skip
     with program:
         assert program.stdin is not None
@@ -186,7 +191,8 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path, end: str) -> N
 @pytest.mark.fault
 def test_its_program_is_killed_before_it_serves(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with subprocess.Popen([sys.executable, "-c", FROM_ANOTHER_PROGRAM, str(path)]) as program:
+    command = [sys.executable, "-c", FROM_ANOTHER_PROGRAM, str(path)]
+    with subprocess.Popen(command, env=environment_in(tmp_path)) as program:
         (child,) = eventually(psutil.Process(program.pid).children)
         program.kill()
     eventually(lambda: is_gone(child.pid))
