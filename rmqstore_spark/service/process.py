@@ -91,8 +91,9 @@ def serve(
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if ready_file is not None:
-            _write_ready(os.fspath(ready_file), endpoints, store.path, metrics)
-            opened.callback(_remove, os.fspath(ready_file))
+            ready_path = os.path.abspath(ready_file)
+            _write_ready(ready_path, endpoints, store.path, metrics)
+            opened.callback(_remove, ready_path)
         told = f"; metrics on http://{metrics}/metrics" if metrics else ""
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{told}")
         end.wait()
