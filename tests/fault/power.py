@@ -24,11 +24,16 @@ def why_no_loop_mounts() -> str:
     """Why this machine cannot mount a file as a disk; empty if it can."""
     if os.geteuid() != 0:
         return "mounting a loop device needs root"
-    if shutil.which("mkfs.ext4") is None:
+    if _mkfs() is None:
         return "mkfs.ext4 is not installed (e2fsprogs)"
     if not Path("/dev/loop-control").exists():
         return "this machine has no loop devices"
     return ""
+
+
+def _mkfs() -> str | None:
+    """Where mkfs.ext4 is; a PATH need not name the folders of the administrator's commands."""
+    return shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
 class PoweredDisk:
@@ -44,7 +49,7 @@ class PoweredDisk:
         self.path.mkdir(parents=True)
         with open(self._image, "wb") as image:
             image.truncate(size)
-        subprocess.run(["mkfs.ext4", "-q", "-F", str(self._image)], check=True)
+        subprocess.run([str(_mkfs()), "-q", "-F", str(self._image)], check=True)
         self._mount()
 
     def __enter__(self) -> PoweredDisk:
