@@ -93,7 +93,13 @@ def live(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,  # a line that is read leaves the others to `communicate`
-        env={**os.environ, **(environment or {}), "RMQSTORE_FAILPOINT": failpoint},
+        env={
+            **os.environ,
+            # A limit on files must not cut those that Python keeps beside the sources.
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "RMQSTORE_FAILPOINT": failpoint,
+            **(environment or {}),
+        },
         start_new_session=True,
     )
     if kill_after_s is None:
