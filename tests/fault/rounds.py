@@ -103,15 +103,17 @@ def power_cuts(
     return tally
 
 
-def at_places(folder: Path, names: Iterator[str] | None = None) -> Tally:
-    """Kill a writer at each named place, the first, second and seventh time it gets there."""
+def at_places(
+    folder: Path, names: Iterator[str] | None = None, counts: tuple[int, ...] = (1, 2, 7)
+) -> Tally:
+    """Kill a writer at each named place, when it gets there for the n-th time."""
     tally = Tally()
     for name in names or iter(NAMES):
         claims, store = Claims(), folder / name / "store"
         if not name.startswith("topics."):  # those are made once, in the first life
             live(store, claims, 0, operations=40, failpoint="put.after_write:5")
         killed = 0
-        for times in (1, 2, 7):
+        for times in counts:
             ending = live(store, claims, times, operations=40, failpoint=f"{name}:{times}")
             assert ending.code in (0, -9), ending.errors
             killed += ending.code != 0

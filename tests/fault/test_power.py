@@ -17,12 +17,12 @@ pytestmark = [
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path, flush: str) -> None:
-    tally = power_cuts(tmp_path, 12, flush)
+    tally = power_cuts(tmp_path, 8, flush)
     tally.require_none()
     assert tally.acknowledged > 0
 
 
 @pytest.mark.parametrize("mutant", ["acknowledge-before-flush", "no-fdatasync"])
 def test_a_writer_that_breaks_promise_1_is_found_out(tmp_path: Path, mutant: str) -> None:
-    tally = power_cuts(tmp_path, 12, "SYNC_FLUSH", mutant=mutant, commits=0.0)
+    tally = power_cuts(tmp_path, 8, "SYNC_FLUSH", mutant=mutant, commits=0.0)
     assert tally.lost > 0

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("call", "step"),
-    [("fdatasync", 4), ("fsync", 6), ("pwrite64", 13), ("pwritev2", 5), ("rename", 5)],
+    [("fdatasync", 5), ("fsync", 9), ("pwrite64", 17), ("pwritev2", 6), ("rename", 5)],
 )
 def test_killed_at_a_call(tmp_path: Path, call: str, step: int) -> None:
     tally = by_calls(tmp_path, call, step)
@@ -28,7 +28,7 @@ def test_killed_at_a_call(tmp_path: Path, call: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite64", "pwritev2"])
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("k", [1, 3, 8])
 def test_after_a_failed_call_nothing_is_acknowledged(tmp_path: Path, call: str, k: int) -> None:
     claims = Claims()
     store = tmp_path / "store"
