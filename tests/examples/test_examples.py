@@ -45,7 +45,11 @@ def test_the_notebook_can_be_opened_as_it_says() -> None:
     assert "`make notebook`" in said
     assert "`make notebook`" in (ROOT / "README.md").read_text(encoding="utf-8")
     planned = subprocess.run(
-        ["make", "--dry-run", "notebook"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["make", "--no-print-directory", "--dry-run", "notebook"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     assert "'.[notebooks]'" in planned
     assert planned.rstrip().endswith("-m jupyterlab examples/quickstart.ipynb")
