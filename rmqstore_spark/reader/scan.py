@@ -46,15 +46,25 @@ def read_scan_split(
         check_crc=options.check_crc,
         is_damage=lambda flaw: flaw.offset < store.published_end(),
     ):
-        if isinstance(item, Flaw) and item.resumes is None and item.offset < split.end:
+        if not isinstance(item, Flaw):
+            yield from _batches(decoder, item, split, options)
+        elif item.empty and _is_written_since(log, item):
+            # A store process shows no more than there was: what was put since ends the scan.
+            named = min(store.named_end(), split.end)
+            yield from read_scan_split(store, replace(split, start=item.offset, end=named), options)
+            return
+        elif item.resumes is None and item.offset < split.end:
             # Behind it is no whole record; but if a queue names one there, it is lost.
             named = min(store.named_end(), split.end)
             if named > item.offset:
                 report_flaw(log, replace(item, resumes=named), split.end, options)
-        elif isinstance(item, Flaw):
-            report_flaw(log, item, split.end, options)
         else:
-            yield from _batches(decoder, item, split, options)
+            report_flaw(log, item, split.end, options)
+
+
+def _is_written_since(log: CommitLog, flaw: Flaw) -> bool:
+    """Whether a whole record stands where there was nothing when the walk came by."""
+    return isinstance(next(walk_log(log, flaw.offset, flaw.offset + 1), None), Stretch)
 
 
 def report_flaw(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:

@@ -13,8 +13,9 @@ from rmqstore_spark.client.filesystem import StoreFileSystem
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import ReadOptions
 from tests.support.blocks import encoded_traffic
-from tests.support.serving import Served, served
+from tests.support.serving import Served, block_of, served
 from tests.support.traffic import Traffic
 
 
@@ -65,6 +66,22 @@ def test_what_is_put_is_seen_after_a_refresh(here: Served, place: str) -> None:
         here.store.flush()
         far.refresh()
         assert far.queue("orders", 0).max_offset == before + 300
+
+
+def test_what_is_put_during_a_scan_is_no_damage(tmp_path: Path) -> None:
+    """The scan has read the log's end as it was, and then the queues name more."""
+    with served(tmp_path / "store") as here:
+        here.store.create_topic("orders", write_queue_nums=1)
+        here.store.put(block_of([b"first"] * 30))
+        here.store.flush()
+        with Store.open(here.endpoint) as store:
+            batches = store.scan(options=ReadOptions(columns=("body",), batch_rows=10))
+            found = next(batches).num_rows
+            here.store.put(block_of([b"second"] * 30))
+            here.store.flush()
+            store.refresh()
+            found += sum(batch.num_rows for batch in batches)
+        assert found >= 30
 
 
 def test_to_its_readers_the_store_is_a_closed_one(here: Served, place: str) -> None:
