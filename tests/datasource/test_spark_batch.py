@@ -127,7 +127,8 @@ def test_a_store_that_the_executors_cannot_see(
 ) -> None:
     shutil.copytree(golden("tiny") / "store", tmp_path / "store")
     frame = reader(spark).load(str(tmp_path / "store"))
-    assert frame.count() > 0
+    # The plan alone: a worker that had read the store already could hold its files open.
+    assert frame.rdd.getNumPartitions() > 0
     (tmp_path / "store").rename(tmp_path / "moved")
     with pytest.raises(PySparkException) as caught:
         frame.count()
