@@ -95,7 +95,7 @@ def service_memory(stores: Stores) -> Iterator[Figure]:
             client.commit(CommitRequest(WriterId.of_one_write(), (staged,)))
             most = _most_memory(process.pid)
     yield Figure(
-        "Memory",
+        "Memory of the store process",
         f"store process: {_PUT_BYTES / GIB:.0f} GiB of puts, a commit of "
         f"{_STAGED_BYTES / GIB:.0f} GiB",
         f"{most / 2**20:.0f} MiB",

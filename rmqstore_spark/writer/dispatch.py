@@ -8,6 +8,7 @@ its batch and goes on when there is room; any other failure is latched, and all 
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from rmqstore_spark.writer.indexes import IndexFiles
 from rmqstore_spark.writer.queues import ConsumeQueues
 
 __all__ = ["Appended", "Dispatcher"]
+
+_log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
@@ -205,8 +208,16 @@ class Dispatcher:
             except StoreWriteError as error:
                 if error.errno not in _NO_ROOM:
                     raise
+                if self._stalled is None:
+                    _log.warning(
+                        "Queues and index wait behind the log, and puts are refused, until this "
+                        "can be done: %s",
+                        error,
+                    )
                 self._stalled = error
             else:
+                if self._stalled is not None:
+                    _log.warning("Queues and index go on.")
                 self._stalled = None
                 return True
             with self._changed:

@@ -81,7 +81,7 @@ def test_what_is_put_during_a_scan_is_no_damage(tmp_path: Path) -> None:
             here.store.flush()
             store.refresh()
             found += sum(batch.num_rows for batch in batches)
-        assert found >= 30
+        assert found == 60
 
 
 def test_to_its_readers_the_store_is_a_closed_one(here: Served, place: str) -> None:

@@ -3,7 +3,8 @@
     python -m tests.fault.child STORE NEXT_NUMBER SEED [key=value ...] [--replay FIRST COUNT]
 
 Lines of its output: `ready`, then for each operation `begin KIND FIRST COUNT` and, once it is
-acknowledged, `done KIND FIRST`. What is refused ends it with exit code 3 and the reason, after one
+acknowledged, `done KIND FIRST`; `durable FIRST` once the store says that the log is on disk behind
+that operation, for which it waits now and then. What is refused ends it with exit code 3 and the reason, after one
 more put, which says `resumed` if it is taken.
 `--mutant NAME` breaks a promise on purpose: the tests must notice.
 """
@@ -16,6 +17,7 @@ import os
 import random
 import sys
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,11 +27,15 @@ from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.ledger import WriterId
 from rmqstore_spark.writer.store import StoreWriter
 from tests.fault.messages import TOPICS, block
+from tests.support.serving import eventually
 
 __all__ = ["MUTANTS"]
 
 _FAR = 1_000_000
 """More than the messages of one life."""
+
+_PATIENT = 0.05
+"""How often it waits until all is on disk."""
 
 
 def _acknowledge_before_the_flush() -> None:
@@ -95,13 +101,31 @@ def main() -> int:
 def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
     drawn = random.Random(given.seed)
     number = given.next
+    ends: deque[tuple[int, int]] = deque()
     if given.replay:
         _commit(store, *given.replay)
     for _ in range(given.operations):
         count = drawn.choice((1, 7, 60, 400))
         write = _commit if drawn.random() < given.commits else _put
         write(store, number, count)
+        ends.append((number, store.published_end))
+        if drawn.random() < _PATIENT:
+            eventually(lambda: _flushed(store) >= ends[-1][1])
+        _say_durable(ends, _flushed(store))
         number += count
+
+
+def _flushed(store: StoreWriter) -> int:
+    return int(store.stats()["commitLogFlushedOffset"])
+
+
+def _say_durable(ends: deque[tuple[int, int]], flushed: int) -> None:
+    """Say which operation is the last whose end is on disk, and forget those up to it."""
+    durable = None
+    while ends and ends[0][1] <= flushed:
+        durable, _ = ends.popleft()
+    if durable is not None:
+        _say(f"durable {durable}")
 
 
 def _put(store: StoreWriter, first: int, count: int) -> None:

@@ -21,12 +21,14 @@ class Operation:
         first: number of its first message.
         count: of messages.
         done: whether the writer said so.
+        durable: whether it said that the operation is on disk.
     """
 
     kind: str
     first: int
     count: int
     done: bool = False
+    durable: bool = False
 
     @property
     def numbers(self) -> range:
@@ -77,6 +79,13 @@ class Claims:
         last.done = True
         self.acknowledged += last.count
 
+    def durable(self, first: int) -> None:
+        """The writer said that all is on disk up to the operation with this first number."""
+        for operation in reversed(self.operations):
+            if operation.durable:
+                return
+            operation.durable = operation.first <= first
+
     @property
     def next_number(self) -> int:
         """The number of the next message that nobody used."""
@@ -93,8 +102,8 @@ class Claims:
 
         Args:
             path: the store.
-            lost_tail: the power was cut under ASYNC_FLUSH: the last puts may be gone, and count as
-                never done from now on.
+            lost_tail: the power was cut under ASYNC_FLUSH: puts that were not on disk yet may be
+                gone, and count as never done from now on.
         """
         self.compare(path, lost_tail=lost_tail).require_none()
 
@@ -119,10 +128,10 @@ class Claims:
         return Outcome(lost, sum(times - 1 for times in found.values()), tuple(others))
 
     def _forget_lost_puts(self, found: Counter[int]) -> None:
-        """The last puts, back to the last operation that is whole, were never done."""
+        """The last puts, back to the last operation that is whole or on disk, were never done."""
         for operation in reversed(self.operations):
             held = sum(number in found for number in operation.numbers)
-            is_durable = operation.done and operation.kind == "commit"
+            is_durable = operation.durable or (operation.done and operation.kind == "commit")
             if is_durable or held == operation.count:
                 return
             operation.done = False

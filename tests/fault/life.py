@@ -151,6 +151,8 @@ def _take(line: str, claims: Claims, ending: Ending) -> None:
     elif what == "done":
         kind, first = rest.split()
         claims.done(kind, int(first))
+    elif what == "durable":
+        claims.durable(int(rest))
 
 
 def settle(store: Path, settings: Sequence[str] = SMALL) -> None:

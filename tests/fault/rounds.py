@@ -80,7 +80,8 @@ def power_cuts(
     first_seed: int = 0,
 ) -> Tally:
     """Cut the power of a store's disk at random moments."""
-    tally, claims, settings = Tally(), Claims(), (*SMALL, f"flushDiskType={flush}")
+    often = "flushIntervalCommitLog=50"  # under ASYNC_FLUSH: many times in a life
+    tally, claims, settings = Tally(), Claims(), (*SMALL, f"flushDiskType={flush}", often)
     with PoweredDisk(folder) as disk:
         store = disk.path / "store"
         for seed in range(first_seed, first_seed + rounds):

@@ -22,7 +22,16 @@ def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path, flush: str)
     assert tally.acknowledged > 0
 
 
-@pytest.mark.parametrize("mutant", ["acknowledge-before-flush", "no-fdatasync"])
-def test_a_writer_that_breaks_promise_1_is_found_out(tmp_path: Path, mutant: str) -> None:
-    tally = power_cuts(tmp_path, 8, "SYNC_FLUSH", mutant=mutant, commits=0.0)
+@pytest.mark.parametrize(
+    ("flush", "mutant"),
+    [
+        ("SYNC_FLUSH", "acknowledge-before-flush"),
+        ("SYNC_FLUSH", "no-fdatasync"),
+        ("ASYNC_FLUSH", "no-fdatasync"),
+    ],
+)
+def test_a_writer_that_breaks_promise_1_is_found_out(
+    tmp_path: Path, flush: str, mutant: str
+) -> None:
+    tally = power_cuts(tmp_path, 8, flush, mutant=mutant, commits=0.0)
     assert tally.lost > 0
