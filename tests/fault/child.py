@@ -4,8 +4,8 @@
 
 Lines of its output: `ready`, then for each operation `begin KIND FIRST COUNT` and, once it is
 acknowledged, `done KIND FIRST`; `durable FIRST` once the store says that the log is on disk behind
-that operation, for which it waits now and then. What is refused ends it with exit code 3 and the reason, after one
-more put, which says `resumed` if it is taken.
+that operation, for which it waits now and then. What is refused ends it with exit code 3 and the
+reason, after one more put, which says `resumed` if it is taken.
 `--mutant NAME` breaks a promise on purpose: the tests must notice.
 """
 
