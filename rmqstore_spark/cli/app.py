@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -90,6 +91,8 @@ def _start(
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
+    # What gRPC writes about each handshake that fails would stand among our words, or lines of JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app(prog_name="rmqstore")
     except KeyboardInterrupt:

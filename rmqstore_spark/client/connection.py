@@ -203,8 +203,10 @@ class Connection:
                 f"No encrypted connection to {self.endpoint}: {text}. Look at the certificates "
                 "(tlsCaFile, tlsCertFile, tlsKeyFile) and at the name in the server's."
             )
-        where = "the socket's folder" if self.endpoint.scheme == UNIX else "host, port and network"
-        return f"The connection to {self.endpoint} broke: {text}. Look at the process and {where}."
+        return (
+            f"The connection to {self.endpoint} broke: {text}. Look at the process and "
+            f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}."
+        )
 
     def too_late(self, what: str) -> ServiceError:
         """The error of a store process that did not do something in time."""
@@ -223,6 +225,13 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+_WHERE_IT_BREAKS: Final = {
+    UNIX: "the socket's folder",
+    TCP: f"host, port and network; or perhaps it is encrypted ({TLS}://)",
+    TLS: "host, port and network; or perhaps it wants a certificate of yours (tlsCertFile)",
+}
 
 
 def backoff() -> Iterator[float]:

@@ -104,7 +104,7 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
             stranger.topics()
         with (
             StoreClient(here.endpoint.replace("+tls", ""), retries=0, timeout_s=5) as plain,
-            pytest.raises(ServiceError),
+            pytest.raises(ServiceError, match="perhaps it is encrypted"),
         ):
             plain.topics()
 
@@ -121,7 +121,7 @@ def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
             assert client.topics() == {}
         with (
             StoreClient(here.endpoint, tls_ca=certificates.ca, retries=0) as stranger,
-            pytest.raises(ServiceError),
+            pytest.raises(ServiceError, match="tlsCertFile"),
         ):
             stranger.topics()
 
