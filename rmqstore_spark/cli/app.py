@@ -91,7 +91,7 @@ def _start(
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
-    # What gRPC writes about each handshake that fails would stand among our words, or lines of JSON.
+    # gRPC would write of each handshake that fails, among our own words or lines of JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app(prog_name="rmqstore")
