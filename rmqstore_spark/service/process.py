@@ -165,13 +165,19 @@ class _End:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT."""
+        """Take SIGTERM and SIGINT.
+
+        Python calls handlers between two steps of the main thread alone. A signal that comes
+        just before that thread begins to read, or to another thread, must end the reading too.
+        """
+        woken = signal.set_wakeup_fd(self._ask, warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._signal) for number in _SIGNALS}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(woken)
 
     def _signal(self, _number: int, _frame: Any) -> None:
         self._signals += 1

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,28 @@ def test_a_signal_closes_the_store(tmp_path: Path, number: int) -> None:
     assert not (store / "abort").exists()
     assert not (store / "commitlog" / "rmqstore-spark.guard").exists()
     assert bodies_in(store) == [b"kept"] * 10
+
+
+def test_a_signal_that_another_thread_takes_wakes_the_main_thread(tmp_path: Path) -> None:
+    main, ended = threading.get_ident(), threading.Event()
+
+    def is_waiting() -> bool:
+        at = sys._current_frames()[main].f_code
+        return (at.co_filename, at.co_name) == (serve.__code__.co_filename, "wait")
+
+    def tell() -> bool:
+        eventually(is_waiting)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        if ended.wait(5):
+            return True
+        os.kill(os.getpid(), signal.SIGTERM)  # or the test would not end
+        return False
+
+    with ThreadPoolExecutor(1) as threads:
+        woken = threads.submit(tell)
+        serve(StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0))
+        ended.set()
+        assert woken.result()
 
 
 def test_a_client_stops_it(tmp_path: Path) -> None:
