@@ -19,11 +19,15 @@ _Store = typer.Argument(metavar="STORE", help="Store directory.", show_default=F
 _Cut = typer.Option(
     "--cut", help="End the log at damage that no crash explains; what is cut off is kept."
 )
+_Rebuild = typer.Option(
+    "--rebuild", help="Write all queues and the index anew from the log: where `verify` names them."
+)
 
 
 def recover(
     store_path: Annotated[str, _Store],
     cut: Annotated[bool, _Cut] = False,
+    rebuild: Annotated[bool, _Rebuild] = False,
     config_file: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -44,7 +48,8 @@ def recover(
         )
     with progress_bar() as bar:
         progress = bar or (lambda *_: None)
-        with StoreWriter.open(path, config, cut=cut, progress=progress) as store:
+        opening = StoreWriter.open(path, config, cut=cut, rebuild=rebuild, progress=progress)
+        with opening as store:
             summary = store.recovery
     if as_json:
         typer.echo(json_text(summary.as_dict(), indent=2))

@@ -67,13 +67,15 @@ class QueuesAndIndex:
         self.deleted = DeletedTopics(directory.path)
         self.deleted.settle(log.min_offset, end.offset)
         self.deleted.finish(directory, log)
-        self.queues = ConsumeQueues(directory.path, file_size=settings.queue_file_size)
+        self.queues = ConsumeQueues(
+            directory.path, file_size=settings.queue_file_size, keep_units=not settings.rebuild
+        )
         self.check = check_queues(directory, log, end.start, self.queues, self.state, clean=clean)
         self.survey: IndexSurvey | None = None
         self.made_index_files: list[str] = []
         self.keys = 0
         self.dropped = 0
-        self._is_completed = settings.full or self.check.incomplete
+        self._is_completed = settings.rebuild or self.check.incomplete
         self._delays = delays(settings.delay_levels)
         self.start = log.min_offset if self._is_completed else end.start
         self.feed = self._queue_feed(self.start == log.min_offset)
@@ -84,6 +86,11 @@ class QueuesAndIndex:
         survey = self.survey
         removed = bool(survey and survey.removed)
         return bool(self.feed.written or self.dropped or removed or self.keys)
+
+    @property
+    def absent(self) -> frozenset[tuple[str, int]]:
+        """Queues that somebody has consumed, and of which the log holds nothing."""
+        return frozenset(route for route in self.check.absent if route not in self.queues)
 
     def bring_up(self) -> tuple[ConsumeQueues, IndexFiles | None]:
         """Bring queues and index to hold what the log does."""
@@ -130,8 +137,9 @@ class QueuesAndIndex:
             self.log,
             self.end.offset,
             shape=shape,
-            vouched=self._vouched_index(),
+            vouched=None if self.clean else self._vouched,
             complete_end=self.state.complete_end(self.directory),
+            rebuild=self.settings.rebuild,
         )
         remove_files(self.directory, survey)
         reach("recovery.after_index_gone")
@@ -157,12 +165,6 @@ class QueuesAndIndex:
         if survey.resume is not None:
             indexes.resume(survey.resume)
         return (tail.start, KeyFeed(indexes, tail.skip)), indexes
-
-    def _vouched_index(self) -> int | None:
-        """Up to which time index files are known to be on disk; None where all of them are."""
-        if self.settings.full:
-            return -1  # none is taken as it is
-        return None if self.clean else self._vouched
 
     def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
         """Go over the log's end, for queues and index at once where both need it."""

@@ -76,7 +76,7 @@ class OpenStore:
         reach("close.before_checkpoint")
         parts.checkpoint.write()
         end = self.log.max_offset if parts.indexes is not None else 0
-        remember(self.path, parts.queues, index_end=end)
+        remember(self.path, parts.queues, absent=parts.absent, index_end=end)
         reach("close.before_guard")
         StoreGuard(self.commitlog).remove()
         reach("close.after_guard")
@@ -90,6 +90,7 @@ def open_store(
     clock: Callable[[], int],
     progress: Progress,
     cut: bool,
+    rebuild: bool,
 ) -> OpenStore:
     """Take a store's lock and recover it; make it where there is none.
 
@@ -99,6 +100,7 @@ def open_store(
         clock: milliseconds since the epoch.
         progress: told what recovery is at.
         cut: end the log even where that cuts off what was known to be flushed.
+        rebuild: write all queues and the index anew from the log.
 
     Raises:
         OptionError: the folder holds something else, or the configuration does not fit the store.
@@ -120,6 +122,7 @@ def open_store(
             queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
             index_shape=shape if config.message_index_enable else None,
             cut=cut,
+            rebuild=rebuild,
         )
         parts = recover(path, clock=clock, settings=settings, progress=progress)
         size = parts.segment_size or config.mapped_file_size_commit_log

@@ -29,13 +29,16 @@ class QueueCheck:
     """What was found.
 
     Attributes:
-        incomplete: a queue misses entries before where the walk began: the whole log must be gone
-            through.
+        incomplete: a queue misses entries before where the walk began, or may do so: the whole log
+            must be gone through.
+        absent: (topic, queueId) of queues that are not there, though somebody stands behind their
+            begin.
         is_wanted: whether a queue that is not there is to be made for a record; told its topic,
             queueId, and the record's offset in it.
     """
 
     incomplete: bool
+    absent: frozenset[tuple[str, int]]
     is_wanted: Callable[[str, int, int], bool]
 
 
@@ -115,17 +118,16 @@ def check_queues(
         if bounds is not None and bounds != _bounds(ended[queue.topic, queue.queue_id]):
             bounds = None
         queues.load(queue, bounds)
-        # Of a log that still has its begin, no entry can have expired.
-        is_broken |= bounds is None or (queue.first_slot > 0 and log.min_offset == 0)
+        is_broken |= bounds is None or _may_lack_first(queue, bounds, log, state)
         has_entries |= bounds is not None and bounds[1] > queue.first_slot
     is_lost = not has_entries and start > log.min_offset
     configured = _configured(directory)
     there = {(queue.topic, queue.queue_id) for queue in found}
-    missing = {
-        route
-        for route in (state.queues | _consumed(directory)) - there
-        if configured is None or route[0] in configured
-    }
+    absent, missing = (
+        frozenset(route for route in routes - there if configured is None or route[0] in configured)
+        for routes in (_consumed(directory), state.queues)
+    )
+    missing |= absent - state.absent
     everything_lost = not there
 
     def is_wanted(topic: str, queue_id: int, slot: int) -> bool:
@@ -138,7 +140,23 @@ def check_queues(
         # cut can have taken the line that names a topic whose first messages are in the log.
         return not clean and slot == 0
 
-    return QueueCheck(is_broken or is_lost or bool(missing), is_wanted)
+    return QueueCheck(is_broken or is_lost or bool(missing), absent, is_wanted)
+
+
+def _may_lack_first(
+    queue: Queue, bounds: tuple[int, int], log: CommitLog, state: StoreState
+) -> bool:
+    """Whether a queue's first files may have been lost.
+
+    A file expires when all its messages have, so that the next one begins with some that have, too.
+    Where it does not, the messages before it expired to the very last one, which is rare, or their
+    files were lost. Only the log tells, once: then it is written down where the queue begins.
+    """
+    if log.min_offset == 0:  # nothing has expired
+        return queue.first_slot > 0
+    if queue.first_slot in (0, state.begins.get((queue.topic, queue.queue_id))):
+        return False
+    return bounds[0] == queue.first_slot
 
 
 def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:

@@ -76,13 +76,20 @@ class ConsumeQueues:
         store: the store directory.
         file_size: bytes of a queue's file where the store has none yet; else theirs counts.
         open_files: files kept open at most.
+        keep_units: let entries that point at extension units stand; else they get plain tagsCodes.
     """
 
     def __init__(
-        self, store: str, *, file_size: int = DEFAULT_FILE_SIZE, open_files: int = _OPEN_FILES
+        self,
+        store: str,
+        *,
+        file_size: int = DEFAULT_FILE_SIZE,
+        open_files: int = _OPEN_FILES,
+        keep_units: bool = True,
     ) -> None:
         self.folder = os.path.join(store, "consumequeue")
         self.file_size = file_size
+        self._keep_units = keep_units
         self._states: dict[tuple[str, int], _State] = {}
         self._handles: HandleCache[int] = HandleCache(os.close, open_files)
         self._sizes: Counter[int] = Counter()
@@ -121,8 +128,12 @@ class ConsumeQueues:
 
     def begins(self, topic: str, queue_id: int) -> bool:
         """Whether the queue holds anything: else its next entry may have any offset."""
+        return self.begin(topic, queue_id) >= 0
+
+    def begin(self, topic: str, queue_id: int) -> int:
+        """The first offset that a file of the queue has room for; -1 where there is no file."""
         state = self._states.get((topic, queue_id))
-        return state is not None and state.begin >= 0
+        return state.begin if state else -1
 
     def __contains__(self, route: tuple[str, int]) -> bool:
         return route in self._states
@@ -172,7 +183,8 @@ class ConsumeQueues:
         same = held == wanted
         # An extension unit's address stands for the same tagsCode, kept where there is more room.
         same |= (
-            is_ext_address(held["tagsCode"])
+            self._keep_units
+            & is_ext_address(held["tagsCode"])
             & (held["physicalOffset"] == wanted["physicalOffset"])
             & (held["size"] == wanted["size"])
         )

@@ -64,6 +64,7 @@ class Recovered:
         last_timestamp: storeTimestamp of the newest record that was met, milliseconds; 0 for none.
         queues: all queues, flushed.
         indexes: the index, flushed; None where none is kept.
+        absent: (topic, queueId) of queues that somebody has consumed, and the log does not know.
         checkpoint: as it is on disk.
     """
 
@@ -74,6 +75,7 @@ class Recovered:
     last_timestamp: int
     queues: ConsumeQueues
     indexes: IndexFiles | None
+    absent: frozenset[tuple[str, int]]
     checkpoint: CheckpointKeeper
 
 
@@ -167,7 +169,7 @@ class _Run:
         changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
         changed = changed or (bool(end.offset) and not keeper.existed)
         if changed:
-            self._settle(keeper, end, queues, indexes)
+            self._settle(keeper, end, parts, queues, indexes)
         summary = Recovery(
             clean=clean,
             log_begin=log.min_offset,
@@ -187,7 +189,7 @@ class _Run:
         return Recovered(
             summary, log.min_offset, end.offset, log.plain.segment_size,
             end.newest or max(vouched.physic_msg_timestamp, 0),
-            queues, indexes, keeper,
+            queues, indexes, parts.absent, keeper,
         )  # fmt: skip
 
     def _end(self, log: CommitLog, vouched: Checkpoint, clean: bool) -> LogEnd:
@@ -205,9 +207,9 @@ class _Run:
             return LogEnd(0, 0, "", 0, False)
         if clean:
             start, named_end = clean_start(self.directory, log, strict=not self.settings.cut)
-        elif not self.settings.full:
+        else:
             start = unclean_start(log, vouched)
-        if self.settings.full:
+        if self.settings.rebuild:
             start = log.min_offset
         return find_end(
             log,
@@ -229,6 +231,7 @@ class _Run:
         self,
         keeper: CheckpointKeeper,
         end: LogEnd,
+        parts: QueuesAndIndex,
         queues: ConsumeQueues,
         indexes: IndexFiles | None,
     ) -> None:
@@ -242,7 +245,8 @@ class _Run:
         reach("recovery.before_checkpoint")
         keeper.write()
         reach("recovery.after_checkpoint")
-        remember(self.store, queues, index_end=end.offset if indexes is not None else 0)
+        index_end = end.offset if indexes is not None else 0
+        remember(self.store, queues, absent=parts.absent, index_end=index_end)
 
 
 def _plausible(checkpoint: Checkpoint, latest: int) -> Checkpoint:

@@ -28,11 +28,11 @@ class RecoverySettings:
             where no index is kept (`messageIndexEnable=false`).
         delay_levels: `messageDelayLevel`.
         cut: end the log even where that cuts off what was known to be flushed.
-        full: go through the whole log, whatever the checkpoint vouches for.
+        rebuild: write all queues and the index anew from the log, whatever is known to hold.
     """
 
     queue_file_size: int = DEFAULT_FILE_SIZE
     index_shape: IndexShape | None = _USUAL_SHAPE
     delay_levels: str = DELAY_LEVELS
     cut: bool = False
-    full: bool = False
+    rebuild: bool = False

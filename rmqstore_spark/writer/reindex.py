@@ -107,6 +107,7 @@ def survey_index(
     shape: IndexShape,
     vouched: int | None,
     complete_end: int = 0,
+    rebuild: bool = False,
 ) -> IndexSurvey:
     """Look at all index files.
 
@@ -117,12 +118,16 @@ def survey_index(
         vouched: the checkpoint's indexMsgTimestamp where the store was killed: what ends later, or
             is not full, is not known to be on disk. None after a clean stop.
         complete_end: the index is known to hold every key below this physical offset.
+        rebuild: no file is to be kept, and none of them but for its shape is believed.
     """
     survey = IndexSurvey(shape)
     known: list[_Known] = []
     for info in directory.index_files()[0]:
         path = os.path.join(directory.index_folder, info.name)
         found = _judge(directory.files, path, info.size, log, end, survey.shape, vouched)
+        if rebuild:
+            survey.shape = found.shape if isinstance(found, _Known) else survey.shape
+            found = "the index is made anew"
         if isinstance(found, str):
             survey.removed[info.name] = found
             continue

@@ -98,6 +98,7 @@ class StoreWriter:
         clock: Callable[[], int] = _wall_clock,
         progress: Progress = lambda *_: None,
         cut: bool = False,
+        rebuild: bool = False,
     ) -> StoreWriter:
         """Open a store for writing, recovered; make it where there is none.
 
@@ -107,6 +108,7 @@ class StoreWriter:
             clock: milliseconds since the epoch; may go back, storeTimestamps do not.
             progress: told what recovery is doing, and how many bytes of how many are done.
             cut: go on where damage would stop the opening; what is cut off is kept.
+            rebuild: write all queues and the index anew from the log: for files that are damaged.
 
         Raises:
             OptionError: the folder holds something else.
@@ -117,7 +119,9 @@ class StoreWriter:
         """
         config = config or StoreConfig()
         absolute = os.path.abspath(os.fspath(path))
-        store = open_store(absolute, config, clock=clock, progress=progress, cut=cut)
+        store = open_store(
+            absolute, config, clock=clock, progress=progress, cut=cut, rebuild=rebuild
+        )
         try:
             return cls(store, config, clock)
         except BaseException:

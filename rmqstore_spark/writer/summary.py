@@ -26,7 +26,7 @@ class Recovery:
         redispatched: queue entries that were missing or wrong, and were written.
         rebuilt_queues: (topic, queueId) of those that were not there.
         topics_without_queues: topics of records that no folder can have the name of.
-        removed_index_files: names of those that did not hold.
+        removed_index_files: names of those that did not hold, or were to be made anew.
         made_index_files: names of new ones.
         indexed_keys: keys that the index did not hold.
         seconds: what it took.
@@ -63,7 +63,7 @@ class Recovery:
         if self.dropped_entries:
             yield f"{self.dropped_entries:,} queue entries led past the log's end and were dropped."
         if self.redispatched:
-            yield f"{self.redispatched:,} queue entries were missing and were written."
+            yield f"{self.redispatched:,} queue entries were missing or wrong and were written."
         if self.rebuilt_queues:
             names = [f"{topic}/{queue_id}" for topic, queue_id in self.rebuilt_queues]
             yield f"Queues rebuilt from the log: {', '.join(names)}."
@@ -71,7 +71,7 @@ class Recovery:
             names = [ascii(topic) for topic in self.topics_without_queues]
             yield f"Topics whose names cannot be folders have no queues: {', '.join(names)}."
         if self.removed_index_files:
-            yield f"Index files that did not hold: {', '.join(self.removed_index_files)}."
+            yield f"Index files that were removed: {', '.join(self.removed_index_files)}."
         if self.indexed_keys:
             yield (
                 f"{self.indexed_keys:,} keys were put into the index anew"

@@ -337,6 +337,20 @@ def test_damage_is_cut_off_only_when_told_so(unclean: Path, rmqstore: Rmqstore) 
     assert [message["physicalOffset"] for message in rest] == offsets[2:]
 
 
+def test_damage_in_an_old_index_file_goes_with_a_rebuild(
+    golden: Golden, tmp_path: Path, rmqstore: Rmqstore
+) -> None:
+    store = shutil.copytree(golden("basic") / "store", tmp_path / "store")
+    index = min((store / "index").iterdir())
+    data = bytearray(index.read_bytes())
+    data[-20 * 50 + 6] ^= 1  # of the place that a key in the middle leads to
+    index.write_bytes(data)
+    assert rmqstore("recover", store, "--json").document["removedIndexFiles"] == []
+    assert "[index-entry]" in rmqstore("verify", store, code=1).text
+    assert "Index files that were removed" in rmqstore("recover", "--rebuild", store).text
+    rmqstore("verify", store)
+
+
 def test_what_is_no_store_is_not_made_one(tmp_path: Path, rmqstore: Rmqstore) -> None:
     assert "There is no store to recover" in rmqstore("recover", tmp_path / "no", code=2).stderr
     assert "There is no store to recover" in rmqstore("recover", tmp_path, code=2).stderr

@@ -69,7 +69,7 @@ def opened(
 def close_cleanly(store: Path, found: Recovered) -> None:
     """What a clean close leaves of a store into which nothing was put."""
     end = found.log_end if found.indexes is not None else 0
-    remember(str(store), found.queues, index_end=end)
+    remember(str(store), found.queues, absent=found.absent, index_end=end)
     (store / "commitlog" / GUARD_NAME).unlink()
     (store / "abort").unlink()
 
