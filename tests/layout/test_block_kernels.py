@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import block, kernel, plain
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from tests.support.blocks import block_outcome
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 from tests.support.strategies import INT32, client_records
@@ -24,47 +21,14 @@ FIELDS = st.sampled_from([0, 1, 2, 3, 4, 7, 8, 12, 15, 16, 36, 38, 39, 52, 84, 8
 """Bytes at which a record's lengths and flags stand."""
 
 
-def outcome(module: ModuleType, data: U1, v6: bool, allowed: int, strict: bool) -> Any:
-    """Everything that one implementation makes of some bytes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "active", module)
-        try:
-            found = (
-                block.check_block(
-                    data, max_body=250, store_host_v6=v6, allowed_sys_flag=allowed, max_rows=8
-                )
-                if strict
-                else block.read_block(data, max_rows=8)
-            )
-        except BlockError as error:
-            return str(error), error.row, error.at, error.status
-        entries, bounds = block.queue_entries(found, found.starts * 3)
-        offsets = np.arange(len(found.routes), dtype=np.int64)
-        numbers = block.number_rows(found.route_of, found.queued, offsets)
-        hashes, rows = block.index_hashes(data, found.starts, found.sizes)
-        columns = (
-            found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
-            offsets, numbers, hashes, rows,
-        )  # fmt: skip
-        stamped = stamp(data, found, v6)
-        return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]
-
-
-def stamp(data: U1, found: block.Block, v6: bool) -> bytes | str:
-    copy = data.copy()
-    host = bytes(range(20 if v6 else 8))
-    try:
-        block.stamp_records(copy, found.starts, -found.starts, found.starts, -5, host)
-    except ValueError as error:
-        return str(error)
-    return copy.tobytes()
-
-
 def assert_same(data: U1, *, v6: bool = False, allowed: int = 0x70D) -> None:
     if not kernel.COMPILED:
         pytest.skip("the compiled kernel was not built on this machine")
     for strict in (True, False):
-        seen = [outcome(module, data, v6, allowed, strict) for module in (kernel._choose(), plain)]
+        seen = [
+            block_outcome(module, data, v6=v6, allowed=allowed, strict=strict)
+            for module in (kernel._choose(), plain)
+        ]
         assert seen[0] == seen[1]
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from rmqstore_spark.errors import BlockError
+from rmqstore_spark.layout import block, kernel
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.spans import U1
 from tests.support.traffic import Traffic
 
-__all__ = ["encoded", "encoded_traffic", "record_columns"]
+__all__ = ["block_outcome", "encoded", "encoded_traffic", "record_columns"]
 
 
 def record_columns(messages: pa.RecordBatch) -> pa.RecordBatch:
@@ -33,3 +39,41 @@ def encoded(messages: pa.RecordBatch) -> U1:
 def encoded_traffic(traffic: Traffic) -> list[U1]:
     """Encode messages, a block for each of their batches."""
     return [encoded(batch) for batch in traffic.batches()]
+
+
+def block_outcome(
+    module: ModuleType, data: U1, *, v6: bool, strict: bool, allowed: int = 0x70D
+) -> Any:
+    """Everything that one implementation makes of some bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "active", module)
+        try:
+            found = (
+                block.check_block(
+                    data, max_body=250, store_host_v6=v6, allowed_sys_flag=allowed, max_rows=8
+                )
+                if strict
+                else block.read_block(data, max_rows=8)
+            )
+        except BlockError as error:
+            return str(error), error.row, error.at, error.status
+        entries, bounds = block.queue_entries(found, found.starts * 3)
+        offsets = np.arange(len(found.routes), dtype=np.int64)
+        numbers = block.number_rows(found.route_of, found.queued, offsets)
+        hashes, rows = block.index_hashes(data, found.starts, found.sizes)
+        columns = (
+            found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
+            offsets, numbers, hashes, rows,
+        )  # fmt: skip
+        stamped = _stamp(data, found, v6)
+        return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]
+
+
+def _stamp(data: U1, found: block.Block, v6: bool) -> bytes | str:
+    copy = data.copy()
+    host = bytes(range(20 if v6 else 8))
+    try:
+        block.stamp_records(copy, found.starts, -found.starts, found.starts, -5, host)
+    except ValueError as error:
+        return str(error)
+    return copy.tobytes()

@@ -1,0 +1,314 @@
+"""One harness over everything that decodes: what comes from files, and what comes from clients.
+
+`check` gives some bytes to one decoder, with the compiled kernel and with the plain one. Each must
+decode them or refuse them by the error that it declares, and both must do the same. Any other
+exception, a crash, or a difference is a finding.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import BlockError, CorruptStoreError, OptionError
+from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.columns import COLUMNS, build_batch
+from rmqstore_spark.layout.compression import decompress
+from rmqstore_spark.layout.consumequeue import (
+    decode_entries,
+    live_mask,
+    live_prefix_length,
+    split_entries,
+    written_mask,
+)
+from rmqstore_spark.layout.consumequeue_ext import decode_unit, decode_units
+from rmqstore_spark.layout.dledger import (
+    decode_entry_headers,
+    decode_index_unit,
+    decode_index_units,
+    parse_committed_index,
+)
+from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
+from rmqstore_spark.layout.index import (
+    SLOT_SIZE,
+    IndexHeader,
+    broken_entries,
+    broken_slots,
+    chain,
+    decode_slots,
+)
+from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.layout.index_geometry import infer_slots
+from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.properties import decode_properties, find_properties, split_keys
+from rmqstore_spark.layout.record import Records, check_crcs, decode_records, walk_records
+from rmqstore_spark.layout.spans import U1, Spans
+from rmqstore_spark.reader.decoder import dispatches
+from rmqstore_spark.wire import messages
+from rmqstore_spark.wire.codec import MessageError, decode, encode
+from rmqstore_spark.wire.endpoint import parse_endpoints
+from rmqstore_spark.wire.failures import refused
+from rmqstore_spark.wire.protocol import Acknowledgement, block_number
+from rmqstore_spark.writer.ledger import Ledger
+from rmqstore_spark.writer.properties_file import parse_properties
+from rmqstore_spark.writer.state import StoreState
+from tests.support.blocks import block_outcome
+
+__all__ = ["DECODERS", "check"]
+
+MOST: Final = 1 << 16
+"""Bytes of a JSON message, and of an unpacked body."""
+
+_KINDS: Final = [
+    getattr(messages, name) for name in messages.__all__ if name not in ("CommitResult", "Done")
+]
+
+
+def _array(data: bytes) -> U1:
+    return np.frombuffer(data, np.uint8)
+
+
+def _walked(data: bytes, lead: int) -> Any:
+    buffer = _array(data)
+    walk = walk_records(buffer, 0, len(buffer), 0, lead)
+    rooms = np.minimum(len(buffer) - walk.positions, MOST).astype(np.int32)
+    found = decode_records(buffer, walk.positions, rooms)
+    return walk.stop, walk.at, walk.positions, _rows(found)
+
+
+def _rows(found: Records) -> Any:
+    """The fields of records, and of the sound ones all columns and what else is read in them."""
+    checked = check_crcs(found, bodies=True)
+    sound = found.take(np.flatnonzero(found.status == plain.OK))
+    text = build_batch(sound, ["body"], broker="b", body_as_text=True)
+    columns = build_batch(sound, list(COLUMNS), broker="b")
+    return found.longs, found.ints, checked.status, columns, text, dispatches(sound)
+
+
+def records(data: bytes) -> Any:
+    """A stretch of a CommitLog, followed from record to record; and a record at any byte."""
+    buffer = _array(data)
+    positions = np.arange(0, len(buffer), max(1, len(buffer) // 16), dtype=np.int64)
+    rooms = (len(buffer) - positions).astype(np.int32)
+    return _walked(data, 0), _rows(decode_records(buffer, positions, rooms))
+
+
+def dledger(data: bytes) -> Any:
+    """A DLedger log, and its index."""
+    offsets = np.array([0, 1, 48, len(data) // 2, len(data) - 1], np.int64)
+    units = decode_index_units(data).tobytes()
+    return _walked(data, 48), decode_entry_headers(data, offsets), units
+
+
+def dledger_unit(data: bytes) -> Any:
+    """One unit of DLedger's index."""
+    return vars(decode_index_unit(data, 0))
+
+
+def dledger_checkpoint(data: bytes) -> Any:
+    """The text of DLedger's checkpoint."""
+    return parse_committed_index(data.decode("utf-8", "replace"))
+
+
+def queue(data: bytes) -> Any:
+    """A ConsumeQueue."""
+    entries = decode_entries(data)
+    columns, live = split_entries(data[: len(data) // 20 * 20])
+    masks = written_mask(entries), live_mask(entries), live_prefix_length(entries)
+    return entries.tobytes(), vars(columns), live, masks
+
+
+def extension(data: bytes) -> Any:
+    """A queue's extension units."""
+    return decode_units(data, np.arange(len(data) + 2, dtype=np.int64))
+
+
+def extension_unit(data: bytes) -> Any:
+    """One extension unit."""
+    return vars(decode_unit(data, 0))
+
+
+def index(data: bytes) -> Any:
+    """An index file: its geometry, its chains, and keys put into it."""
+    slots = infer_slots(len(data), lambda at, size: data[at : at + size])
+    file = IndexFile.decode(data, slots if slots is not None else 3)
+    header, entries = file.header, file.entries
+    bad = broken_slots(file.slots, entries, header.next_entry)
+    bad_entries = broken_entries(len(file.slots), entries, header.next_entry)
+    found = []
+    for slot, newest in enumerate(decode_slots(data[40:], len(file.slots)).tolist()[:20]):
+        try:
+            offsets = chain(
+                slot, len(file.slots), newest, header.next_entry,
+                lambda first, count: entries[first : first + count],
+            )  # fmt: skip
+            found.append(offsets.tolist())
+        except CorruptStoreError as error:
+            found.append(str(error))
+    return vars(header), slots, bad, bad_entries, found
+
+
+def index_header(data: bytes) -> Any:
+    """An index file's header."""
+    return IndexHeader.decode(data).encode()
+
+
+def index_insert(data: bytes) -> Any:
+    """Keys put into an index whose slots hold anything."""
+    raw = data[: len(data) // SLOT_SIZE * SLOT_SIZE]
+    slots = np.frombuffer(raw, ">i4").copy()
+    file = IndexFile(IndexHeader(), slots, IndexFile.create(1, 12).entries)
+    keys = np.arange(20, dtype=np.int32)
+    put = file.insert(keys, keys.astype(np.int64), keys.astype(np.int64)) if len(slots) else 0
+    return put, file.encode()
+
+
+def checkpoint(data: bytes) -> Any:
+    """The checkpoint."""
+    return vars(Checkpoint.decode(data))
+
+
+def properties(data: bytes) -> Any:
+    """Strings of properties, three of them, with the keys in them."""
+    step = min(len(data) // 3, 32_767)
+    starts = np.array([0, step, 2 * step], np.int64)
+    spans = Spans(_array(data), starts, np.full(3, step, np.int32))
+    found = find_properties(spans, ("TAGS", "KEYS", "UNIQ_KEY"))
+    texts = [(name, span.starts, span.lengths) for name, span in found.items()]
+    return decode_properties(spans), texts, split_keys(found["KEYS"]), split_keys(spans)
+
+
+def block(data: bytes) -> Any:
+    """A client's block, as it is checked, stamped and dispatched; and records read back."""
+    return [block_outcome(kernel.active, _array(data), v6=v6, strict=v6) for v6 in (False, True)]
+
+
+def body(data: bytes) -> Any:
+    """A compressed body, by the type that its first byte says."""
+    if not data:
+        return None
+    return decompress(data[1:], 1 | (data[0] & 7) << 8, MOST)
+
+
+def fastjson(data: bytes) -> Any:
+    """JSON as RocketMQ writes it; what was understood must come back as it is."""
+    value = parse_fastjson(data.decode("utf-8", "surrogateescape"))
+    try:
+        text = dump_fastjson(value)
+    except ValueError:  # numbers that JSON has none of
+        return repr(value)
+    assert repr(parse_fastjson(text)) == repr(value)
+    return text
+
+
+def msg_id(data: bytes) -> Any:
+    """A message id."""
+    return vars(decode_msg_id(data.decode("utf-8", "replace")))
+
+
+def endpoint(data: bytes) -> Any:
+    """Endpoints of store processes; what is taken reads the same again."""
+    found = parse_endpoints(data.decode("utf-8", "replace"))
+    assert parse_endpoints(",".join(map(str, found))) == found
+    return [str(one) for one in found]
+
+
+def settings(data: bytes) -> Any:
+    """A file of settings."""
+    try:
+        return parse_properties(data.decode("utf-8", "replace"))
+    except ValueError as error:
+        return str(error)
+
+
+def message(data: bytes) -> Any:
+    """A message of the protocol, of the kind that its first byte says."""
+    if not data:
+        return None
+    kind = _KINDS[data[0] % len(_KINDS)]
+    found = decode(kind, data[1:], most=MOST)
+    assert decode(kind, encode(found), most=16 * MOST) == found
+    return repr(found)
+
+
+def acknowledgement(data: bytes) -> Any:
+    """An acknowledgement, a block's number, a refusal."""
+    refusal = repr(refused(data))
+    try:
+        found = repr(vars(Acknowledgement.from_bytes(data)))
+    except MessageError as error:
+        found = str(error)
+    return refusal, found, block_number(data)
+
+
+def ledger(data: bytes) -> Any:
+    """What a store writes down of its commits and of its queues, and a commit's marker."""
+    with _file(data) as path:
+        taken = Ledger(str(path))
+        taken._load(1 << 60)
+        taken._take_marker(5, data)
+        state = StoreState.load(str(path.parent.parent))
+    return len(taken), repr(state)
+
+
+@contextmanager
+def _file(data: bytes) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        path = Path(name, "rmqstore", "state.json")
+        path.parent.mkdir()
+        path.write_bytes(data)
+        yield path
+
+
+DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
+    records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
+    index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
+    settings, message, acknowledgement, ledger,
+)  # fmt: skip
+"""All of them; the place of one is the first byte of a fuzzer's input."""
+
+_DECLARED: Final = (CorruptStoreError, BlockError, OptionError, MessageError)
+
+
+def check(decoder: Callable[[bytes], Any], data: bytes) -> Any:
+    """Give bytes to a decoder with each kernel; both outcomes must be one, which is returned.
+
+    Raises:
+        AssertionError: the kernels differ.
+        Exception: any that the decoder does not declare.
+    """
+    compiled, other = (_outcome(decoder, data, module) for module in (kernel._choose(), plain))
+    assert compiled == other, (decoder.__name__, data, compiled, other)
+    return compiled
+
+
+def _outcome(decoder: Callable[[bytes], Any], data: bytes, module: ModuleType) -> Any:
+    before, kernel.active = kernel.active, module
+    try:
+        return _comparable(decoder(data))
+    except _DECLARED as error:
+        return type(error).__name__, str(error)
+    finally:
+        kernel.active = before
+
+
+def _comparable(value: Any) -> Any:
+    """The same value in what can be compared."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, pa.Array | pa.RecordBatch):
+        value.validate(full=True)
+        return value.to_pylist()
+    if isinstance(value, dict):
+        return {key: _comparable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(item) for item in value]
+    return value

@@ -1,0 +1,172 @@
+"""Sound inputs for each decoder, which fuzzing begins with, and what can be done to them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.layout.block import stamp_records
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.compression import compress
+from rmqstore_spark.layout.consumequeue import encode_entries
+from rmqstore_spark.layout.consumequeue_ext import encode_units
+from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
+from rmqstore_spark.layout.encode import encode_records
+from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.wire.codec import encode
+from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
+from rmqstore_spark.wire.protocol import Acknowledgement, number_bytes
+from tests.fuzz.decoders import DECODERS
+from tests.support.golden import RecordReport
+from tests.support.records import record_batch
+
+__all__ = ["mutated", "seeds"]
+
+_PROPERTIES = (
+    b"KEYS\x01k1 k2\x02TAGS\x01tag\x02UNIQ_KEY\x01C0A80001\x02WAIT\x01true\x02",
+    b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02INNER_MULTI_QUEUE_OFFSET\x013,4\x02",
+    b"DELAY\x013\x02REAL_TOPIC\x01t\x02REAL_QID\x010\x02a\x01\xe9\x8d\xb5\x02",
+    b"TAGS\x01t\x02__CRC32#\x010123456789\x02",
+)
+
+
+def _message(number: int, *, v6: bool = False) -> RecordReport:
+    return RecordReport(
+        topic=("T", "orders_v2-EU")[number % 2], queue_id=number % 3, queue_offset=0,
+        physical_offset=0, store_size=0, body_crc=0, flag=number,
+        sys_flag=(0, 0, 1, 4)[number % 4], born_timestamp=1_700_000_000_000 + number,
+        born_host=("1.2.3.4:5", "[1:0:0:0:0:0:0:2]:6")[number % 2], store_timestamp=0,
+        store_host="[0:0:0:0:0:0:0:0]:0" if v6 else "0.0.0.0:0", reconsume_times=0,
+        prepared_transaction_offset=0, body=b"body " * number, body_uncompressed=None,
+        properties={}, properties_raw=_PROPERTIES[number % 4], msg_id="", crc_ok=True, raw={},
+    )  # fmt: skip
+
+
+def _blocks() -> Iterator[bytes]:
+    for v6 in (False, True):
+        for numbers in ((1,), (0, 1, 2), range(9)):
+            batch = record_batch([_message(number, v6=v6) for number in numbers])
+            yield encode_records(batch).data.tobytes()
+
+
+def _stretches(lead: int) -> Iterator[bytes]:
+    for block, v6 in zip(_blocks(), (False,) * 3 + (True,) * 3, strict=True):
+        data = np.frombuffer(block, np.uint8).copy()
+        starts = [0]
+        while (end := starts[-1] + int.from_bytes(block[starts[-1] :][:4], "big")) < len(block):
+            starts.append(end)
+        at = np.array(starts, np.int64)
+        n = np.arange(len(at), dtype=np.int64)
+        stamp_records(data, at, n, at + lead * (n + 1), 1_700_000_000_999, bytes(20 if v6 else 8))
+        sizes = np.diff([*starts, len(block)])
+        heads = encode_entry_headers(n, 1, at + lead * n, sizes)
+        parts = [
+            heads[i * lead : (i + 1) * lead] + data[start:][: sizes[i]].tobytes()
+            for i, start in enumerate(starts)
+        ]
+        yield b"".join(parts)
+
+
+def _index() -> Iterator[bytes]:
+    for count in (1, 5, 9):
+        file = IndexFile.create(7, 10)
+        keys = np.arange(1, count + 1)
+        file.insert((keys * 3).astype(np.int32), 100 * keys, 1_700_000_000_000 + 1_000 * keys)
+        yield file.encode()
+
+
+def _kept() -> Iterator[bytes]:
+    marker = {"version": 1, "kind": "stream", "name": "q", "number": 3, "rows": 2, "bytes": 9}
+    yield json.dumps({**marker, "physicalOffset": 0, "stages": ["a"]}).encode()
+    row = ["batch", "app", 7, 2, 300, 0, 200]
+    yield json.dumps({"version": 1, "mark": 4, "writers": [row]}).encode()
+    state = {"queues": {"T": {"0": 0}}, "absent": [["U", 1]], "indexEnd": 5, "indexFiles": ["x"]}
+    yield json.dumps(state).encode()
+
+
+def _messages() -> Iterator[bytes]:
+    from tests.fuzz.decoders import _KINDS
+
+    for found in (
+        OpenRequest(("orders",)), StreamCommand("stage", stage_id="0" * 32),
+        RangesRequest("commitlog/0", (0, 5), (10, 20)),
+    ):  # fmt: skip
+        yield bytes([_KINDS.index(type(found))]) + encode(found)
+
+
+def _texts(*texts: str) -> Callable[[], list[bytes]]:
+    return lambda: [text.encode() for text in texts]
+
+
+def _bodies() -> Iterator[bytes]:
+    for kind in (1, 2, 3):
+        yield bytes([kind]) + compress(b"a body " * 60, kind)
+
+
+def _acknowledgements() -> Iterator[bytes]:
+    offsets = np.arange(3, dtype=np.int64)
+    yield Acknowledgement(4, "PUT_OK", 3, "", offsets, offsets).to_bytes()
+    yield Acknowledgement(4, "MESSAGE_ILLEGAL", 0, "a record").to_bytes()
+    yield number_bytes(7)
+    yield b'{"status":"PUT_OK","message":"m"}'
+
+
+_OF: dict[str, Callable[[], Any]] = {
+    "records": lambda: _stretches(0),
+    "dledger": lambda: _stretches(48),
+    "dledger_unit": lambda: [encode_index_units([0], [100], [0], 1)],
+    "dledger_checkpoint": _texts("#time\ncommittedIndex=12\n", "endIndex=3\ncommittedIndex=-1\n"),
+    "queue": lambda: [encode_entries(np.arange(4), np.full(4, 100), np.arange(4)) + bytes(25)],
+    "extension": lambda: [encode_units([1, 2], [3, 4], pa.array([b"abc", None], pa.binary()))[0]],
+    "extension_unit": lambda: [encode_units([1], [3], pa.array([b"abcd"], pa.binary()))[0]],
+    "index": _index,
+    "index_header": _index,
+    "index_insert": lambda: [bytes(40), bytes(range(40))],
+    "checkpoint": lambda: [Checkpoint(1, 2, 3).encode()],
+    "properties": lambda: [3 * properties for properties in _PROPERTIES],
+    "block": _blocks,
+    "body": _bodies,
+    "fastjson": _texts('{"offsetTable":{"T@g":{0:5,1:6}},"a":[1,-2.5e3,null,true,"\\u00e9"]}'),
+    "msg_id": _texts("0102030400002A9F0000000000000001", "0" * 56),
+    "endpoint": _texts("grpc://h:1,grpc+tls://[::1]:2", "grpc+unix:///run/s"),
+    "settings": _texts("# c\nbrokerName=a\\u00e9\nstorePathRootDir: /x\\\n  y\n"),
+    "message": _messages,
+    "acknowledgement": _acknowledgements,
+    "ledger": _kept,
+}
+
+
+def seeds(decoder: Callable[[bytes], Any]) -> list[bytes]:
+    """Sound inputs of a decoder, and the empty one."""
+    return [*_OF[decoder.__name__](), b""]
+
+
+def mutated(data: bytes, given: random.Random) -> bytes:
+    """The same bytes with one to four changes."""
+    found = bytearray(data)
+    for _ in range(given.randint(1, 4)):
+        at = given.randrange(len(found) + 1)
+        match given.randrange(6):
+            case 0 if found:
+                found[at % len(found)] ^= 1 << given.randrange(8)
+            case 1 if found:
+                found[at % len(found)] = given.choice((0, 1, 2, 0x20, 0x7F, 0x80, 0xFF))
+            case 2:  # a number at a boundary
+                width = given.choice((1, 2, 4, 8))
+                edge = given.choice((0, 1, -1, 1 << (8 * width - 1), (1 << (8 * width - 1)) - 1))
+                found[at : at + width] = (edge % (1 << 8 * width)).to_bytes(width, "big")
+            case 3:
+                del found[at : at + given.choice((1, 4, 20, len(found)))]
+            case 4:
+                found[at:at] = given.randbytes(given.choice((1, 4, 20)))
+            case _:
+                found[at:at] = found[given.randrange(len(found) + 1) :][:100]
+    return bytes(found)
+
+
+assert set(_OF) == {decoder.__name__ for decoder in DECODERS}
