@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.block import Route
@@ -119,12 +119,16 @@ class Admission:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)
-        for name, queue_id in last.items():
-            if not as_client:
+        if not as_client:
+            for name in last:
                 if not is_safe_folder_name(name) or not name.isprintable():
                     raise _illegal(f"No folder can have the name of the topic {name!r}.")
-                continue
-            topic = self._topic(name)
+            return
+        self._make_missing(last)
+        for name, queue_id in last.items():
+            topic = self._topics.get(name)
+            if topic is None:  # deleted just now
+                raise _no_topic(name)
             if not topic.is_writable:
                 raise RefusedError(
                     f"The topic {topic.name} may not be written to (perm {topic.perm}).",
@@ -142,26 +146,26 @@ class Admission:
         held = (max(ranges.get(name, ()), default=-1) + 1 for name in names)
         return [min(max(least, count), MOST_QUEUES) for count in held]
 
-    def _topic(self, name: str) -> TopicConfig:
-        topic = self._topics.get(name)
-        if not is_writable_topic(name):
-            raise _illegal(f"The topic {name!r} is the store's own: clients cannot write to it.")
-        if topic is not None:
-            return topic
+    def _make_missing(self, names: Collection[str]) -> None:
+        """Make the topics that are not there, in one writing however many they are."""
+        for name in names:
+            if not is_writable_topic(name):
+                raise _illegal(f"The topic {name!r} is the store's own: no client writes to it.")
+        missing = [name for name in names if name not in self._topics]
+        if not missing:
+            return
         if not self._config.auto_create_topic_enable:
-            raise RefusedError(
-                f"There is no topic {name!r}. Make it with `rmqstore create-topic`, or set "
-                "autoCreateTopicEnable.",
-                "TOPIC_NOT_EXIST",
-            )
-        (count,) = self.queue_nums([name])
+            raise _no_topic(missing[0])
+        counts = self.queue_nums(missing)
         try:
-            return self._topics.create(name, count, count)
+            self._topics.create_all(
+                [TopicConfig(name, k, k) for name, k in zip(missing, counts, strict=True)]
+            )
         except OptionError as error:
             raise _illegal(f"The topic cannot be made: {error}") from error
         except StoreWriteError as error:
             raise RefusedError(
-                f"The topic {name} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
+                f"The topic {missing[0]} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
             ) from error
 
     def _is_disk_full(self) -> bool:
@@ -170,3 +174,11 @@ class Admission:
 
 def _illegal(text: str) -> RefusedError:
     return RefusedError(text, "MESSAGE_ILLEGAL")
+
+
+def _no_topic(name: str) -> RefusedError:
+    return RefusedError(
+        f"There is no topic {name!r}. Make it with `rmqstore create-topic`, or set "
+        "autoCreateTopicEnable.",
+        "TOPIC_NOT_EXIST",
+    )

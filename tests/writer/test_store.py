@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -344,6 +345,21 @@ def test_a_topic_is_made_by_its_first_message(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as reader:
         (topic,) = reader.topics()
         assert (topic.name, topic.write_queue_nums, topic.perm) == ("T", 3, 6)
+
+
+def test_the_topics_of_a_block_are_made_in_one_writing(tmp_path: Path) -> None:
+    """Each writing of topics.json waits for the disk: one by one, 2,000 would take minutes."""
+    names = [f"T{number}" for number in range(20)]
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        for topics, status in (
+            ([*names, "a b"], PutStatus.MESSAGE_ILLEGAL),
+            (names, PutStatus.PUT_OK),
+        ):
+            batch = pa.RecordBatch.from_pydict({"topic": topics, "body": [b"x"] * len(topics)})
+            assert store.put_batch(batch).status is status
+        assert [topic.name for topic in store.topics] == names
+    written = json.loads((tmp_path / "s" / "config" / "topics.json").read_text())
+    assert written["dataVersion"]["counter"] == 1
 
 
 def test_topics_of_the_store_are_left_alone(tmp_path: Path) -> None:
