@@ -110,11 +110,11 @@ class Staging:
                 why = self._gone[stage_id]
                 text = f"The stage {stage_id} cannot be begun again: it was {why}."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
-            if stage_id in self._stages:
-                owned = (
-                    f" by {self._stages[stage_id].owner}" if self._stages[stage_id].owner else ""
-                )
-                text = f"The stage {stage_id} is being written{owned} already."
+            if stage_id in self._held:  # also by a commit that has claimed it
+                stage = self._stages.get(stage_id)
+                doing = "written" if stage is not None else "committed"
+                owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
+                text = f"The stage {stage_id} is being {doing}{owned} already."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
             if len(self._stages) >= self._limits.max_stages:
                 raise RefusedError(

@@ -225,6 +225,13 @@ def test_an_abort_does_not_touch_what_is_being_committed(staging: Staging, tmp_p
     assert staging.staged_bytes == 0
 
 
+def test_beginning_a_stage_anew_does_not_touch_what_is_being_committed(staging: Staging) -> None:
+    (stage,) = staging.claim([staged(staging, 1, block())])
+    with pytest.raises(RefusedError, match="is being committed already"):
+        staging.begin(name(1))
+    assert read_back(stage)
+
+
 def test_a_commit_that_failed_gives_its_stages_back(staging: Staging, tmp_path: Path) -> None:
     infos = [staged(staging, n, block()) for n in (1, 2)]
     stages = staging.claim(infos)
