@@ -163,7 +163,7 @@ class BlockStreams:
                     chunk = reader.read_chunk()
             except StopIteration:
                 return
-            except pa.ArrowException as error:
+            except (pa.ArrowException, OSError) as error:  # OSError: no IPC message at all
                 raise _BadBlockError(str(error)[:200]) from None
             metadata = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
             if chunk.data is None:

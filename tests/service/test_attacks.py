@@ -78,6 +78,19 @@ def test_offsets_that_lead_out_of_the_data(raw: Any, offsets: list[int]) -> None
     assert "no block" in send(raw, binary(1, offsets, b"12345678"))
 
 
+def test_what_is_no_arrow_message_is_refused_as_no_block(raw: Any) -> None:
+    """Arrow itself does not read a schema of so many levels."""
+    kind: Any = pa.binary()
+    for _ in range(130):
+        kind = pa.list_(kind)
+    writer, reader = raw.do_exchange(flight.FlightDescriptor.for_command(PUT))
+    writer.begin(pa.schema([pa.field("records", kind, nullable=False)]))
+    with pytest.raises(flight.FlightError, match="no block"):
+        reader.read_chunk()
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        writer.close()
+
+
 def test_more_rows_than_one(raw: Any) -> None:
     assert "2 rows" in send(raw, binary(2, [0, 4, 8], b"12345678"))
     assert "0 rows" in send(raw, binary(0, [0], b""))
