@@ -18,6 +18,7 @@ __all__ = ["Message", "Template", "lines_of"]
 
 _CHUNK: Final = 1 << 20
 _INT_MAX: Final = (1 << 31) - 1
+_LONG_MAX: Final = (1 << 63) - 1
 _TAKEN: Final = (
     "topic", "queueId", "shardingKey", "tags", "keys", "properties", "body", "bodyEncoding",
     "flag", "bornTimestamp",
@@ -130,7 +131,13 @@ def _text(value: Mapping[str, Any], name: str) -> str | None:
     found = value.get(name)
     if found is not None and not isinstance(found, str):
         raise ValueError(f"{name} must be a text, not {found!r:.40}")
-    return found
+    return None if found is None else _sound(found)
+
+
+def _sound(text: str) -> str:
+    if not text.isascii():
+        text.encode("utf-8")  # JSON can hold halves of characters, which no record can
+    return text
 
 
 def _number(
@@ -163,12 +170,12 @@ def _body(value: Mapping[str, Any]) -> bytes:
 
 def _keys(found: Any) -> str:
     if found is None or isinstance(found, str):
-        return found or ""
+        return _sound(found or "")
     if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
         raise ValueError(f"keys must be a text or a list of texts, not {found!r:.40}")
     if any(" " in key for key in found):
         raise ValueError("a key has a space in it, which stands between keys")
-    return " ".join(found)
+    return _sound(" ".join(found))
 
 
 def _properties(found: Any) -> Mapping[str, str] | None:
@@ -176,10 +183,12 @@ def _properties(found: Any) -> Mapping[str, str] | None:
         return None
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError(f"properties must be an object of texts, not {found!r:.40}")
-    return found
+    return {_sound(name): _sound(value) for name, value in found.items()}
 
 
 def _time(found: Any) -> int | None:
+    if type(found) is int and abs(found) > _LONG_MAX:
+        raise ValueError(f"bornTimestamp must be a time, not {found!r:.40}")
     if found is None or type(found) is int:
         return found
     if not isinstance(found, str):
