@@ -1,8 +1,8 @@
 """`rmqstore serve`: a store process from its start to its end.
 
-It ends when it is told to (SIGTERM, SIGINT, `rmqstore stop`, the end of its standard input), and
-then in order: no new calls, those at work are finished and acknowledged, the store is flushed and
-closed. A second signal shortens the waiting, never the rest.
+It ends when it is told to (SIGTERM, SIGINT, SIGHUP, `rmqstore stop`, the end of its standard
+input), and then in order: no new calls, those at work are finished and acknowledged, the store is
+flushed and closed. A second signal shortens the waiting, never the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 import signal
+import stat
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.service.server import StoreServer
 
@@ -67,6 +68,7 @@ def serve(
     """
     from rmqstore_spark.writer.store import StoreWriter
 
+    ready_path = None if ready_file is None else _ready_path(ready_file)
     _share_arenas()
     _allow_many_files()
     end = _End()
@@ -90,8 +92,7 @@ def serve(
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
-        if ready_file is not None:
-            ready_path = os.path.abspath(ready_file)
+        if ready_path is not None:
             _write_ready(ready_path, endpoints, store.path, metrics)
             opened.callback(_remove, ready_path)
         told = f"; metrics on http://{metrics}/metrics" if metrics else ""
@@ -165,13 +166,13 @@ class _End:
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT.
+        """Take the signals that end the process.
 
         Python calls handlers between two steps of the main thread alone. A signal that comes
         just before that thread begins to read, or to another thread, must end the reading too.
         """
         woken = signal.set_wakeup_fd(self._ask, warn_on_full_buffer=False)
-        before = {number: signal.signal(number, self._signal) for number in _SIGNALS}
+        before = {number: signal.signal(number, self._signal) for number in _signals()}
         try:
             yield
         finally:
@@ -194,7 +195,10 @@ class _End:
         self.ask()
 
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+def _signals() -> list[signal.Signals]:
+    """Those that end the process: the end of its terminal too, unless nohup keeps that away."""
+    told = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    return [n for n in told if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
 def _end(server: StoreServer, end: _End) -> None:
@@ -205,6 +209,20 @@ def _end(server: StoreServer, end: _End) -> None:
             _log.warning("%d calls are still under way; they are ended.", server.calls_under_way)
             break
     server.close()
+
+
+def _ready_path(given: str | os.PathLike[str]) -> str:
+    """Where the ready file goes; looked at before the store is opened, which can take long.
+
+    Raises:
+        OptionError: there is no such folder, or something that is not to be replaced is there.
+    """
+    path = os.path.abspath(given)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise OptionError(f"The ready file {path} cannot be written: its folder is not there.")
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OptionError(f"The ready file {path} cannot be written: there is no plain file.")
+    return path
 
 
 def _write_ready(path: str, endpoints: list[str], store: str, metrics: str | None) -> None:

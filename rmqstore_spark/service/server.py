@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ from rmqstore_spark.service.gate import GATE, Gate, refusal
 from rmqstore_spark.service.reads import range_batches
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.codec import MessageError, decode
-from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint
+from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import RANGES_SCHEMA
@@ -94,7 +95,7 @@ class StoreServer:
             port,
             self._socket,
             config.stream_idle_timeout / 1000,
-            config.max_streams * _CONNECTIONS_PER_STREAM,
+            _most_connections(config.max_streams),
         )
 
     def _listen(self, handlers: _Handlers, security: Security, host: str, port: int) -> None:
@@ -110,8 +111,8 @@ class StoreServer:
         self.endpoints.append(Endpoint(scheme, host, served.port))
 
     def _listen_on_socket(self, handlers: _Handlers, security: Security, path: str) -> None:
+        endpoint = parse_endpoint(f"{UNIX}://{path}")
         _prepare_socket(path)
-        endpoint = Endpoint(UNIX, path=path)
         self._start(str(endpoint), handlers, security, {})
         os.chmod(path, 0o600)
         self.endpoints.append(endpoint)
@@ -245,6 +246,13 @@ def _told(what: str) -> Iterator[None]:
         _log.exception("%s failed", what)
         text = f"The store process failed ({type(error).__name__}). Its log says more."
         raise refusal(UNAVAILABLE, text) from None
+
+
+def _most_connections(streams: int) -> int:
+    """With more than these, idle ones are ended: half of the open files stay free for the store."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = streams * _CONNECTIONS_PER_STREAM
+    return most if files == resource.RLIM_INFINITY else min(most, files // 2)
 
 
 def _require_free(host: str, port: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -170,6 +171,24 @@ def test_connections_without_calls_are_ended_when_they_are_too_many(here: Served
         eventually(lambda: len(peers(port, None)) <= IDLE["max_streams"] * 4)
     with StoreClient(here.endpoint) as client:
         assert client.stats()["state"] == "RUNNING"
+
+
+def test_connections_leave_half_of_the_open_files_to_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(os.listdir("/proc/self/fd")) + 80
+    with ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            found = opened.enter_context(served(tmp_path / "store"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        port = found.server.endpoints[0].port
+        for _ in range(few // 2 + 5):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+        eventually(lambda: "were too many" in caplog.text)
 
 
 CLIENT = """

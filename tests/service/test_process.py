@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import PutStream, StoreClient
-from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from rmqstore_spark.service.process import serve
@@ -68,7 +68,7 @@ def test_it_takes_all_the_open_files_that_it_may_have(tmp_path: Path) -> None:
     assert line.split()[3] != "256"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_closes_the_store(tmp_path: Path, number: int) -> None:
     store = tmp_path / "store"
     with (
@@ -178,6 +178,18 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in line
     assert "listens there already" in line
     assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_ready_file_that_cannot_be_written_is_told_before_the_store_is_opened(
+    tmp_path: Path,
+) -> None:
+    """And what is there is not replaced: `--ready-file /dev/null` as root would take it away."""
+    os.mkfifo(tmp_path / "pipe")
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0)
+    for name, why in (("no/ready.json", "folder"), ("pipe", "plain file"), ("", "plain file")):
+        with pytest.raises(OptionError, match=why):
+            serve(config, ready_file=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:

@@ -201,6 +201,14 @@ def test_a_socket_folder_that_others_can_enter_is_refused(tmp_path: Path) -> Non
         pass
 
 
+def test_a_socket_path_that_no_system_takes_is_told(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OptionError, match="at most 107 bytes"),
+        served(tmp_path / "store", flight_socket=f"/tmp/{'a' * 110}/s"),
+    ):
+        pass
+
+
 def test_a_socket_that_a_killed_process_left_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     path = tmp_path / "run" / "s"
