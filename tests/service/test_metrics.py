@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.service.monitoring import HEALTHY, Monitoring
+from tests.support.serving import eventually
 
 STATS: dict[str, Any] = {
     "state": HEALTHY,
@@ -159,6 +161,31 @@ def test_requests_beyond_the_limit_are_refused_at_once(
                 break
             except (ConnectionError, http.client.BadStatusLine):
                 continue
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_requests_that_never_end_are_ended(
+    monitoring: Monitoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight of them would keep a supervisor's `/healthz` out, and it would end the process."""
+    monkeypatch.setattr("rmqstore_spark.service.monitoring._SECONDS", 2.0)
+    host, _, port = monitoring.address.rpartition(":")
+    held = [socket.create_connection((host, int(port)), 60) for _ in range(8)]
+
+    def answers() -> bool:
+        for one in held:
+            with suppress(OSError):
+                one.send(b"G")
+        try:
+            return ask(monitoring, "/healthz")[0] == 200
+        except (ConnectionError, http.client.BadStatusLine):
+            return False
+
+    try:
+        assert not answers()
+        eventually(answers)
     finally:
         for one in held:
             one.close()
