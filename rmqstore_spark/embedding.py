@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 from rmqstore_spark.errors import ServiceError
 
@@ -64,7 +65,7 @@ class EmbeddedStore:
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint = ""
-        self._output: Path | None = None
+        self._output: BinaryIO | None = None
         self._end: weakref.finalize[..., EmbeddedStore] | None = None
 
     def __enter__(self) -> str:
@@ -104,9 +105,10 @@ class EmbeddedStore:
         """The last lines that the process printed: its log."""
         if self._output is None:
             return ""
-        with self._output.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN_BYTES))
-            lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+        written = self._output.fileno()
+        begin = max(0, os.fstat(written).st_size - _SHOWN_BYTES)
+        said = os.pread(written, _SHOWN_BYTES, begin)  # the process goes on at its end
+        lines = said.decode("utf-8", "backslashreplace").splitlines()
         return "\n".join(lines[-_SHOWN_LINES:])
 
     def start(self) -> str:
@@ -118,19 +120,20 @@ class EmbeddedStore:
         if self.pid is not None:
             return self.endpoint
         self.stop()
-        folder = tempfile.TemporaryDirectory(prefix="rmqstore-")
-        ready, self._output = Path(folder.name, "ready.json"), Path(folder.name, "output")
-        with self._output.open("wb") as out:
-            process = subprocess.Popen(
-                self._command(ready),
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for this program, which ends the store when it has ended its work.
-                start_new_session=True,
-            )
+        # Nothing is to stay where this program is killed: the output has no name, and the process
+        # removes the other file.
+        ready = Path(tempfile.gettempdir(), f"rmqstore-{secrets.token_hex(16)}.json")
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - `_stop` closes it
+        process = subprocess.Popen(
+            self._command(ready),
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is for this program, which ends the store when it has ended its work.
+            start_new_session=True,
+        )
         self._process = process
-        self._end = weakref.finalize(self, _stop, os.getpid(), process, folder)
+        self._end = weakref.finalize(self, _stop, os.getpid(), process, ready, self._output)
         try:
             self._endpoint = self._wait(process, ready)
         except BaseException:
@@ -182,9 +185,7 @@ def _text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _stop(
-    owner: int, process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]
-) -> None:
+def _stop(owner: int, process: subprocess.Popen[bytes], ready: Path, output: BinaryIO) -> None:
     """End a process and whatever it started; it may have ended already."""
     if os.getpid() != owner:
         return  # a fork of the program that started it
@@ -197,4 +198,5 @@ def _stop(
             process.wait()
     if process.stdin is not None:
         process.stdin.close()
-    folder.cleanup()
+    ready.unlink(missing_ok=True)  # it was killed
+    output.close()

@@ -39,7 +39,7 @@ def bodies_in(path: Path) -> list[bytes]:
 
 
 def environment_in(folder: Path) -> dict[str, str]:
-    """For a program that is killed: what it cannot remove lies in a folder of the test."""
+    """For a program that is killed: what it leaves lies in a folder of the test."""
     return {**os.environ, "TMPDIR": str(folder)}
 
 
@@ -182,6 +182,7 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path, end: str) -> N
             program.send_signal(signal.Signals[end])
         program.wait(60)
     eventually(lambda: is_gone(int(pid)))
+    assert not list(tmp_path.glob("rmqstore-*"))
     assert not (path / "abort").exists()  # it was closed, although its program was killed
     assert bodies_in(path) == [b"one"]
     with rmqstore_spark.embedded(path) as endpoint:
@@ -196,4 +197,5 @@ def test_its_program_is_killed_before_it_serves(tmp_path: Path) -> None:
         (child,) = eventually(psutil.Process(program.pid).children)
         program.kill()
     eventually(lambda: is_gone(child.pid))
+    assert not list(tmp_path.glob("rmqstore-*"))
     assert not (path / "abort").exists()

@@ -29,16 +29,6 @@ __all__ = ["info"]
 
 _MOST_MILLIS: Final = 253_402_300_799_999
 
-# What RocketMQ 5 leaves in a store, and 4 does not.
-_MARKS_OF_5: Final = (
-    "abort.bak",
-    "batchconsumequeue",
-    "compaction",
-    "consumequeue_rocksdb",
-    "timerlog",
-    "timerwheel",
-)
-
 
 def info(
     store_path: StorePath,
@@ -130,10 +120,7 @@ def _kind(store: Store) -> str:
 
 
 def _signs_of_5(store: Store, checkpoint: dict[str, Any] | None) -> list[str]:
-    from rmqstore_spark.files.base import join
-
-    files = store.directory.files
-    signs = [name for name in _MARKS_OF_5 if files.exists(join(store.path, name))]
+    signs = store.directory.marks_of_5
     if checkpoint and (checkpoint["masterFlushedOffset"] or checkpoint["confirmPhyOffset"]):
         signs.append("checkpoint")
     return signs

@@ -19,6 +19,16 @@ __all__ = ["DLedgerLog", "StoreDirectory"]
 
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
+# What RocketMQ 5 leaves in a store, and 4 does not.
+_MARKS_OF_5 = (
+    "abort.bak",
+    "batchconsumequeue",
+    "compaction",
+    "consumequeue_rocksdb",
+    "timerlog",
+    "timerwheel",
+)
+
 
 @dataclass(frozen=True)
 class DLedgerLog:
@@ -163,6 +173,11 @@ class StoreDirectory:
         """Whether the queues lie in RocksDB (RocketMQ 5, `storeType=defaultRocksDB`)."""
         folders = ("consumequeue", "consumequeue_rocksdb")
         return any(self.files.exists(join(self.path, name, "CURRENT")) for name in folders)
+
+    @property
+    def marks_of_5(self) -> list[str]:
+        """Names of files that only brokers of RocketMQ 5 make."""
+        return [name for name in _MARKS_OF_5 if self.files.exists(join(self.path, name))]
 
     # ---- the rest ------------------------------------------------------------------------------
 

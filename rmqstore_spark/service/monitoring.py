@@ -6,6 +6,7 @@ only monitoring reaches. Whatever else is asked is 404; requests are small and f
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 import socket
@@ -52,6 +53,13 @@ class Monitoring:
                 f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. "
                 "Set metricsPromExporterPort to a free port, to 0 for any, or to -1 for none."
             ) from error
+        if not ipaddress.ip_address(host).is_loopback:
+            _log.warning(
+                "Metrics on %s have no password and no TLS: whoever reaches them learns the names "
+                "of all topics, how many messages they hold, and how the store is doing. Let only "
+                "monitoring reach that address, or set metricsPromExporterHost=127.0.0.1.",
+                self.address,
+            )
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="monitoring", daemon=True
         )

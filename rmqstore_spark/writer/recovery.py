@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
@@ -32,6 +32,7 @@ from rmqstore_spark.writer.cut import end_log
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.guard import StoreGuard
 from rmqstore_spark.writer.indexes import IndexFiles
+from rmqstore_spark.writer.kinds import refuse_other_kinds
 from rmqstore_spark.writer.logcheck import (
     LogEnd,
     damage_error,
@@ -128,7 +129,7 @@ class _Run:
         self.folder = os.path.join(self.store, "commitlog")
         make_folder(self.folder)
         self.directory = StoreDirectory(self.files, self.store)
-        _refuse(self.directory)
+        refuse_other_kinds(self.directory)
         try:
             return self._recovered(began)
         finally:
@@ -267,23 +268,3 @@ def _times(checkpoint: Checkpoint) -> tuple[int, int, int]:
         checkpoint.logics_msg_timestamp,
         checkpoint.index_msg_timestamp,
     )
-
-
-def _refuse(directory: StoreDirectory) -> None:
-    """Refuse a store whose log or queues are of a kind that is not written.
-
-    Raises:
-        UnsupportedStoreError: says which.
-    """
-    kind = ""
-    if directory.dledger_log() is not None:
-        kind = "its log is a DLedger member's, which the group's members write together"
-    elif directory.has_rocksdb_queues:
-        kind = "its queues lie in RocksDB (RocketMQ 5)"
-    elif directory.batch_queues().queues:
-        kind = "it has batch queues (RocketMQ 5)"
-    if kind:
-        raise UnsupportedStoreError(
-            f"{directory.path} can be read but not written: {kind}. Make a new store, and copy "
-            "the messages into it."
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,15 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_address_that_others_reach_is_warned_of(
+    figures: Figures, caplog: pytest.LogCaptureFixture, host: str, warns: bool
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Monitoring(figures, host, 0).close()
+    assert any("names of all topics" in text for text in caplog.messages) is warns
 
 
 def test_prometheus_reads_every_figure(monitoring: Monitoring) -> None:

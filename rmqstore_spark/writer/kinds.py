@@ -1,0 +1,88 @@
+"""Which stores are written, and which are only read.
+
+A store of RocketMQ 5 is the same as one of 4.9 as long as its newer parts are not in use. What a
+broker keeps in them beside log, queues and index, and nobody here does, would no longer fit the log
+once that goes on: such a store is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from rmqstore_spark.errors import UnsupportedStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+
+__all__ = ["refuse_other_kinds"]
+
+_log = logging.getLogger(__name__)
+
+_ROCKSDB: Final = "CURRENT"
+"""The file that each RocksDB has."""
+
+
+def refuse_other_kinds(directory: StoreDirectory) -> None:
+    """Refuse a store with parts that are not written here; warn of a plain one of RocketMQ 5.
+
+    Raises:
+        UnsupportedStoreError: says which part, and why.
+    """
+    kind = _other_kind(directory)
+    if kind:
+        raise UnsupportedStoreError(
+            f"{directory.path} can be read but not written: {kind}. Make a new store, and copy "
+            "the messages into it."
+        )
+    marks = directory.marks_of_5
+    if marks:
+        _log.warning(
+            "%s was a store of RocketMQ 5 (%s). What is written goes into its log, queues and "
+            "index, as 4.9 and 5 do it alike; a broker that opens it again should be one of 5.",
+            directory.path, ", ".join(marks),
+        )  # fmt: skip
+
+
+def _other_kind(directory: StoreDirectory) -> str:
+    """What makes it another kind of store; "" where nothing does."""
+    store = Path(directory.path)
+    if directory.dledger_log() is not None:
+        return "its log is a DLedger member's, which the group's members write together"
+    if (store / "epochFileCheckpoint").exists():
+        return (
+            "a group of brokers with a controller writes its log together (RocketMQ 5, "
+            "epochFileCheckpoint), and what is put here the others would not have"
+        )
+    if directory.has_rocksdb_queues:
+        return "its queues lie in RocksDB (RocketMQ 5)"
+    if directory.batch_queues().queues:
+        return "it has batch queues (RocketMQ 5)"
+    for folder in _folders(store) + _folders(store / "config"):
+        if (folder / _ROCKSDB).exists():
+            return (
+                f"{folder.relative_to(store)} is a RocksDB (RocketMQ 5), which is not kept up "
+                "with the log here"
+            )
+    if _holds_files(store / "timerlog"):
+        return (
+            "it has a timer wheel with messages (RocketMQ 5, timerlog), which leads to places in "
+            "the log and is not kept up with it here"
+        )
+    if any(_holds_files(store / "compaction" / name) for name in ("compactionLog", "compactionCq")):
+        return (
+            "it has compacted topics (RocketMQ 5, compaction), whose own logs and queues are not "
+            "kept up with the CommitLog here"
+        )
+    return ""
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in path.iterdir() if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def _holds_files(path: Path) -> bool:
+    return any(files for _, _, files in os.walk(path))
