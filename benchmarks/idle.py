@@ -57,7 +57,7 @@ def idle_figures(stores: Stores) -> Iterator[Figure]:
         aim=f"under {_AIM:.0%}",
         met="yes" if total < _AIM else "no",
         note=f"{cores['python']:.1%} of it is this package's, in Python; {cores['java']:.1%} is "
-        "Spark's own, which asks every source for news at least ten times a second",
+        "Spark's own, which asks for news as soon as it is answered (twice a second, then)",
     )
 
 

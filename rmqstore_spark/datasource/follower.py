@@ -110,7 +110,9 @@ class Follower:
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
-        if not (self._look_anyway or self._held_since is not None):
+        # What is held back is asked for again when it may go, not at every look until then.
+        released = self._held_since is not None and (not limited or self._is_overdue)
+        if not (self._look_anyway or released):
             return None
         self._look_anyway = False
         end = self._next(limited)
@@ -142,14 +144,18 @@ class Follower:
         least = self._options.min_rows
         if least is None or self._targets is not None:
             return False
-        now = self._clock()
         if waiting and self._held_since is None:
-            self._held_since = now
-        since = now if self._held_since is None else self._held_since
-        if waiting < least and (now - since) * 1000 < self._options.max_delay_ms:
+            self._held_since = self._clock()
+        if waiting < least and not self._is_overdue:
             return True
         self._held_since = None
         return False
+
+    @property
+    def _is_overdue(self) -> bool:
+        """Whether messages were held back as long as they may be."""
+        since = self._held_since
+        return since is not None and (self._clock() - since) * 1000 >= self._options.max_delay_ms
 
     def newest(self) -> dict[str, Any] | None:
         """Give how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""

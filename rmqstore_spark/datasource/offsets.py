@@ -6,8 +6,8 @@ For each queue: its number, the offset to read next, and the physical offset of 
 that (-1 where none is known). As long as nothing of the queue was read but in the micro-batch that
 ends here, the offset at which that micro-batch began it stands before, as in `0..7`. Brokers and
 topics are sorted by name, queues by number: Spark compares offsets as text. A topic's queues are
-one text because an idle query sends its offsets to and fro ten times a second, and with a thousand
-queues parsing that many numbers would be the greater part of what it costs.
+one text because a query sends its offsets to and fro several times a second, and with a thousand
+queues parsing that many numbers would be the greater part of what an idle one costs.
 
 The begin is what makes a restart exact. Spark checkpoints the end of a micro-batch before it runs
 it, but for the first one no start; and a queue that is found while the stream runs has no start

@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RmqStoreStreamReader"]
 
+# Seconds. An answer costs Spark more than many looks cost here, so an idle query is answered the
+# later, and looked after the less often, the longer it has been idle. (When the query stops, Spark
+# ends this process, whatever it waits for.)
 _WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 0.5
+_OF_QUIET: Final = 0.05
+_AT_ONCE: Final = 0.05
 _STEP: Final = 0.025
+_STEPS: Final = 12
 
 
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,6 +67,8 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._clock = clock
         self._sleep = sleep
+        self._quiet_since: float | None = None
+        self._answered = 0.0
 
     @cached_property
     def _options(self) -> Options:
@@ -105,16 +114,33 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Waits a little for news: an idle query asks again at once.
         """
         limited = not isinstance(limit, ReadAllAvailable)
-        give_up = self._clock() + _WAIT
+        patience = self._patience()
+        give_up = self._clock() + patience
+        step = max(_STEP, patience / _STEPS)
         follower = self._follower
         follower.start_from(start)
         while True:
             end = follower.latest(limited=limited)
             if end is not None:
+                self._quiet_since = None
                 return end
-            if follower.is_at_end or self._clock() >= give_up:
+            self._answered = self._clock()
+            if follower.is_at_end or self._answered >= give_up:
                 return start
-            self._sleep(_STEP)
+            self._sleep(step)
+
+    def _patience(self) -> float:
+        """Seconds to wait for news: the more, the longer there were none.
+
+        But not where Spark had something else to do since the last answer: another source of the
+        query, which this one would hold up, or a trigger with an interval, which it would overrun.
+        """
+        now = self._clock()
+        if self._quiet_since is None:
+            self._quiet_since = now
+        if now - self._answered > _AT_ONCE:
+            return _WAIT
+        return min(max(_WAIT, (now - self._quiet_since) * _OF_QUIET), _LONGEST_WAIT)
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -310,6 +310,7 @@ def test_messages_are_held_back_until_there_are_enough(growing: GrowingStore) ->
     assert stream.next_batch() is None
     stream.clock.sleep(8)
     assert stream.next_batch() is None
+    assert stream.latest(stream.log[-1], ReadAllAvailable()) != stream.log[-1]
     stream.clock.sleep(2)
     assert len(stream.next_batch() or []) == 5
 
@@ -396,7 +397,12 @@ def test_latest_offset_waits_a_little_for_news(growing: GrowingStore) -> None:
     assert stream.next_batch() is None
     assert 0.09 < stream.clock.now - before < 0.15
 
-    # News that come in the meantime are given at once.
+    assert_news_are_given_at_once(stream, growing)
+
+
+def assert_news_are_given_at_once(stream: Stream, growing: GrowingStore) -> None:
+    """Those that come while the stream waits for them."""
+
     def sleep(seconds: float) -> None:
         stream.clock.sleep(seconds)
         growing.put(1)
@@ -405,6 +411,28 @@ def test_latest_offset_waits_a_little_for_news(growing: GrowingStore) -> None:
     before = stream.clock.now
     assert len(stream.next_batch() or []) >= 1
     assert stream.clock.now - before < 0.09
+    stream.reader._sleep = stream.clock.sleep
+
+
+def test_an_idle_query_is_answered_less_often(growing: GrowingStore) -> None:
+    stream = Stream(growing.path)
+    stream.next_batch()
+
+    def answered_after() -> float:
+        before = stream.clock.now
+        assert stream.latest(stream.log[-1]) == stream.log[-1]
+        return stream.clock.now - before
+
+    began = stream.clock.now
+    while stream.clock.now - began < 20:
+        answered_after()
+    assert 0.5 <= answered_after() < 0.55
+    stream.clock.sleep(0.1)  # Spark did something else: another source, or a trigger's interval
+    assert answered_after() < 0.15
+    assert 0.5 <= answered_after() < 0.55
+    assert_news_are_given_at_once(stream, growing)
+    stream.drain()
+    assert answered_after() < 0.15
 
 
 def test_an_entry_that_is_dispatched_late_is_found(growing: GrowingStore) -> None:
