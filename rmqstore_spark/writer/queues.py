@@ -250,16 +250,17 @@ class ConsumeQueues:
             return sum(self._trim(*route, state) for route, state in self._states.items())
 
     def drop(self, topic: str) -> None:
-        """Remove a topic's queues with their files."""
+        """Remove a topic's queues with their files, and the extension units of a broker."""
         with self._lock:
             self._handles.close()
             for route in [route for route in self._states if route[0] == topic]:
                 del self._states[route]
-            folder = os.path.join(self.folder, _checked(topic))
-            with explained(folder, "removed"), suppress(FileNotFoundError):
-                shutil.rmtree(folder)
-            if os.path.isdir(self.folder):
-                sync_folder(self.folder)
+            for kind in (self.folder, f"{self.folder}_ext"):
+                folder = os.path.join(kind, _checked(topic))
+                with explained(folder, "removed"), suppress(FileNotFoundError):
+                    shutil.rmtree(folder)
+                if os.path.isdir(kind):
+                    sync_folder(kind)
 
     def close(self) -> None:
         """Close all files, without flushing them."""
