@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
+from tests.support.jvm import QUICK_JVM
 from tools.java import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.local.dir", str(folder / "local"))
-            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
+            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder} {QUICK_JVM}")
             # A crash in compiled code then shows where it was.
             .config("spark.python.worker.faulthandler.enabled", "true")
             .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")

@@ -20,6 +20,7 @@ from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
 from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES
+from tests.support.jvm import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,7 +240,8 @@ def test_a_broken_installation_leaves_other_sources_alone(tmp_path: Path) -> Non
         from pyspark.sql import SparkSession
         spark = (
             SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-            .config("spark.log.level", "ERROR").getOrCreate()
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.extraJavaOptions", "QUICK_JVM").getOrCreate()
         )
         print("other:", spark.read.format("other").load().first()["answer"])
         try:
@@ -247,7 +249,7 @@ def test_a_broken_installation_leaves_other_sources_alone(tmp_path: Path) -> Non
         except Exception as error:
             print("rmqstore:", str(error))
         spark.stop()
-    """)
+    """).replace("QUICK_JVM", QUICK_JVM)
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support.jvm import QUICK_JVM
 from tools.java import find_java
 
 __all__ = ["ROOT", "SPARK_SUBMIT", "environment"]
@@ -17,11 +18,12 @@ SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
 def environment() -> dict[str, str]:
-    """The variables that `make` sets, and nothing of this process's Spark."""
+    """The variables that `make` sets, and nothing of this process's Spark; its JVM a quick one."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     return {
         **ours,
         "JAVA_HOME": str(find_java()),
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

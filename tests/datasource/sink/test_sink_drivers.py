@@ -7,13 +7,32 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 
+from tests.datasource.sink import driver
+from tests.datasource.sink.driver import AT_BATCH
 from tests.datasource.sink.serving import Served
-from tests.datasource.sink.test_sink_stream import FILES, ROWS, TOPIC, arriving, bodies
+from tests.datasource.sink.test_sink_stream import (
+    FILES,
+    ROWS,
+    TOPIC,
+    Start,
+    arriving,
+    bodies,
+    run,
+    source,
+    writer,
+)
 from tools.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["arriving"]
 
@@ -21,13 +40,11 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
 
-def drive(
-    store: Served, folder: Path, files: Path, die: str = "", starts: int = 1
-) -> subprocess.CompletedProcess[str]:
-    """Run a driver until it ends, or is killed."""
+def drive(store: Served, folder: Path, files: Path, die: str) -> subprocess.CompletedProcess[str]:
+    """Run a driver of its own until it ends, or is killed."""
     given = {
         "endpoint": store.endpoint, "arriving": str(files), "checkpoint": str(folder / "c"),
-        "folder": str(folder), "die": die, "starts": starts,
+        "folder": str(folder), "die": die,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "tests.datasource.sink.driver", json.dumps(given)],
@@ -40,16 +57,20 @@ def drive(
 
 
 @pytest.mark.parametrize("moment", ["after staging", "before commit", "after commit"])
-def test_a_driver_that_is_killed_and_started_again(
-    served: Served, arriving: Path, tmp_path: Path, moment: str
+def test_a_driver_that_is_killed_and_another_that_goes_on(
+    spark: SparkSession,
+    served: Served,
+    arriving: Path,
+    tmp_path: Path,
+    queries: Start,
+    moment: str,
 ) -> None:
     killed = drive(served, tmp_path, arriving, moment)
     assert killed.returncode == -9, killed.stderr
-    committed = 3 if moment == "after commit" else 2
+    committed = AT_BATCH + (moment == "after commit")
     assert served.commits() == committed
     assert served.bodies(TOPIC, least=committed * ROWS) == bodies(committed * ROWS)
-    again = drive(served, tmp_path, arriving)
-    assert "ended" in again.stdout, again.stderr
+    run(queries, writer(source(spark, arriving), served, tmp_path / "c"))
     assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
     assert served.commits() == FILES
 
@@ -63,12 +84,30 @@ def test_tasks_that_fail_when_they_have_staged_are_run_again(
     assert served.commits() == FILES
 
 
+@pytest.fixture
+def failing(spark: SparkSession) -> Iterator[str]:
+    """The name of the sink with a writer that fails, registered in the session."""
+    cloudpickle.register_pickle_by_value(driver)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(driver.FailingSource)
+    yield driver.FailingSource.name()
+    cloudpickle.unregister_pickle_by_value(driver)  # type: ignore[no-untyped-call]
+
+
 def test_each_commit_succeeds_and_spark_is_told_that_it_failed(
-    served: Served, arriving: Path, tmp_path: Path
+    spark: SparkSession,
+    served: Served,
+    arriving: Path,
+    tmp_path: Path,
+    queries: Start,
+    failing: str,
 ) -> None:
-    done = drive(served, tmp_path, arriving, "commit fails", starts=FILES + 1)
-    assert done.stdout.split("\n").count("failed: True") == FILES, done.stdout + done.stderr
-    assert "ended" in done.stdout
+    made = writer(
+        source(spark, arriving), served, tmp_path / "c", die="commit fails", folder=tmp_path
+    ).format(failing)
+    for _ in range(FILES):
+        with pytest.raises(StreamingQueryException, match=driver.LOST):
+            run(queries, made)
+    run(queries, made)
     assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
     assert served.commits() == FILES
     assert Counter(served.bodies(TOPIC).values()) == {1: FILES * ROWS}
