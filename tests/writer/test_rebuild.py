@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index import HEADER_SIZE
 from rmqstore_spark.reader.store import Store
@@ -127,6 +128,29 @@ def test_a_queue_whose_first_file_is_gone_where_the_log_begins_late_is_rebuilt(
             assert after[name] == before[name]
     with Store.open(store) as reader:
         assert next(q for q in reader.queues(["TopicTest"]) if q.queue_id == 1).min_offset == least
+
+
+def test_a_last_entry_that_leads_past_the_log_goes_with_a_cut_of_nothing(
+    golden: Golden, tmp_path: Path
+) -> None:
+    folder = golden("basic")
+    store = copy_store(folder, tmp_path)
+    before = tree(store)
+    path = queue_file(store, -1)
+    last = len(path.read_bytes().rstrip(b"\0")) // 20 * 20
+    flip(path, last + 3)  # 17 GB on
+    for given in ({}, {"rebuild": True}):
+        with (
+            pytest.raises(CorruptStoreError, match="names a record that ends at"),
+            opened(store, folder, **given),
+        ):
+            pass
+    with opened(store, folder, rebuild=True, cut=True) as found:
+        assert not found.summary.cuts
+        close_cleanly(store, found)
+    name = str(path.relative_to(store))
+    assert tree(store)[name] == before[name]
+    assert problems(store) == set()
 
 
 def test_a_rebuild_that_finds_nothing_wrong_leaves_the_queues_as_they_are(
