@@ -139,10 +139,10 @@ def test_a_last_entry_that_leads_past_the_log_goes_with_a_cut_of_nothing(
     path = queue_file(store, -1)
     last = len(path.read_bytes().rstrip(b"\0")) // 20 * 20
     flip(path, last + 3)  # 17 GB on
-    for given in ({}, {"rebuild": True}):
+    for rebuild in (False, True):
         with (
             pytest.raises(CorruptStoreError, match="names a record that ends at"),
-            opened(store, folder, **given),
+            opened(store, folder, rebuild=rebuild),
         ):
             pass
     with opened(store, folder, rebuild=True, cut=True) as found:
