@@ -9,18 +9,10 @@ import typer
 
 from rmqstore_spark.cli.connection import EndpointOf, connect
 from rmqstore_spark.cli.parameters import AsJson
-from rmqstore_spark.cli.tables import Column, print_facts, print_table
+from rmqstore_spark.cli.tables import QUEUE_COLUMNS, print_facts, print_table
 from rmqstore_spark.cli.text import json_text
 
 __all__ = ["stats"]
-
-_QUEUE_COLUMNS = (
-    Column("topic", least=12),
-    Column("queue", right=True),
-    Column("min", right=True),
-    Column("max", right=True),
-    Column("messages", right=True),
-)
 
 
 def stats(
@@ -34,7 +26,7 @@ def stats(
     if as_json:
         typer.echo(json_text(figures, indent=2))
     elif queues:
-        print_table(_QUEUE_COLUMNS, _queue_rows(figures["queues"]))
+        print_table(QUEUE_COLUMNS, _queue_rows(figures["queues"]))
     else:
         print_facts(_facts(endpoint, figures))
 

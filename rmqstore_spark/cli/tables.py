@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore_spark.cli.text import escaped
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Column", "Table", "print_facts", "print_table"]
+__all__ = ["QUEUE_COLUMNS", "Column", "Table", "print_facts", "print_table"]
 
 _GAP: Final = 2
 
@@ -32,6 +29,16 @@ class Column(NamedTuple):
     name: str
     right: bool = False
     least: int | None = None
+
+
+QUEUE_COLUMNS: Final = (
+    Column("topic", least=12),
+    Column("queue", right=True),
+    Column("min", right=True),
+    Column("max", right=True),
+    Column("messages", right=True),
+)
+"""Of a table with a line for each queue."""
 
 
 class Table:

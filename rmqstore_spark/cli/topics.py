@@ -16,7 +16,7 @@ from rmqstore_spark.cli.parameters import (
     StorePath,
     open_store,
 )
-from rmqstore_spark.cli.tables import Column, print_table
+from rmqstore_spark.cli.tables import QUEUE_COLUMNS, Column, print_table
 from rmqstore_spark.cli.terminal import say
 from rmqstore_spark.cli.text import json_text
 
@@ -51,7 +51,7 @@ def topics(
             more = f" but {hidden} system topic(s): --all shows them" if hidden else ""
             say(f"{store.path} has no topics{more}.")
         elif queues:
-            print_table(_QUEUE_COLUMNS, _queue_rows(described))
+            print_table(QUEUE_COLUMNS, _queue_rows(described))
         else:
             print_table(_TOPIC_COLUMNS, map(_topic_row, described))
 
@@ -63,13 +63,6 @@ _TOPIC_COLUMNS = (
     Column("perm"),
     Column("order"),
     Column("system"),
-)
-_QUEUE_COLUMNS = (
-    Column("topic", least=12),
-    Column("queue", right=True),
-    Column("min", right=True),
-    Column("max", right=True),
-    Column("messages", right=True),
 )
 
 
