@@ -42,10 +42,10 @@ bench: $(INSTALLED) ## Measure speed and memory on stores made for it
 	@$(SPARK) -m benchmarks $(BENCH_ARGS)
 
 .PHONY: notebook
-notebook: $(INSTALLED) ## Open examples/quickstart.ipynb in JupyterLab
+notebook: $(INSTALLED) ## Open the notebooks of examples/ in JupyterLab
 	@$(PY) -c "import jupyterlab" 2>/dev/null || { echo "Installing JupyterLab into $(VENV) ..."; \
 		$(PY) -m pip install --quiet --editable '.[notebooks]' --config-settings editable_mode=compat; }
-	@$(SPARK) -m jupyterlab examples/quickstart.ipynb
+	@$(SPARK) -m jupyterlab examples
 
 .PHONY: docs
 docs: $(INSTALLED) ## Write the references that are made of tables (docs/, conf/store.conf)

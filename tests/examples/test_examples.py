@@ -37,12 +37,11 @@ def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path:
     assert all((ours / name).read_bytes() == (theirs / name).read_bytes() for name in files)
 
 
-def test_the_notebook_can_be_opened_as_it_says() -> None:
-    notebook: Any = read_notebook(  # type: ignore[no-untyped-call]
-        EXAMPLES / "quickstart.ipynb", as_version=4
-    )
-    said = notebook.cells[0].source
-    assert "`make notebook`" in said
+def test_the_notebooks_can_be_opened_as_they_say() -> None:
+    for path in EXAMPLES.glob("*.ipynb"):
+        notebook: Any = read_notebook(path, as_version=4)  # type: ignore[no-untyped-call]
+        assert "`make notebook`" in notebook.cells[0].source
+        assert "`jupyter lab examples`" in notebook.cells[0].source
     assert "`make notebook`" in (ROOT / "README.md").read_text(encoding="utf-8")
     planned = subprocess.run(
         ["make", "--no-print-directory", "--dry-run", "notebook"],
@@ -52,7 +51,7 @@ def test_the_notebook_can_be_opened_as_it_says() -> None:
         text=True,
     ).stdout
     assert "'.[notebooks]'" in planned
-    assert planned.rstrip().endswith("-m jupyterlab examples/quickstart.ipynb")
+    assert planned.rstrip().endswith("-m jupyterlab examples")
 
 
 def demo(name: str, folder: Path) -> str:
