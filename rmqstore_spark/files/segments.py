@@ -8,56 +8,24 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.base import (
-    FileInfo,
-    Files,
-    Int64Array,
-    Listing,
-    Skipped,
-    UInt8Array,
-    join,
-)
-from rmqstore_spark.files.own import GUARD_NAME
+from rmqstore_spark.files.base import Files, Int64Array, Listing, UInt8Array
+from rmqstore_spark.files.lineup import MAX_OFFSET, Segment, line_up, list_or_nothing
 from rmqstore_spark.files.spans import plan_runs
 
-__all__ = ["MAX_ENTRY", "Segment", "Segments", "segment_start"]
+__all__ = ["MAX_ENTRY", "Segments"]
 
 # RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
 MAX_ENTRY = (16 << 20) + 4096
 
 # More than this in one `read_entries` is a mistake of the caller, not a need.
 _MAX_READ = 1 << 30
-
-_NAME_DIGITS = 20
-_MAX_OFFSET = (1 << 63) - 1
-
-
-class Segment(NamedTuple):
-    """One file of a log.
-
-    Attributes:
-        start: log offset of its first byte.
-        size: bytes of the log that it holds (the file's length, cut where the next one begins).
-        path: the file.
-    """
-
-    start: int
-    size: int
-    path: str
-
-    @property
-    def end(self) -> int:
-        """Log offset one past its last byte."""
-        return self.start + self.size
 
 
 class Segments:
@@ -81,39 +49,20 @@ class Segments:
     @classmethod
     def load(cls, files: Files, folders: Sequence[str]) -> Segments:
         """List a log's folders. One that does not exist counts as empty."""
-        return cls(files, folders, [_list_or_nothing(files, folder) for folder in folders])
+        return cls(files, folders, [list_or_nothing(files, folder) for folder in folders])
 
     def refresh(self) -> bool:
         """List the folders again; tells whether the segments changed."""
         before = self._segments
-        self._set([_list_or_nothing(self._files, folder) for folder in self.folders])
+        self._set([list_or_nothing(self._files, folder) for folder in self.folders])
         return before != self._segments
 
     def _set(self, listings: Iterable[Listing]) -> None:
-        self.strays: list[Skipped] = []
-        found: dict[int, Segment] = {}
-        for folder, listing in zip(self.folders, listings, strict=True):
-            for info in listing:
-                if info.name.startswith(GUARD_NAME):
-                    continue
-                path = join(folder, info.name)
-                start = segment_start(info.name)
-                reason = _why_stray(info, start)
-                if start is None or reason:
-                    self.strays.append(Skipped(path, reason))
-                elif start in found:
-                    other = found[start].path
-                    self.strays.append(Skipped(path, f"{other} holds the same stretch of the log"))
-                else:
-                    found[start] = Segment(start, info.size, path)
-        ordered, inner = _in_line([found[start] for start in sorted(found)])
-        self.strays += inner
-        self._segments = [
-            segment._replace(size=min(segment.size, following.start - segment.start))
-            for segment, following in itertools.pairwise(ordered)
-        ] + ordered[-1:]
-        self._file_sizes = [segment.size for segment in ordered]
-        self._starts = [segment.start for segment in ordered]
+        lineup = line_up(self.folders, listings)
+        self.strays = lineup.strays
+        self._segments = lineup.segments
+        self._file_sizes = lineup.file_sizes
+        self._starts = [segment.start for segment in lineup.segments]
         self.starts: Int64Array = np.array(self._starts, np.int64)
         self._ends: Int64Array = np.array([s.end for s in self._segments], np.int64)
 
@@ -169,7 +118,7 @@ class Segments:
             SegmentExpiredError: it lies before the first file, or where a file is missing.
             CorruptStoreError: it lies past the end, or is negative.
         """
-        if 0 <= offset <= _MAX_OFFSET and self._segments:
+        if 0 <= offset <= MAX_OFFSET and self._segments:
             number = bisect_right(self._starts, offset) - 1
             if number >= 0 and offset < self._segments[number].end:
                 return self._segments[number]
@@ -364,61 +313,6 @@ class Segments:
                 "all (storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
             )
         return CorruptStoreError(f"log offset {offset} is outside, {have}", file=self._folder)
-
-
-def segment_start(name: str) -> int | None:
-    """The offset that a segment's file name tells, None where it is no such name."""
-    if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
-        return int(name)
-    return None
-
-
-def _why_stray(info: FileInfo, start: int | None) -> str:
-    """Why an entry of a log's folder is no segment; empty where it is one."""
-    if start is None:
-        return "the name is not an offset of 20 digits"
-    if info.is_dir:
-        return "a folder with a segment's name"
-    if info.size <= 0:
-        return "an empty file"
-    if start + info.size > _MAX_OFFSET:
-        return "the name is no possible offset"
-    return ""
-
-
-def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
-    """Sort out what lies within the stretch of the file before it.
-
-    A file that has not the size of the others gives way to one that has; else what lies wholly
-    within the other is no part of the log. (The files of a log are of one size.)
-
-    Args:
-        files: ascending, not yet cut where the next one begins.
-    """
-    if all(before.end <= file.start for before, file in itertools.pairwise(files)):
-        return list(files), []
-    sizes = Counter(file.size for file in files).most_common(2)
-    usual = sizes[0][0] if len(sizes) == 1 or sizes[0][1] > sizes[1][1] else None
-    kept: list[Segment] = []
-    inner = []
-    for file in files:
-        last = kept[-1] if kept else None
-        if last is None or file.start >= last.end:
-            kept.append(file)
-        elif last.size == usual or (file.size != usual and file.end <= last.end):
-            inner.append(
-                Skipped(file.path, f"it lies within the stretch of the log of {last.path}")
-            )
-        else:
-            kept.append(file)
-    return kept, inner
-
-
-def _list_or_nothing(files: Files, folder: str) -> Listing:
-    try:
-        return files.list(folder)
-    except FileNotFoundError:
-        return []
 
 
 def _int64(values: npt.ArrayLike) -> Int64Array:

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.files.lineup import segment_start
 from rmqstore_spark.files.own import GUARD_NAME
-from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.layout.kernel import pread_spans
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry

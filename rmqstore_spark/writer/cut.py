@@ -27,8 +27,8 @@ from rmqstore_spark.files.durable import (
     sync_file,
     sync_folder,
 )
+from rmqstore_spark.files.lineup import Segment
 from rmqstore_spark.files.own import OWN_FOLDER
-from rmqstore_spark.files.segments import Segment
 from rmqstore_spark.writer.failpoints import reach
 
 __all__ = ["CutRange", "end_log", "written_extent"]

@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, sync_folder
-from rmqstore_spark.files.segments import segment_start
+from rmqstore_spark.files.lineup import segment_start
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.logend import record_head

@@ -34,7 +34,7 @@ from rmqstore_spark.files.durable import (
     write_all,
 )
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.segments import segment_start
+from rmqstore_spark.files.lineup import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.files.lineup import Segment
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.segments import Segment, Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.writer.cut import end_log, written_extent
 
 SIZE = 1 << 16

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.segments import Segment, Segments
+from rmqstore_spark.files.lineup import Segment
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.verify.findings import Findings
 from rmqstore_spark.reader.verify.report import TornTail
