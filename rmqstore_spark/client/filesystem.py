@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from fsspec.spec import AbstractFileSystem
 
-from rmqstore_spark.client.store import DEFAULT_RETRIES, DEFAULT_TIMEOUT, StoreClient
+from rmqstore_spark.client.store import StoreClient
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
@@ -41,7 +41,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     Args:
         endpoint: where it listens; see `parse_endpoint`.
-        token_file, tls_ca, tls_cert, tls_key, timeout_s, retries: as for `StoreClient`.
+        options: those of `StoreClient`; another one is a TypeError.
     """
 
     protocol = ("grpc", "grpc+tls", "grpc+unix")
@@ -50,28 +50,9 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     takes_ranges = True
     """Many ranges in one request; see `FsspecFiles`."""
 
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        token_file: str | os.PathLike[str] | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
-        tls_cert: str | os.PathLike[str] | None = None,
-        tls_key: str | os.PathLike[str] | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT,
-        retries: int = DEFAULT_RETRIES,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.client = StoreClient(
-            endpoint,
-            token_file=token_file,
-            tls_ca=tls_ca,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            timeout_s=timeout_s,
-            retries=retries,
-        )
+    def __init__(self, endpoint: str, **options: Any) -> None:
+        super().__init__()
+        self.client = StoreClient(endpoint, **options)
         self.root = str(self.client.endpoint)
         """The path of the store itself."""
 

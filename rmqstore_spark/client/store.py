@@ -29,10 +29,10 @@ from rmqstore_spark.wire.messages import (
 )
 from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Actions
 
-__all__ = ["DEFAULT_RETRIES", "DEFAULT_TIMEOUT", "StoreClient"]
+__all__ = ["StoreClient"]
 
-DEFAULT_TIMEOUT: Final = 30.0
-DEFAULT_RETRIES: Final = 3
+_TIMEOUT: Final = 30.0
+_RETRIES: Final = 3
 
 
 class StoreClient:
@@ -59,8 +59,8 @@ class StoreClient:
         tls_ca: str | os.PathLike[str] | None = None,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT,
-        retries: int = DEFAULT_RETRIES,
+        timeout_s: float = _TIMEOUT,
+        retries: int = _RETRIES,
     ) -> None:
         self.connection = Connection(
             endpoint,

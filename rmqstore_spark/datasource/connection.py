@@ -132,8 +132,8 @@ class Connection:
         )
 
     @property
-    def storage_options(self) -> tuple[tuple[str, str | float | None], ...]:
-        """The same for the file system that reads through a store process."""
+    def storage_options(self) -> tuple[tuple[str, Any], ...]:
+        """The same for a client, or the file system that reads through a store process."""
         return (
             ("token_file", self.token_file),
             ("tls_ca", self.tls_ca),
@@ -147,12 +147,4 @@ class Connection:
         """Reach one of the stores."""
         from rmqstore_spark.client import StoreClient
 
-        return StoreClient(
-            endpoint,
-            token_file=self.token_file,
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            timeout_s=self.timeout_ms / 1000,
-            retries=self.retries,
-        )
+        return StoreClient(endpoint, **dict(self.storage_options))

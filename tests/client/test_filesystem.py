@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client.filesystem import StoreFileSystem
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
@@ -124,6 +124,11 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
         assert file.read() == near[9:]
     with pytest.raises(OSError, match="only be read"):
         fs.open(path, "wb")
+
+
+def test_an_unknown_option_is_told() -> None:
+    with pytest.raises(OptionError, match="tokenFile"):
+        open_files("grpc://127.0.0.1:1", {"tokenFile": "/secret"})
 
 
 def test_nothing_listens_there() -> None:
