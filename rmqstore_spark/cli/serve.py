@@ -26,7 +26,7 @@ _Host = typer.Option(
 _Port = typer.Option(
     "--port",
     metavar="N",
-    help="Port to listen on (flightPort), 0 for any free one.",
+    help="Port to listen on (flightPort), 0 for any free one, -1 for none.",
     show_default=False,
 )
 _Socket = typer.Option(

@@ -44,8 +44,8 @@ class Security:
         """Read the files that a configuration names.
 
         Raises:
-            OptionError: a file cannot be used, or the address is open to others without TLS and a
-                token or clients' certificates.
+            OptionError: a file cannot be used, there is neither a port nor a socket, or the address
+                is open to others without TLS and a token or clients' certificates.
         """
         if bool(config.tls_cert_path) != bool(config.tls_key_path):
             raise OptionError("tlsCertPath and tlsKeyPath belong together: give both, or neither.")
@@ -64,7 +64,13 @@ class Security:
 
 
 def _require_closed(config: StoreConfig) -> None:
-    """Refuse to listen where strangers can reach the store."""
+    """Refuse to listen nowhere, and where strangers can reach the store."""
+    if config.flight_port < 0:
+        if not config.flight_socket:
+            raise OptionError(
+                "flightPort=-1 leaves nothing to listen on: give flightSocket, or a port."
+            )
+        return
     if ipaddress.ip_address(config.bind_address).is_loopback:
         return
     if not config.tls_cert_path:

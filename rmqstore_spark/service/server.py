@@ -83,16 +83,16 @@ class StoreServer:
         self._flights: list[_Flight] = []
         self.endpoints: list[Endpoint] = []
         try:
-            self._listen(handlers, security, config.bind_address, config.flight_port)
+            if config.flight_port >= 0:
+                self._listen(handlers, security, config.bind_address, config.flight_port)
             if self._socket is not None:
                 self._listen_on_socket(handlers, security, self._socket)
         except BaseException:
             self._shut_down()
             raise
-        port = self.endpoints[0].port
         self._reaper = Reaper(
             self._calls,
-            port,
+            self.endpoints[0].port or None,
             self._socket,
             config.stream_idle_timeout / 1000,
             _most_connections(config.max_streams),

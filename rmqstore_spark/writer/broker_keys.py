@@ -1,111 +1,178 @@
-"""Keys of a broker's configuration that mean nothing to a store without a broker.
+"""Keys of a broker's configuration, and what becomes of them in a store without a broker.
 
-So that a broker's own file can be used as it is: these are passed over, while a key that nobody
-knows is an error. (`BrokerConfig`, `MessageStoreConfig` and `NettyServerConfig` of 4.9.8.)
+So that a broker's own file can be used as it is: what means nothing here is passed over and told
+of, while a key that nobody knows is an error. A few values say how records lie or what is promised
+of them; what is done with these is said one by one.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BROKER_KEYS"]
+from rmqstore_spark.errors import OptionError
 
-BROKER_KEYS: Final = frozenset(
+__all__ = ["BROKER_KEYS", "DEVIATIONS", "STRAY_KEYS", "Deviation", "heed", "tell_passed_over"]
+
+_log = logging.getLogger(__name__)
+
+# The properties that these classes of RocketMQ 4.9.8 have setters for: with them a broker reads its
+# file (`BrokerStartup`, `MixAll.properties2Object`).
+_CLASSES: Final = {
+    "BrokerConfig": """
+        aclEnable adminBrokerThreadPoolNums autoCreateSubscriptionGroup autoCreateTopicEnable
+        autoDeleteUnusedStats brokerClusterName brokerFastFailureEnable brokerId brokerIP1
+        brokerIP2 brokerName brokerPermission brokerTopicEnable
+        clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums clusterTopicEnable
+        commercialBaseCount commercialBigCount commercialEnable commercialTimerCount
+        commercialTransCount compressedRegister configBlackList consumerFallbehindThreshold
+        consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums defaultTopicQueueNums
+        disableConsumeIfConsumerReadSlowly enableCalcFilterBitMap enableDetailStat
+        enablePropertyFilter endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+        expectConsumerNumUseFilter fetchNamesrvAddrByAddressServer filterDataCleanTimeSpan
+        filterServerNums filterSupportRetry flushConsumerOffsetHistoryInterval
+        flushConsumerOffsetInterval forceRegister heartbeatThreadPoolNums
+        heartbeatThreadPoolQueueCapacity highSpeedMode isolateLogEnable longPollingEnable
+        maxDelayTime maxErrorRateOfBloomFilter messageStorePlugIn msgTraceTopicName namesrvAddr
+        notifyConsumerIdsChangedEnable processReplyMessageThreadPoolNums pullMessageThreadPoolNums
+        pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
+        queryMessageThreadPoolNums queryThreadPoolQueueCapacity regionId registerBrokerTimeoutMills
+        registerNameServerPeriod rejectTransactionMessage replyThreadPoolQueueCapacity rocketmqHome
+        sendMessageThreadPoolNums sendThreadPoolQueueCapacity shortPollingTimeMills slaveReadEnable
+        startAcceptSendRequestTimeStamp storeReplyMessageEnable traceOn traceTopicEnable
+        transactionCheckInterval transactionCheckMax transactionTimeOut transferMsgByHeap
+        waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
+        waitTimeMillsInTransactionQueue
+    """,
+    "MessageStoreConfig": """
+        accessMessageInMemoryMaxRatio bitMapLengthConsumeQueueExt brokerRole checkCRCOnRecover
+        cleanFileForciblyEnable cleanResourceInterval commitCommitLogLeastPages
+        commitCommitLogThoroughInterval commitIntervalCommitLog debugLockEnable defaultQueryMaxNum
+        deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval deleteWhen
+        destroyMapedFileIntervalForcibly diskFallRecorded diskMaxUsedSpaceRatio dLegerGroup
+        dLegerPeers dLegerSelfId duplicationEnable enableBatchPush enableConsumeQueueExt
+        enableDLegerCommitLog enableLmq enableMultiDispatch enableScheduleAsyncDeliver
+        enableScheduleMessageStats fastFailIfNoBufferInStorePool fileReservedTime
+        flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
+        flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushDelayOffsetInterval
+        flushDiskType flushIntervalCommitLog flushIntervalConsumeQueue
+        flushLeastPagesWhenWarmMapedFile haHousekeepingInterval haListenPort haMasterAddress
+        haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize mappedFileSizeCommitLog
+        mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt maxHashSlotNum maxIndexNum
+        maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxTransferBytesOnMessageInDisk
+        maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+        maxTransferCountOnMessageInMemory messageDelayLevel messageIndexEnable messageIndexSafe
+        offsetCheckInSlave osPageCacheBusyTimeOutMills preferredLeaderId putMsgIndexHightWater
+        readOnlyCommitLogStorePaths redeleteHangedFileInterval scheduleAsyncDeliverMaxPendingLimit
+        scheduleAsyncDeliverMaxResendNum2Blocked slaveTimeout storePathCommitLog
+        storePathDLedgerCommitLog storePathRootDir syncFlushTimeout transientStorePoolEnable
+        transientStorePoolSize useReentrantLockWhenPutMessage warmMapedFileEnable
+    """,
+    "NettyClientConfig": """
+        channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+        clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientOnewaySemaphoreValue
+        clientPooledByteBufAllocatorEnable clientSocketRcvBufSize clientSocketSndBufSize
+        clientWorkerThreads connectTimeoutMillis useTLS writeBufferHighWaterMark
+        writeBufferLowWaterMark
+    """,
+    "NettyServerConfig": """
+        listenPort serverAsyncSemaphoreValue serverCallbackExecutorThreads
+        serverChannelMaxIdleTimeSeconds serverOnewaySemaphoreValue
+        serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+        serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads useEpollNativeSelector
+        writeBufferHighWaterMark writeBufferLowWaterMark
+    """,
+}
+# Read by `BrokerStartup` itself.
+_STARTUP: Final = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
+
+BROKER_KEYS: Final = frozenset([*" ".join(_CLASSES.values()).split(), *_STARTUP])
+"""What a broker's file can hold; some of it means the same to a store without a broker."""
+
+STRAY_KEYS: Final = frozenset(
     [
-        "accessMessageInMemoryMaxRatio",
-        "aclEnable",
-        "adminBrokerThreadPoolNums",
-        "autoCreateSubscriptionGroup",
-        "bitMapLengthConsumeQueueExt",
-        "brokerFastFailureEnable",
-        "brokerId",
-        "brokerIP2",
-        "brokerPermission",
-        "brokerTopicEnable",
-        "cleanFileForciblyEnable",
-        "cleanResourceInterval",
-        "clientManageThreadPoolNums",
-        "clusterTopicEnable",
-        "commercialEnable",
-        "compressedRegister",
-        "consumerManageThreadPoolNums",
-        "defaultQueryMaxNum",
-        "deleteCommitLogFilesInterval",
-        "deleteConsumeQueueFilesInterval",
-        "deleteWhen",
-        "destroyMapedFileIntervalForcibly",
-        "disableConsumeIfConsumerReadSlowly",
-        "disappearTimeAfterStart",
-        "dLegerGroup",
-        "dLegerPeers",
-        "dLegerSelfId",
-        "duplicationEnable",
-        "enableCalcFilterBitMap",
-        "enableConsumeQueueExt",
-        "enableDLegerCommitLog",
-        "enableLmq",
-        "enableMultiDispatch",
-        "enablePropertyFilter",
-        "enableScheduleMessageStats",
-        "endTransactionThreadPoolNums",
-        "fastFailIfNoBufferInStorePool",
-        "fetchNamesrvAddrByAddressServer",
-        "fileReservedTime",
-        "flushCommitLogTimed",
-        "flushConsumeQueueLeastPages",
-        "flushConsumerOffsetInterval",
-        "flushDelayOffsetInterval",
-        "flushLeastPagesWhenWarmMapedFile",
-        "forceRegister",
-        "haHousekeepingInterval",
-        "haListenPort",
-        "haMasterAddress",
-        "haSendHeartbeatInterval",
-        "haSlaveFallbehindMax",
-        "haTransferBatchSize",
-        "longPollingEnable",
+        "abortFile",
+        "checkTransactionMessageEnable",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
         "mapedFileSizeCommitLog",
         "mapedFileSizeConsumeQueue",
-        "mappedFileSizeConsumeQueueExt",
-        "maxDelayTime",
-        "maxTransferBytesOnMessageInDisk",
-        "maxTransferBytesOnMessageInMemory",
-        "maxTransferCountOnMessageInDisk",
-        "maxTransferCountOnMessageInMemory",
-        "messageDelayLevel",
-        "messageIndexSafe",
-        "msgTraceTopicName",
-        "namesrvAddr",
-        "notifyConsumerIdsChangedEnable",
-        "offsetCheckInSlave",
-        "pullMessageThreadPoolNums",
-        "putMsgIndexHightWater",
-        "queryMessageThreadPoolNums",
-        "redeleteHangedFileInterval",
-        "regionId",
-        "registerBrokerTimeoutMills",
-        "registerNameServerPeriod",
-        "rejectTransactionMessage",
-        "rmqAddressServerDomain",
-        "rmqAddressServerSubGroup",
-        "sendMessageThreadPoolNums",
-        "serverSelectorThreads",
-        "serverWorkerThreads",
-        "shortPollingTimeMills",
-        "slaveReadEnable",
+        "storeCheckpoint",
         "storePathConsumeQueue",
         "storePathIndex",
-        "traceTopicEnable",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
-        "transferMsgByHeap",
-        "transientStorePoolEnable",
-        "transientStorePoolSize",
-        "useEpollNativeSelector",
-        "useReentrantLockWhenPutMessage",
-        "useTLS",
-        "waitTimeMillsInPullQueue",
-        "waitTimeMillsInSendQueue",
     ]
 )
+"""What brokers' files often hold, though a broker of 4.9 does not read it either."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Values of a key that a store process does not follow.
+
+    Attributes:
+        values: they, in any case.
+        text: what is done instead, in Markdown.
+        is_refused: whether the store cannot be opened so.
+    """
+
+    values: tuple[str, ...]
+    text: str
+    is_refused: bool = False
+
+
+DEVIATIONS: Final = {
+    "aclEnable": Deviation(
+        ("true",), "there are no rights by topic or account; `tokenPath` keeps strangers out"
+    ),
+    "brokerPermission": Deviation(
+        ("0", "4"), "messages are taken all the same; `brokerRole=SLAVE` refuses them"
+    ),
+    "brokerRole": Deviation(
+        ("SYNC_MASTER",), "as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
+    ),
+    "enableConsumeQueueExt": Deviation(
+        ("true",), "queues get plain entries, without units in `consumequeue_ext`"
+    ),
+    "enableDLegerCommitLog": Deviation(
+        ("true",), "a log of DLedger can be read but not written", is_refused=True
+    ),
+    "enableMultiDispatch": Deviation(
+        ("true",),
+        "messages would come into one queue alone, and not into those that their "
+        "INNER_MULTI_DISPATCH names. Where none has that property, set it to `false`",
+        is_refused=True,
+    ),
+}
+"""What a broker's file can ask for, and is done otherwise or not at all."""
+
+
+def heed(name: str, given: str, source: str) -> bool:
+    """Look at a value of a broker's that may mean something else here, or that cannot be had.
+
+    Returns:
+        Whether it was told of.
+
+    Raises:
+        OptionError: a store with it cannot be written.
+    """
+    found = DEVIATIONS.get(name)
+    value = given.strip()
+    if found is None or value.lower() not in [word.lower() for word in found.values]:
+        return False
+    text = f"{source}{name}={value}: {found.text}.".replace("`", "")
+    if found.is_refused:
+        raise OptionError(text)
+    _log.warning("%s", text)
+    return True
+
+
+def tell_passed_over(names: Iterable[str], source: str) -> None:
+    """Warn of keys that change nothing: a line for those of a broker, and one for nobody's."""
+    stray = sorted(name for name in names if name in STRAY_KEYS)
+    broker = sorted(name for name in names if name not in STRAY_KEYS)
+    if broker:
+        _log.warning("%spassed over, of use to a broker alone: %s.", source, ", ".join(broker))
+    if stray:
+        _log.warning("%spassed over, unknown to a broker too: %s.", source, ", ".join(stray))

@@ -10,14 +10,19 @@ import difflib
 import ipaddress
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.writer.broker_keys import BROKER_KEYS
+from rmqstore_spark.writer.broker_keys import (
+    BROKER_KEYS,
+    STRAY_KEYS,
+    heed,
+    tell_passed_over,
+)
 from rmqstore_spark.writer.config_key import Key, choice, flag, keys_of, number, text
 from rmqstore_spark.writer.properties_file import dump_properties, parse_properties
 
@@ -44,10 +49,12 @@ _SERVICE: Final = "Service"
 
 
 def _address(word: str) -> str:
+    if word.lower() == "localhost":
+        return "127.0.0.1"
     try:
         return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
     except ValueError:
-        raise ValueError("must be an IPv4 or IPv6 address") from None
+        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,9 @@ class StoreConfig:
     broker_name: str = text(
         "broker-a", "Name of the store, as column `brokerName` shows it.", group=_PLACE,
     )  # fmt: skip
-    broker_cluster_name: str = text(
-        "DefaultCluster", "Name of the cluster.", group=_PLACE,
-    )  # fmt: skip
     broker_role: str = choice(
-        "ASYNC_MASTER", ("ASYNC_MASTER", "SLAVE"), "A `SLAVE` takes no messages of clients.",
-        group=_PLACE,
+        "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` takes no messages of "
+        "clients. There are no slaves here: a `SYNC_MASTER` waits for none.", group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
@@ -97,7 +101,7 @@ class StoreConfig:
     max_index_num: int = number(
         20_000_000, 2, 1 << 28, "Entries of an IndexFile.", group=_FILES,
     )  # fmt: skip
-    warm_mapped_file_enable: bool = flag(
+    warm_maped_file_enable: bool = flag(
         False, "Fill segments with zeros ahead of time: a flush need not note new extents then.",
         group=_FILES,
     )  # fmt: skip
@@ -189,11 +193,12 @@ class StoreConfig:
         group=_SERVICE, kind="IP address", check=_address,
     )  # fmt: skip
     flight_port: int = number(
-        10921, 0, 65_535, "Port of Arrow Flight; 0: any free one.", group=_SERVICE, own=True,
+        10921, -1, 65_535, "Port of Arrow Flight; 0: any free one, -1: none, where only "
+        "`flightSocket` is listened on.", group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
-        "", "Unix socket of Arrow Flight, besides the port or in place of it; its folder must be "
-        "closed to others.", group=_SERVICE, kind="path", own=True,
+        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, in place of "
+        "it; its folder must be closed to others.", group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     token_path: str = text(
         "", "File with the token that clients have to show.",
@@ -252,24 +257,26 @@ class StoreConfig:
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
-        """This configuration with some keys changed; what only a broker needs is passed over.
+        """This configuration with some keys changed; what only a broker needs is warned of.
 
         Args:
             values: texts by key.
             source: where they come from, for messages.
 
         Raises:
-            OptionError: a key is unknown, or a value wrong.
+            OptionError: a key is unknown, a value wrong, or of a store that cannot be written.
         """
         changed = {}
+        passed_over = []
         for name, given in values.items():
             key = _BY_NAME.get(name)
-            if key is None and name in BROKER_KEYS:
-                _log.warning("%s%s means nothing to a store without a broker.", source, name)
-                continue
-            if key is None:
-                raise OptionError(f"{source}{_unknown(name, _BY_NAME)}")
-            changed[key.attribute] = _read(key, name, given, source)
+            if key is not None:
+                changed[key.attribute] = _read(key, name, given, source)
+            elif name not in BROKER_KEYS | STRAY_KEYS:
+                raise OptionError(f"{source}{_unknown(name, [*_BY_NAME, *BROKER_KEYS])}")
+            elif not heed(name, given, source):
+                passed_over.append(name)
+        tell_passed_over(passed_over, source)
         return replace(self, **changed)
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> StoreConfig:
@@ -319,13 +326,14 @@ _BY_VARIABLE: Final = {key.variable: key for key in KEYS}
 
 
 def _read(key: Key, name: str, given: str, source: str) -> Any:
+    heed(key.name, given, source)
     try:
         return key.read(given)
     except ValueError as error:
         raise OptionError(f"{source}{name} {error}, not {_shown(given)}.") from None
 
 
-def _unknown(name: str, known: Mapping[str, Key]) -> str:
+def _unknown(name: str, known: Iterable[str]) -> str:
     by_lower = {word.lower(): word for word in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."

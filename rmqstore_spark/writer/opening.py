@@ -133,7 +133,7 @@ def open_store(
             )
         files = SegmentFiles(
             commitlog, os.path.join(path, OWN_FOLDER, "ready"), size,
-            warm=config.warm_mapped_file_enable,
+            warm=config.warm_maped_file_enable,
         )  # fmt: skip
         log = CommitLogWriter(files, parts.log_begin, parts.log_end)
         undo.pop_all()

@@ -12,6 +12,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.service.server import StoreServer
+from rmqstore_spark.wire.sockets import own_sockets
 from tests.support.serving import Served, block_of, eventually, served
 
 
@@ -219,3 +220,31 @@ def test_a_socket_that_a_killed_process_left_is_taken_over(tmp_path: Path) -> No
         with StoreClient(found.socket) as client:
             assert client.topics() == {}
     assert not path.exists()
+
+
+def test_without_a_port_only_the_socket_is_listened_on(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "s"
+    before = tcp_listeners()
+    with served(
+        tmp_path / "store", flight_port=-1, flight_socket=str(path), bind_address="0.0.0.0"
+    ) as found:
+        assert [str(endpoint) for endpoint in found.server.endpoints] == [f"grpc+unix://{path}"]
+        assert tcp_listeners() == before
+        with StoreClient(found.endpoint) as client, client.put_stream() as stream:
+            assert stream.put(block_of([b"a"])).is_ok
+    with (
+        pytest.raises(OptionError, match="give flightSocket"),
+        served(tmp_path / "store", flight_port=-1),
+    ):
+        pass
+
+
+def tcp_listeners() -> set[int]:
+    """The ports that this process listens on."""
+    found = set()
+    for each in own_sockets():
+        with each:
+            is_listening = each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if is_listening and each.family in (socket.AF_INET, socket.AF_INET6):
+                found.add(each.getsockname()[1])
+    return found

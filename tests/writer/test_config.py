@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.writer.broker_keys import BROKER_KEYS
+from rmqstore_spark.writer.broker_keys import BROKER_KEYS, STRAY_KEYS
 from rmqstore_spark.writer.config import KEYS, StoreConfig
 from rmqstore_spark.writer.properties_file import dump_properties, parse_properties
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
@@ -92,11 +92,14 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("MAXMESSAGESIZE=1", ["Did you mean maxMessageSize?"]),
         ("qwertzuiop=1", ["'qwertzuiop'", "docs/configuration.md"]),
         ("flushDiskType=SOMETIMES", ["ASYNC_FLUSH or SYNC_FLUSH", "'SOMETIMES'"]),
-        ("brokerRole=SYNC_MASTER", ["brokerRole must be ASYNC_MASTER or SLAVE"]),
+        ("brokerRole=MASTER", ["must be ASYNC_MASTER or SYNC_MASTER or SLAVE"]),
+        ("haListnPort=1", ["Did you mean haListenPort?"]),
+        ("enableDLegerCommitLog=true", ["store.conf: enableDLegerCommitLog=true", "not written"]),
+        ("enableMultiDispatch=True", ["enableMultiDispatch=True", "one queue alone"]),
         ("maxIndexNum=1", ["from 2 to 268435456", "'1'"]),
         ("maxIndexNum=1e3", ["must be a whole number"]),
         ("messageIndexEnable=yes", ["must be true or false"]),
-        ("brokerIP1=localhost", ["must be an IPv4 or IPv6 address"]),
+        ("brokerIP1=my-host", ["must be an IPv4 or IPv6 address, or localhost"]),
         ("brokerName=a\\u0007", ["control characters"]),
         ("maxMessageSize=4194305\nmaxBlockBytes=4194304", ["larger than maxBlockBytes"]),
         ("a=\\u1", ["no file of properties", "line 1"]),
@@ -125,17 +128,35 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     path = tmp_path / "broker.conf"
     path.write_text(
         "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\ndeleteWhen = 04\n"
-        "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+        "fileReservedTime = 48\nbrokerRole = SYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
+        "rocketmqHome=/opt/mq\ncheckCRCOnRecover=false\nsendThreadPoolQueueCapacity=1\n"
+        "enableDLegerCommitLog=false\ntransientStorePoolEnable=true\naclEnable=true\n"
+        "rmqAddressServerDomain=x\nstorePathConsumeQueue=/x\nmapedFileSizeCommitLog=1\n"
+        "brokerIP1=LocalHost\n"
     )
     with caplog.at_level(logging.WARNING):
-        assert StoreConfig.from_file(path) == StoreConfig()
-    assert [record.getMessage().split()[1] for record in caplog.records] == [
-        "brokerId", "deleteWhen", "fileReservedTime",
-    ]  # fmt: skip
+        config = StoreConfig.from_file(path)
+    assert config == StoreConfig(broker_role="SYNC_MASTER")
+    acl, role, alone, stray = sorted(
+        record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
+    )
+    assert role.startswith("brokerRole=SYNC_MASTER: as ASYNC_MASTER")
+    assert acl.startswith("aclEnable=true: ")
+    assert alone == (
+        "passed over, of use to a broker alone: brokerClusterName, brokerId, checkCRCOnRecover, "
+        "deleteWhen, enableDLegerCommitLog, fileReservedTime, rmqAddressServerDomain, "
+        "rocketmqHome, sendThreadPoolQueueCapacity, transientStorePoolEnable."
+    )
+    assert stray == (
+        "passed over, unknown to a broker too: mapedFileSizeCommitLog, storePathConsumeQueue."
+    )
 
 
-def test_a_key_is_in_one_of_the_two_lists_only() -> None:
-    assert {key.name for key in KEYS} & BROKER_KEYS == set()
+def test_a_key_is_called_as_rocketmq_calls_it() -> None:
+    shared = {key.name for key in KEYS if not key.own}
+    newer = {"bindAddress", "metricsPromExporterHost", "metricsPromExporterPort"}  # of 5.x
+    assert shared - newer <= BROKER_KEYS
+    assert {key.name for key in KEYS if key.own} & (BROKER_KEYS | STRAY_KEYS) == set()
     assert len({key.name for key in KEYS}) == len(KEYS)
 
 
