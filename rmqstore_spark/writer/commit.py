@@ -135,8 +135,8 @@ class Committer:
         if total > self._max_bytes:
             raise RefusedError(
                 f"{request.writer} takes {total} bytes, and maxTransactionBytes is "
-                f"{self._max_bytes}. Write less at a time, raise it, or let each task commit alone "
-                "(atomic=false).",
+                f"{self._max_bytes}. Write less at a time, raise it in the store's configuration, "
+                "or let each of more tasks commit alone (atomic=false).",
                 "MESSAGE_ILLEGAL",
             )
         return self._staging.claim(request.stages)

@@ -108,9 +108,17 @@ def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
     """
     if size <= options.max_transaction:
         return
-    raise OptionError(
+    fault = (
         f"{what} holds more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
-        f"{size:,}. In a stream, let a micro-batch have less (maxOffsetsPerTrigger, "
+        f"{size:,}"
+    )
+    if not options.atomic:
+        raise OptionError(
+            f"{fault}. With atomic=false that is the limit of each task: give the write more "
+            "partitions (repartition), or raise maxTransactionBytes."
+        )
+    raise OptionError(
+        f"{fault}. In a stream, let a micro-batch have less (maxOffsetsPerTrigger, "
         "maxFilesPerTrigger and the like of its source). For a batch write, set atomic=false, "
         "where each task commits alone, and give it more partitions; or raise maxTransactionBytes."
     )

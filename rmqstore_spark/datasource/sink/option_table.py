@@ -99,7 +99,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         BOTH,
         "The most that one exactly-once commit may hold, by the size of the records. A micro-batch "
         "that is larger fails: limit what the source gives for one. A batch write that is larger "
-        "fails unless `atomic` is `false`.",
+        "needs `atomic=false`: then this is the limit of each task, and more partitions make them "
+        "smaller. (The store has such a limit too, by the same name.)",
         minimum=1,
     ),
     Option(

@@ -65,7 +65,7 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
     if "endpoint" not in values:
         raise OptionError(
             "Option endpoint is missing: name the store process that writes, as in "
-            "option('endpoint', 'grpc://127.0.0.1:10920'). `rmqstore serve` starts one and prints "
+            "option('endpoint', 'grpc://127.0.0.1:10921'). `rmqstore serve` starts one and prints "
             "its endpoint; rmqstore_spark.embedded(path) starts one for the life of a script."
         )
     if streaming:

@@ -344,5 +344,9 @@ def test_a_commit_of_too_many_bytes_is_refused(served: Served) -> None:
     with pytest.raises(OptionError, match="atomic=false"):
         batch_writer(options).commit(done)
     batch_writer(options).abort(done)
+    alone = options_for([served], False, maxTransactionBytes="100k", atomic="false")
+    with pytest.raises(OptionError, match="more partitions") as caught:
+        attempt(alone, range(2000))
+    assert "set atomic=false" not in str(caught.value)
     assert served.bodies(TOPIC) == Counter()
     assert served.stages() == 0

@@ -10,7 +10,7 @@ from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import SinkOptions, Transaction, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
-ENDPOINT = "grpc://127.0.0.1:10920"
+ENDPOINT = "grpc://127.0.0.1:10921"
 
 
 def parse(*, streaming: bool = False, **given: str) -> SinkOptions:
