@@ -140,6 +140,11 @@ def write_results(figures: Sequence[Figure]) -> None:
     RESULTS.write_text(f"{_ABOUT}{body}\n## {_REASONS_HEADING}\n{_REASONS}", encoding="utf-8")
 
 
+def _kernel(release: str) -> str:
+    """The first two numbers of a kernel's release; what follows is whose build it is."""
+    return ".".join(release.split(".")[:2])
+
+
 def _machine() -> str:
     """When, and on what."""
     import pyarrow as pa
@@ -153,7 +158,7 @@ def _machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} x {model}, {memory:.0f} GiB; "
-        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"{platform.system()} {_kernel(platform.release())}, Python {platform.python_version()}, "
         f"pyarrow {pa.__version__}, pyspark {pyspark.__version__}, "
         f"rmqstore-spark {rmqstore_spark.__version__}."
     )
