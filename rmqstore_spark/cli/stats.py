@@ -43,6 +43,7 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
     yield "put latency", _latency(figures["putLatency"])
     yield "flush latency", _latency(figures["flushLatency"])
+    yield "commit latency", _latency(figures["commitLatency"])
     yield "staged", f"{figures['stagedBytes']} bytes in {figures['stages']} stages"
     yield "commits", str(figures["commits"])
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"

@@ -37,8 +37,8 @@ class _Figure(NamedTuple):
 
 
 _COUNTERS: Final = (
-    _Figure("putMessages", "rmqstore_put_messages", "Messages appended to the CommitLog."),
-    _Figure("putBytes", "rmqstore_put_bytes", "Bytes of the messages appended."),
+    _Figure("putMessages", "rmqstore_put_messages", "Messages put or committed."),
+    _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
     _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
 )
 _GAUGES: Final = (
@@ -61,6 +61,11 @@ _GAUGES: Final = (
 )
 _HISTOGRAMS: Final = (
     _Figure("putLatency", "rmqstore_put_latency_seconds", "From a put's arrival to its result."),
+    _Figure(
+        "commitLatency",
+        "rmqstore_commit_latency_seconds",
+        "From a commit's arrival to its batch being on disk.",
+    ),
     _Figure("flushLatency", "rmqstore_flush_latency_seconds", "Time of a flush of the CommitLog."),
 )
 

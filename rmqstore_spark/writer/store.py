@@ -68,7 +68,7 @@ class StoreWriter:
         self._closed = False
         self._count = threading.Lock()
         self._put_messages = self._put_bytes = 0
-        self._put_latency = Histogram()
+        self._put_latency, self._commit_latency = Histogram(), Histogram()
         self._combiner = Combiner(
             self._append, self.settle, config.os_page_cache_busy_time_out_mills / 1000
         )
@@ -331,7 +331,12 @@ class StoreWriter:
             RefusedError: nothing was committed.
             StoreWriteError: whether it was is open until the store is opened again.
         """
-        return self._running.transactions.commit(request)
+        begin = time.monotonic()
+        result = self._running.transactions.commit(request)
+        if result.status == "COMMITTED":
+            self._add_to_figures(result.rows, sum(stage.bytes for stage in request.stages))
+            self._commit_latency.observe(time.monotonic() - begin)
+        return result
 
     def abort(self, stage_ids: Iterable[str]) -> None:
         """Remove stages, for good; those that were committed stay committed."""
@@ -366,6 +371,7 @@ class StoreWriter:
             "putMessages": self._put_messages,
             "putBytes": self._put_bytes,
             "putLatency": self._put_latency.to_json(),
+            "commitLatency": self._commit_latency.to_json(),
             "flushLatency": self._running.flusher.latency.to_json(),
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
@@ -416,9 +422,7 @@ class StoreWriter:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
             return PutResult(PutStatus(error.status), remark=str(error.args[0]))
-        with self._count:
-            self._put_messages += len(block)
-            self._put_bytes += len(block.data)
+        self._add_to_figures(len(block), len(block.data))
         return PutResult(
             PutStatus.PUT_OK,
             len(block),
@@ -427,6 +431,11 @@ class StoreWriter:
             end_offset=stored.end_offset,
             store_host=self._host,
         )
+
+    def _add_to_figures(self, messages: int, size: int) -> None:
+        with self._count:
+            self._put_messages += messages
+            self._put_bytes += size
 
     def _check_state(self) -> None:
         self._require_alive()

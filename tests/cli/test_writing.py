@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
-from tests.support.serving import StoreProcess
+from tests.support.serving import StoreProcess, block_of
 
 COMMANDS_READING = (["topics"], ["info"], ["read", "-n", "1"], ["groups"], ["tail"])
 
@@ -154,11 +156,24 @@ def test_figures(endpoint: str, rmqstore: Rmqstore) -> None:
     assert ["counted", "0", "0", "2", "2"] in queues
 
 
-def test_figures_of_a_store_without_messages(tmp_path: Path, rmqstore: Rmqstore) -> None:
+def test_figures_of_a_store_with_nothing_but_a_commit(tmp_path: Path, rmqstore: Rmqstore) -> None:
     with StoreProcess(tmp_path / "store", tmp_path) as process:
         shown = rmqstore("stats", process.endpoint).text
         assert re.search(r"^put latency +-$", shown, re.MULTILINE)
         assert re.search(r"^queues +0 in 0 topic", shown, re.MULTILINE)
+        rows = block_of([b"a"] * 5)
+        with StoreClient(process.endpoint) as client:
+            with client.stage_stream() as stream:
+                stream.send(rows)
+                request = CommitRequest(WriterId("stream", "query", 1), (stream.finish(),))
+            for status in ("COMMITTED", "ALREADY_COMMITTED"):
+                assert client.commit(request).status == status
+        figures = rmqstore("stats", process.endpoint, "--json").document
+        # The commit's marker is no message of anybody's.
+        assert (figures["putMessages"], figures["putBytes"]) == (5, rows.nbytes)
+        assert (figures["commitLatency"]["count"], figures["putLatency"]["count"]) == (1, 0)
+        shown = rmqstore("stats", process.endpoint).text
+        assert re.search(r"^commit latency +mean ", shown, re.MULTILINE)
 
 
 def test_stop(tmp_path: Path, rmqstore: Rmqstore) -> None:

@@ -35,6 +35,7 @@ STATS: dict[str, Any] = {
     "dispatchBehindBytes": 512,
     "diskUsedRatio": 0.42,
     "putLatency": {"buckets": [[0.001, 7], [0.01, 9], ["+Inf", 10]], "sum": 0.5, "count": 10},
+    "commitLatency": {"buckets": [[0.1, 2], ["+Inf", 3]], "sum": 0.75, "count": 3},
     "flushLatency": {"buckets": [["+Inf", 0]], "sum": 0.0, "count": 0},
     "queues": {"orders": {"0": [5, 30], "1": [0, 0]}, '%RETRY%a"\\\n': {"0": [0, 1]}},
 }
@@ -116,6 +117,8 @@ def test_prometheus_reads_every_figure(monitoring: Monitoring) -> None:
     assert value("rmqstore_put_latency_seconds_bucket", le="+Inf") == 10
     assert value("rmqstore_put_latency_seconds_sum") == 0.5
     assert value("rmqstore_put_latency_seconds_count") == 10
+    assert value("rmqstore_commit_latency_seconds_bucket", le="0.1") == 2
+    assert value("rmqstore_commit_latency_seconds_count") == 3
     assert value("rmqstore_flush_latency_seconds_count") == 0
     assert value("rmqstore_queue_messages", topic="orders", queue="0") == 25
     assert value("rmqstore_queue_max_offset", topic="orders", queue="0") == 30
