@@ -20,6 +20,7 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
+from rmqstore_spark.writer import batchblock, commit
 from rmqstore_spark.writer.commit import CommitRequest
 from rmqstore_spark.writer.failpoints import NAMES
 from rmqstore_spark.writer.ledger import WriterId
@@ -36,6 +37,7 @@ from tests.support.batches import (
     small_segments,
     stage_batch,
 )
+from tests.support.traffic import FIRST_TIME
 
 pytestmark = pytest.mark.fault
 
@@ -270,6 +272,40 @@ def test_the_head_is_hidden_later_segments_come_first_and_the_magic_last(
     flushes = [n for n, call in enumerate(rest) if call[0] == "fdatasync"]
     assert flushes[0] < published[0] < flushes[-1]
     assert not [c for c in rest[flushes[0] :] if c[0] == "pwritev" and c != rest[published[0]]]
+
+
+def test_the_checkpoint_never_covers_a_block_that_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others flush while a block is hidden; a clock that stands still gives it a time of its own.
+
+    A recovery takes what is cut below the checkpoint's times for damage, and stops.
+    """
+    path = tmp_path / "store"
+    while_hidden: dict[str, Checkpoint] = {}
+
+    def flushed_checkpoint() -> Checkpoint:
+        store.flush()
+        return Checkpoint.decode((path / "checkpoint").read_bytes())
+
+    def look(place: str) -> None:
+        if place.removeprefix("commit.") in HIDDEN:
+            while_hidden[place] = flushed_checkpoint()
+
+    with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
+        assert store.put(rows_block(bodies("a", 3))).ok
+        for module in (batchblock, commit):
+            monkeypatch.setattr(module, "reach", look)
+        commit_batch(store, 0)
+        published = flushed_checkpoint()
+    with Store.open(path) as read:
+        times = [t.value // 1000 for b in read.scan() for t in b.column("storeTimestamp")]
+    assert times == [FIRST_TIME] * 3 + [FIRST_TIME + 1] * (BATCH + 1)
+    assert len(while_hidden) == len(HIDDEN)
+    for place, seen in while_hidden.items():
+        assert (seen.physic_msg_timestamp, seen.logics_msg_timestamp) == (times[0],) * 2, place
+        assert seen.index_msg_timestamp <= times[0], place
+    assert (published.physic_msg_timestamp, published.logics_msg_timestamp) == (times[-1],) * 2
 
 
 @pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
