@@ -246,13 +246,14 @@ class BlockStream:
     # ---- the other threads ---------------------------------------------------------------------
 
     def _take(self, lane: _Lane) -> None:
-        """Take acknowledgements until a stream ends."""
+        """Take acknowledgements until a stream ends, or a block is to be sent again."""
         failure: RmqStoreError | None = None
         try:
-            while True:
+            while lane.refusal is None:
                 metadata = lane.reader.read_chunk().app_metadata
                 if metadata is not None:
                     self._took(lane, metadata.to_pybytes())
+            lane.reader.cancel()
         except StopIteration:
             if not self._is_finishing:
                 failure = ServiceError(

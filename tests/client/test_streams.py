@@ -8,10 +8,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.client.streams import BlockStream
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
@@ -51,7 +53,11 @@ def bodies(here: Served) -> list[bytes]:
         return [b for batch in store.scan() for b in batch.column("body").to_pylist()]
 
 
-def test_what_an_overloaded_store_refused_is_sent_again_in_order(here: Served) -> None:
+def test_what_an_overloaded_store_refused_is_sent_again_in_order(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.05)
     sent = [b"%d" % number for number in range(40)]
     with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
         stream.put(block_of(sent[:1]))
@@ -63,6 +69,31 @@ def test_what_an_overloaded_store_refused_is_sent_again_in_order(here: Served) -
             stream.send(block_of([body]))
         assert stream.finish() == 40
     assert bodies(here) == sent
+
+
+def test_a_client_that_still_writes_when_it_is_refused_learns_why(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, take = threading.Event(), BlockStream._take
+
+    def take_late(stream: BlockStream, lane: Any) -> None:
+        written.wait(2)
+        take(stream, lane)
+
+    monkeypatch.setattr(BlockStream, "_take", take_late)
+    block, end = block_of([b"a"]), time.monotonic() + 0.5
+
+    def put(client: StoreClient) -> None:
+        with client.put_stream() as stream:
+            while time.monotonic() < end:  # the store refuses the first after 20 ms
+                stream.send(block)
+            written.set()
+            stream.drain()
+
+    busy = pytest.raises(RefusedError, match="busy")
+    with StoreClient(here.endpoint, retries=0) as client, overloaded(here), busy:
+        put(client)
+    assert bodies(here) == []
 
 
 def test_an_overloaded_store_is_told_when_patience_ends(here: Served) -> None:

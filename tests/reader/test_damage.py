@@ -32,6 +32,9 @@ UNCHECKED = frozenset({
 })  # fmt: skip
 
 
+FLIPS = (0x01, 0x80, 0xFF)
+
+
 @pytest.fixture(params=["compiled", "plain"])
 def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the test with each of the two implementations."""
@@ -149,7 +152,8 @@ def test_every_byte_of_a_record_changed(
     checked = range(at, at + 40)  # the fixed fields up to sysFlag: all but flag must be noticed
     body = whole.index(record.body, at) if record.body else at
     for place in range(at, at + record.store_size):
-        for flip in (0x01, 0x80, 0xFF):
+        # The plain one is slow: one flip for each byte, and all three within three bytes.
+        for flip in FLIPS if kernel.active is not plain else FLIPS[place % 3 :][:1]:
             damaged = bytearray(whole)
             damaged[place] ^= flip
             file.write_bytes(damaged)
