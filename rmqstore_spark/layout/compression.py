@@ -140,7 +140,8 @@ def _unpack_stream(raw: npt.NDArray[np.uint8], codec: str, max_size: int) -> byt
     """The slower way, for what is larger than the first guess or in several frames, or damaged."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(raw)), codec) as stream:
-            return bytes(stream.read(max_size + 1))
+            # pyarrow's `read` never frees the bytes that it has made room in, where it fails.
+            return bytes(stream.read_buffer(max_size + 1))
     except OSError as error:
         raise _damaged(codec, error) from None
 

@@ -177,3 +177,23 @@ def test_a_changed_byte_is_refused_or_stays_in_bounds(kind: int, data: st.DataOb
     except CorruptRecordError:
         return
     assert len(plain) <= 1000
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_promise_8_bodies_that_are_refused_leave_no_memory_behind(kind: int) -> None:
+    damaged, size = compression.compress(b"a body " * 60, kind)[:-5], 1 << 20
+
+    def refused() -> None:
+        with pytest.raises(CorruptRecordError):
+            compression.decompress(damaged, 1 | kind << 8, size)
+
+    refused()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(5):
+            refused()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < size
