@@ -43,6 +43,18 @@ static void *take(Views *views, PyObject *object, Py_ssize_t item, int writable,
         return NULL;                                    \
     }
 
+/* Around a loop that can be so short that letting other threads run meanwhile takes longer than
+ * the loop: to get the interpreter lock back from one of them costs tens of microseconds. */
+#define SOME_ROWS 64
+#define LONG_BLOCK 32768 /* bytes */
+#define BEGIN_LOOP(size, least)                                                 \
+    {                                                                           \
+        PyThreadState *released = (size) >= (least) ? PyEval_SaveThread() : NULL;
+#define END_LOOP                                                                \
+        if (released)                                                           \
+            PyEval_RestoreThread(released);                                     \
+    }
+
 static int inside(int64_t start, int64_t length, Py_ssize_t size)
 {
     return start >= 0 && length >= 0 && length <= size && start <= size - length;

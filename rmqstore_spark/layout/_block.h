@@ -191,7 +191,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     int64_t at = 0;
     Py_ssize_t n = 0;
     Record record;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(data_n, LONG_BLOCK)
     memset(table, 0, (size_t)table_n * sizeof *table);
     while (at < data_n) {
         if (n == most)
@@ -221,7 +221,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
         at += RECORD_SIZE(record);
         n++;
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     release(&views);
     return Py_BuildValue("niiL", n, status == OK ? routes.count : 0, status, (long long)at);
 }
@@ -247,7 +247,7 @@ static PyObject *stamp_records(PyObject *self, PyObject *args)
     put64(stamp, store_timestamp);
     memcpy(stamp + 8, store_host, (size_t)host_size);
     int other = 0;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     for (; i < n; i++) {
         int64_t start = starts[i];
         if (!inside(start, MIN_RECORD, data_n))
@@ -262,7 +262,7 @@ static PyObject *stamp_records(PyObject *self, PyObject *args)
         put64(p + 28, physical_offset[i]);
         memcpy(p + at, stamp, 8 + (size_t)host_size);
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(!other, "a record has room for a host of the other kind")
     REQUIRE(i == n, OUTSIDE)
     release(&views);

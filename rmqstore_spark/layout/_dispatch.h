@@ -14,14 +14,14 @@ static PyObject *number_rows(PyObject *self, PyObject *args)
     TAKE(queue_offset, int64_t, o[3], 1)
     Py_ssize_t n = route_of_n, i = 0;
     REQUIRE(queued_n == n && queue_offset_n == n, SMALL)
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     for (; i < n; i++) {
         int32_t route = route_of[i];
         if (route < 0 || route >= next_offsets_n)
             break;
         queue_offset[i] = queued[i] ? next_offsets[route]++ : 0;
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(i == n, "a row has a queue that there is not")
     release(&views);
     Py_RETURN_NONE;
@@ -44,7 +44,7 @@ static PyObject *queue_entries(PyObject *self, PyObject *args)
     REQUIRE(queued_n == n && physical_offset_n == n && sizes_n == n && tags_code_n == n, SMALL)
     REQUIRE(bounds_n >= 1, SMALL)
     int64_t total = 0;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     memset(bounds, 0, (size_t)bounds_n * sizeof *bounds);
     for (; i < n && route_of[i] >= 0 && route_of[i] < count; i++) {
         bounds[route_of[i] + 1] += queued[i] != 0;
@@ -52,10 +52,10 @@ static PyObject *queue_entries(PyObject *self, PyObject *args)
     }
     for (Py_ssize_t r = 1; r <= count; r++)
         bounds[r] += bounds[r - 1];
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(i == n, "a row has a queue that there is not")
     REQUIRE(entries_n % ENTRY == 0 && entries_n / ENTRY == total, SMALL)
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     /* Each queue's begin moves to its end, which is where the next one began. */
     for (i = 0; i < n; i++)
         if (queued[i]) {
@@ -66,7 +66,7 @@ static PyObject *queue_entries(PyObject *self, PyObject *args)
         }
     memmove(bounds + 1, bounds, (size_t)count * sizeof *bounds);
     bounds[0] = 0;
-    Py_END_ALLOW_THREADS
+    END_LOOP
     release(&views);
     Py_RETURN_NONE;
 }
@@ -140,7 +140,7 @@ static PyObject *index_hashes(PyObject *self, PyObject *args)
     REQUIRE(first >= 0 && first <= n, "a row is asked for that there is not")
     Keys keys = {.hash = key_hash, .row = rows, .room = key_hash_n};
     int damaged = 0;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     Record record;
     for (; row < n; row++) {
         damaged = !inside(starts[row], sizes[row], data_n) ||
@@ -155,7 +155,7 @@ static PyObject *index_hashes(PyObject *self, PyObject *args)
             break;
         }
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(!damaged, "a record is damaged")
     release(&views);
     return Py_BuildValue("nn", row, keys.count);

@@ -33,7 +33,7 @@ static PyObject *link_keys(PyObject *self, PyObject *args)
                 start <= INT32_MAX - n,
             "there are no slots, or no such numbers")
     int32_t fresh = 0, count = (int32_t)slots_n, number = (int32_t)start;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(n, SOME_ROWS)
     uint8_t *slot[AHEAD];
     for (Py_ssize_t first = 0; first < n; first += AHEAD) {
         Py_ssize_t some = n - first < AHEAD ? n - first : AHEAD;
@@ -59,7 +59,7 @@ static PyObject *link_keys(PyObject *self, PyObject *args)
                 begin = store_timestamp[i];
         }
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     release(&views);
     return PyLong_FromLong(fresh);
 }

@@ -4,7 +4,7 @@
  * arrays: that file is the reference, and the tests hold the two against each other.
  * Nothing here allocates: the caller hands in every output array, and each span is checked
  * against the buffer before it is touched, so no content of a file can reach past it.
- * The interpreter lock is released around every loop.
+ * The interpreter lock is released around every loop that takes longer than that is worth.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
