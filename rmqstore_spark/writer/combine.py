@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -31,17 +30,17 @@ class _Put:
 
     Attributes:
         block: the record.
-        group: once it is this one's turn, the puts to be done, itself being the first.
+        leads: whether it is this one's turn.
         result: what became of it.
         failure: what was raised instead.
         gate: held until one of these is there.
     """
 
-    __slots__ = ("block", "failure", "gate", "group", "result")
+    __slots__ = ("block", "failure", "gate", "leads", "result")
 
     def __init__(self, block: U1) -> None:
         self.block = block
-        self.group: list[_Put] = []
+        self.leads = False
         self.result: PutResult | None = None
         self.failure: BaseException | None = None
         self.gate = threading.Lock()
@@ -82,12 +81,11 @@ class Combiner:
             if self._is_led:
                 self._waiting.append(mine)
             else:
-                self._is_led = True
-                mine.group = [mine]
-        if not mine.group:
+                self._is_led = mine.leads = True
+        if not mine.leads:
             self._wait(mine)
-        if mine.group:
-            self._lead(mine.group)
+        if mine.leads:
+            self._lead(mine)
         if mine.failure is not None:
             raise mine.failure
         assert mine.result is not None  # noqa: S101 - it is done: one of the two is set
@@ -104,8 +102,8 @@ class Combiner:
                 mine.gate.acquire()
         except BaseException:
             self._take_back(mine)
-            if mine.group:  # the others wait for this one
-                self._lead(mine.group)
+            if mine.leads:  # the others wait for this one
+                self._lead(mine)
             raise
 
     def _take_back(self, mine: _Put) -> bool:
@@ -115,56 +113,45 @@ class Combiner:
                 self._waiting.remove(mine)
             return is_waiting
 
-    def _lead(self, group: list[_Put]) -> None:
-        """Do the puts of a group; the next one begins while this one waits for the disk."""
+    def _lead(self, mine: _Put) -> None:
+        """Do a put, and all that have gathered by now; then it is another one's turn."""
+        with self._lock:
+            count = min(len(self._waiting), _MOST_BLOCKS - 1)
+            group = [mine, *(self._waiting.popleft() for _ in range(count))]
         try:
-            try:
-                self._store(group)
-            finally:
-                self._pass_on()
-            self._finish(group)
+            self._store(group)
         except BaseException as error:  # noqa: BLE001 - raised again, to each of those who wait
             for put in group:
                 put.failure = error
         finally:
             for put in group[1:]:
                 put.gate.release()
+            self._pass_on()
 
     def _pass_on(self) -> None:
         with self._lock:
-            count = min(len(self._waiting), _MOST_BLOCKS)
-            group = [self._waiting.popleft() for _ in range(count)]
-            if group:
-                group[0].group = group
-                group[0].gate.release()
+            if self._waiting:
+                head = self._waiting.popleft()
+                head.leads = True
+                head.gate.release()
             else:
                 self._is_led = False
 
     def _store(self, group: list[_Put]) -> None:
-        if len(group) == 1:
-            group[0].result = self._append(group[0].block)
+        result = self._append(
+            group[0].block if len(group) == 1 else np.concatenate([put.block for put in group])
+        )
+        if len(group) == 1 or result.status.is_stored or result.status.is_transient:
+            shared = self._settle(result)
+            for number, put in enumerate(group):
+                put.result = shared.of_row(number)
             return
-        result = self._append(np.concatenate([put.block for put in group]))
-        is_shared = result.status.is_stored or result.status.is_transient
+        # Where one of them is bad the others are not to suffer for it.
         for put in group:
-            # Where one of them is bad the others are not to suffer for it.
-            put.result = result if is_shared else self._append(put.block)
-
-    def _finish(self, group: list[_Put]) -> None:
-        settled: dict[int, PutResult] = {}
-        for number, put in enumerate(group):
-            result = put.result
-            assert result is not None  # noqa: S101 - `_store` has set it
-            whole = settled.get(id(result))
-            if whole is None:
-                whole = settled[id(result)] = self._settle(result)
-            only = slice(number, number + 1)
-            put.result = whole if whole.rows <= 1 else replace(
-                whole,
-                rows=1,
-                physical_offset=whole.physical_offset[only],
-                queue_offset=whole.queue_offset[only],
-            )  # fmt: skip
+            put.result = self._append(put.block)
+        for put in group:
+            assert put.result is not None  # noqa: S101 - it was set just now
+            put.result = self._settle(put.result)
 
 
 def is_single(block: U1) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.writer.commitlog import CommitLogWriter
@@ -19,7 +21,7 @@ from rmqstore_spark.writer.histogram import Histogram
 
 __all__ = ["FlushService"]
 
-_PAGE = 4096
+_PAGE: Final = 4096
 
 
 class FlushService:
@@ -51,20 +53,22 @@ class FlushService:
         self._on_flushed = on_flushed
         self._on_failure = on_failure
         self.latency = Histogram()
-        self._changed = threading.Condition()
-        self._wanted = 0
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, threading.Lock]] = []  # for an offset, at a gate
+        # What wakes one thread alone: a lock costs far less than a condition.
+        self._bell = _closed_gate()
         self._closing = False
         self._failure: StoreWriteError | None = None
         self._last_flush = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
         self._thread.start()
 
-    def wait(self, offset: int, timeout: float | None) -> bool:
+    def wait(self, offset: int, timeout: float) -> bool:
         """Wait until the log is on disk up to an offset.
 
         Args:
             offset: log offset.
-            timeout: seconds; None for no bound.
+            timeout: seconds.
 
         Returns:
             Whether that came in time.
@@ -72,18 +76,21 @@ class FlushService:
         Raises:
             StoreWriteError: flushing has failed for good.
         """
-        with self._changed:
-            if offset > self._wanted:
-                self._wanted = offset
-                self._changed.notify_all()
-            done = self._changed.wait_for(
-                lambda: self._log.flushed_offset >= offset or self._failure is not None, timeout
-            )
-            if self._log.flushed_offset >= offset:
-                return True
-            if self._failure is not None:
-                raise self._failure
-            return done
+        with self._lock:
+            if not self._is_decided(offset):
+                mine = offset, _closed_gate()
+                self._waiting.append(mine)
+                self._ring()
+            else:
+                mine = None
+        if mine is not None and not mine[1].acquire(timeout=timeout):
+            with self._lock, suppress(ValueError):  # it is woken in this very moment
+                self._waiting.remove(mine)
+        if self._log.flushed_offset >= offset:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        return False
 
     def flush(self) -> int:
         """Flush now, in the thread that calls; returns up to where the log is on disk.
@@ -102,35 +109,49 @@ class FlushService:
             self._on_failure(error)
             raise
         finally:
-            with self._changed:
-                self._changed.notify_all()
-        self.latency.observe(time.monotonic() - begin)
+            self._wake()
         self._last_flush = time.monotonic()
+        self.latency.observe(self._last_flush - begin)
         self._on_flushed(timestamp)
         return flushed
 
     def close(self) -> None:
         """End the thread, without another flush."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify_all()
+            self._ring()
         self._thread.join()
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _is_decided(self, offset: int) -> bool:
+        return self._log.flushed_offset >= offset or self._failure is not None
+
+    def _ring(self) -> None:
+        """Wake the thread. The lock is held."""
+        if self._bell.locked():
+            self._bell.release()
+
+    def _wake(self) -> None:
+        """Wake those who need not wait any longer."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                if self._is_decided(one[0]):
+                    one[1].release()
+                else:
+                    self._waiting.append(one)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(self._is_wanted, self._interval)
-                if self._closing or self._failure is not None:
-                    return
-                due = self._is_wanted() or self._is_due()
-            if due:
+            rang = self._bell.acquire(timeout=self._interval)
+            if self._closing or self._failure is not None:
+                return
+            if self._waiting if rang else self._is_due():
                 try:
                     self.flush()
                 except StoreWriteError:
                     return
-
-    def _is_wanted(self) -> bool:
-        return self._closing or self._wanted > self._log.flushed_offset
 
     def _is_due(self) -> bool:
         behind = self._log.max_offset - self._log.flushed_offset
@@ -138,3 +159,9 @@ class FlushService:
             return False
         late = time.monotonic() - self._last_flush >= self._thorough
         return self._sync or late or behind >= self._least
+
+
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate

@@ -71,8 +71,8 @@ def place(
     Raises:
         TooLargeError: something does not fit into an empty segment.
     """
-    ends = np.cumsum(sizes, dtype=np.int64)
-    total, largest = (int(ends[-1]), int(np.max(sizes))) if len(sizes) else (0, 0)
+    ends = sizes.cumsum(dtype=np.int64)
+    total, largest = (int(ends[-1]), int(sizes.max())) if len(sizes) else (0, 0)
     unit = total if whole else largest
     if unit + BLANK_SIZE > segment_size:
         what = "a batch that must stay together" if whole and len(sizes) > 1 else "a record"

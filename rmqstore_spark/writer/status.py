@@ -77,6 +77,20 @@ class PutResult:
         """The same messages with another outcome."""
         return replace(self, status=status, remark=remark)
 
+    def of_row(self, row: int) -> PutResult:
+        """The outcome for one of the messages; the whole where none or one is stored."""
+        if self.rows <= 1:
+            return self
+        return PutResult(
+            self.status,
+            1,
+            self.physical_offset[row : row + 1],
+            self.queue_offset[row : row + 1],
+            self.remark,
+            self.end_offset,
+            self.store_host,
+        )
+
     def msg_ids(self) -> list[str]:
         """The offset message id of each message."""
         host = self.store_host.hex().upper()
