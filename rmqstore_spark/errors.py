@@ -96,15 +96,18 @@ class DataLossError(RmqStoreError):
 
 
 class RefusedError(RmqStoreError):
-    """A store refuses what it was asked to stage or to commit, and is as it was before.
+    """A store refuses what it was asked to put, to stage or to commit, and is as it was before.
 
     Args:
         text: what is refused, why, and what to do.
         status: RocketMQ's word for it (a name of `PutStatus`).
+        is_open: a put failed when its messages were on their way into the log: whether they are
+            in it only the store's next opening tells. Put again, they may be there twice.
     """
 
-    def __init__(self, text: str, status: str) -> None:
+    def __init__(self, text: str, status: str, *, is_open: bool = False) -> None:
         self.status = status
+        self.is_open = is_open
         super().__init__(text, status)
 
     def __str__(self) -> str:

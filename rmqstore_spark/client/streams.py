@@ -282,7 +282,7 @@ class BlockStream:
             ack = Acknowledgement.from_bytes(metadata)
             if not self._waiting or self._waiting[0].number != ack.number:
                 raise MessageError(f"block {ack.number} is acknowledged out of turn")
-            if ack.status in TRANSIENT:
+            if ack.status in TRANSIENT and not ack.is_open:
                 lane.refusal = RefusedError(ack.remark, ack.status)
                 return
         if self._on_ack is not None:
@@ -298,7 +298,7 @@ class BlockStream:
     def _acknowledged(self, ack: Acknowledgement) -> None:
         """Look at an acknowledgement. The lock is held."""
         if not ack.is_ok:
-            self._fail(RefusedError(ack.remark, ack.status))
+            self._fail(RefusedError(ack.remark, ack.status, is_open=ack.is_open))
 
     def _watch(self) -> None:
         """End the stream when what was sent is not answered in time."""
@@ -321,8 +321,9 @@ def _write_block(lane: _Lane, sent: _Sent) -> None:
 class PutStream(BlockStream):
     """Appends blocks to the log, each by itself and durable as the store is configured.
 
-    A block that the store refuses because it is overloaded is sent again after a while, and all
-    that follow it, in their order.
+    A block that the store refuses because it is overloaded, or takes nothing at present, is sent
+    again after a while, and all that follow it, in their order. One that is open, as a flush
+    failed that covered it, is not: it ends the stream.
     """
 
     def __init__(
@@ -360,7 +361,8 @@ class PutStream(BlockStream):
             The acknowledgement: of what is stored, or of what can never be.
 
         Raises:
-            RefusedError: the store takes nothing at present, or refused a block sent before.
+            RefusedError: the store takes nothing at present, or refused a block sent before; or it
+                failed with this one on its way (`is_open`).
             ServiceError: the store process cannot be reached, or stands still.
         """
         self.drain()
@@ -382,7 +384,7 @@ class PutStream(BlockStream):
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
         self._newest = ack
-        if not self._is_asked:
+        if not self._is_asked or ack.is_open:
             super()._acknowledged(ack)
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.service.budget import Budget, OverBudgetError
 from rmqstore_spark.service.calls import Call, Calls
+from rmqstore_spark.service.puts import Puts
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.failures import BUSY, ILLEGAL, TRANSIENT, UNAVAILABLE
+from rmqstore_spark.wire.failures import BUSY, ILLEGAL
 from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import (
     BLOCK_SCHEMA,
@@ -38,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 _MAX_COMMAND: Final = 4096
 _SLACK: Final = 4096
-_PUT_WAIT_SECONDS: Final = 0.2  # as a broker waits (waitTimeMillsInSendQueue)
 _STAGE_WAIT_SECONDS: Final = 10.0
 
 
@@ -60,7 +59,7 @@ class BlockStreams:
         self, store: StoreWriter, calls: Calls, budget: Budget, max_block_bytes: int
     ) -> None:
         self._store = store
-        self._calls = calls
+        self._puts = Puts(store, calls, budget)
         self._budget = budget
         self._most = max_block_bytes
 
@@ -79,11 +78,12 @@ class BlockStreams:
             asked = decode(StreamCommand, command or b"", most=_MAX_COMMAND)
         except MessageError as error:
             raise RefusedError(f"The stream's command is wrong: {error}.", ILLEGAL) from None
+        call.begin_work()
         answers = _Answers(call, writer)
         blocks = self._blocks(call, reader)
         try:
             if asked.stage_id is None:
-                self._put(blocks, answers, asked.results)
+                self._puts.handle(call, blocks, answers.send, asked.results)
             else:
                 self._stage(call, asked.stage_id, blocks, answers)
             # Where a stream ends that its client still writes into, Flight at the client drops the
@@ -92,36 +92,6 @@ class BlockStreams:
                 pass
         except (_BadBlockError, MessageError) as error:
             raise RefusedError(f"What was sent is no block: {error}.", ILLEGAL) from None
-
-    def _put(
-        self, blocks: Iterator[tuple[int, pa.Buffer] | None], answers: _Answers, results: bool
-    ) -> None:
-        for item in blocks:
-            if item is None:
-                answers.send(b"")
-                return
-            number, block = item
-            ack = self._put_block(number, block, results)
-            answers.send(ack.to_bytes())
-            if ack.status in TRANSIENT:
-                return
-
-    def _put_block(self, number: int, block: pa.Buffer, results: bool) -> Acknowledgement:
-        if self._calls.is_stopping:
-            return Acknowledgement(number, UNAVAILABLE, 0, "The store process is stopping.")
-        try:
-            with self._budget.use(block.size, _PUT_WAIT_SECONDS):
-                done = self._store.put(_writable(block))
-        except OverBudgetError:
-            return Acknowledgement(
-                number, BUSY, 0, "The store gets more than it can write. Try again later."
-            )
-        rows = done.rows if done.status.is_stored else 0
-        if not results or not rows:
-            return Acknowledgement(number, done.status.value, rows, done.remark)
-        return Acknowledgement(
-            number, done.status.value, rows, done.remark, done.queue_offset, done.physical_offset
-        )
 
     def _stage(
         self,
@@ -209,13 +179,6 @@ class _Answers:
     def send(self, metadata: bytes) -> None:
         with self._call.waiting():
             self._writer.write_metadata(metadata)
-
-
-def _writable(block: pa.Buffer) -> U1:
-    """A copy of a block: the store writes to it, and what was received may not be written to."""
-    copied = np.frombuffer(pa.allocate_buffer(block.size), np.uint8)
-    copied[:] = np.frombuffer(block, np.uint8)
-    return copied
 
 
 def _owner(call: Call) -> str:

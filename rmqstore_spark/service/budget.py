@@ -30,9 +30,8 @@ class Budget:
         """Bytes in use."""
         return self._used
 
-    @contextmanager
-    def use(self, count: int, seconds: float) -> Iterator[None]:
-        """Use so many bytes for as long as the context lasts.
+    def take(self, count: int, seconds: float) -> None:
+        """Use so many bytes, until they are given back.
 
         Args:
             count: bytes.
@@ -47,9 +46,18 @@ class Budget:
             ):
                 raise OverBudgetError
             self._used += count
+
+    def give_back(self, count: int) -> None:
+        """Use so many bytes less."""
+        with self._changed:
+            self._used -= count
+            self._changed.notify_all()
+
+    @contextmanager
+    def use(self, count: int, seconds: float) -> Iterator[None]:
+        """Use so many bytes for as long as the context lasts; see `take`."""
+        self.take(count, seconds)
         try:
             yield
         finally:
-            with self._changed:
-                self._used -= count
-                self._changed.notify_all()
+            self.give_back(count)

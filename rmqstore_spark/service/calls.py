@@ -1,7 +1,7 @@
 """The calls that are under way: how many, how long they have waited for their client, and whose.
 
-Every call takes a thread for as long as it lasts, a stream of blocks two. So there is a number that
-they may not exceed, and those whose client does nothing are ended after a while.
+Every call takes a thread for as long as it lasts, a stream of blocks two or three. So there is a
+number that they may not exceed, and those whose client does nothing are ended after a while.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Call:
     """
 
     def __init__(self, number: int, is_stream: bool, process: int) -> None:
+        self._lock = threading.Lock()
+        self._at_work = 0  # threads
         self.number = number
         self.is_stream = is_stream
         self.process = process
@@ -48,12 +50,25 @@ class Call:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the time in which it waits for its client."""
-        self.waiting_since = time.monotonic()
+        """Mark the time in which a thread that is at work waits: for the client, or another one."""
+        self.end_work()
         try:
             yield
         finally:
+            self.begin_work()
+
+    def begin_work(self) -> None:
+        """A thread begins to work for it."""
+        with self._lock:
+            self._at_work += 1
             self.waiting_since = None
+
+    def end_work(self) -> None:
+        """A thread has ended its work; without any, it waits for its client."""
+        with self._lock:
+            self._at_work -= 1
+            if not self._at_work:
+                self.waiting_since = time.monotonic()
 
 
 class Calls:

@@ -33,6 +33,7 @@ def range_batches(view: StoreView, request: RangesRequest, call: Call) -> Iterat
     Raises:
         ViewError: there is no such file, or the ranges are too many or too long.
     """
+    call.begin_work()
     offsets = np.array(request.offsets, np.int64)
     lengths = np.array(request.lengths, np.int64)
     if len(offsets) > MOST_RANGES or int(lengths.sum()) > MOST_BYTES:

@@ -39,7 +39,7 @@ from rmqstore_spark.service.reads import range_batches
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import ILLEGAL, NOT_FOUND, UNAVAILABLE
+from rmqstore_spark.wire.failures import FAILED, ILLEGAL, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 
@@ -184,7 +184,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no t
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """Do an action."""
         with _told(f"action {action.type[:64]!r}"):
-            _call(context).waiting_since = None
+            _call(context).begin_work()
             size = 0 if action.body is None else action.body.size
             body = action.body.to_pybytes() if size else b""
             return iter([flight.Result(self._handlers.actions.do(action.type, body))])
@@ -245,7 +245,7 @@ def _told(what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
         _log.exception("%s failed", what)
         text = f"The store process failed ({type(error).__name__}). Its log says more."
-        raise refusal(UNAVAILABLE, text) from None
+        raise refusal(FAILED, text) from None
 
 
 def _most_connections(streams: int) -> int:

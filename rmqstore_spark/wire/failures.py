@@ -15,6 +15,7 @@ from rmqstore_spark.wire.messages import Refusal
 __all__ = [
     "BUSY",
     "DENIED",
+    "FAILED",
     "ILLEGAL",
     "NOT_FOUND",
     "TRANSIENT",
@@ -28,6 +29,9 @@ BUSY: Final = "OS_PAGECACHE_BUSY"
 
 UNAVAILABLE: Final = "SERVICE_NOT_AVAILABLE"
 """The store takes nothing: it is stopping, its disk failed, or it has too many clients."""
+
+FAILED: Final = "SYSTEM_ERROR"
+"""RocketMQ's word for a bug: what became of the call is not known."""
 
 ILLEGAL: Final = "MESSAGE_ILLEGAL"
 """What was sent can never be stored."""

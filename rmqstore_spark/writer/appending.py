@@ -203,7 +203,7 @@ class Appender:
             self.dispatcher.submit(appended)
         except StoreWriteError as error:
             self._on_failure(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
 
     def published(self, timestamp: int) -> None:
         """Take note of the storeTimestamp of records that belong to the log now."""
@@ -230,9 +230,10 @@ class Appender:
         try:
             self.log.write(placement, block.data, block.starts)
         except StoreWriteError as error:
-            if error.errno not in _NO_ROOM or self.log.failure is not None:
+            has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
+            if has_failed:
                 self._on_failure(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=has_failed) from error
 
     def _require_open(self) -> None:
         if self._closed_because:

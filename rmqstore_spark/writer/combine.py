@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.status import PutResult
 
-__all__ = ["Combiner", "is_single"]
+__all__ = ["Combiner", "append_together", "is_single", "settle_all"]
 
 _MOST_BLOCKS: Final = 256
 _LARGEST: Final = 16 << 10
@@ -138,20 +138,42 @@ class Combiner:
                 self._is_led = False
 
     def _store(self, group: list[_Put]) -> None:
-        result = self._append(
-            group[0].block if len(group) == 1 else np.concatenate([put.block for put in group])
-        )
-        if len(group) == 1 or result.status.is_stored or result.status.is_transient:
-            shared = self._settle(result)
-            for number, put in enumerate(group):
-                put.result = shared.of_row(number)
+        stored = list(append_together(self._append, [put.block for put in group]))
+        for put, result in zip(group, settle_all(self._settle, stored), strict=True):
+            put.result = result
+
+
+def append_together(append: Callable[[U1], PutResult], blocks: Sequence[U1]) -> Iterator[PutResult]:
+    """Append single records as one block; where one of them is bad, each by itself.
+
+    Args:
+        append: stores a block, without waiting for the disk.
+        blocks: n, for which `is_single` holds.
+
+    Returns:
+        n outcomes. Where each is appended by itself, that is done when its outcome is asked for.
+    """
+    if len(blocks) > 1:
+        result = append(np.concatenate(blocks))
+        if result.status.is_stored or result.status.is_transient:
+            yield from (result.of_row(row) for row in range(len(blocks)))
             return
-        # Where one of them is bad the others are not to suffer for it.
-        for put in group:
-            put.result = self._append(put.block)
-        for put in group:
-            assert put.result is not None  # noqa: S101 - it was set just now
-            put.result = self._settle(put.result)
+    yield from (append(block) for block in blocks)
+
+
+def settle_all(
+    settle: Callable[[PutResult], PutResult], results: list[PutResult]
+) -> list[PutResult]:
+    """Wait for the disk once, for all of some puts that were done one after the other."""
+    stored = [result for result in results if result.ok]
+    settled = settle(stored[-1]) if stored else None
+    if settled is None or settled.ok:
+        return results
+    status, remark, is_open = settled.status, settled.remark, settled.is_open
+    return [
+        result.with_status(status, remark, is_open=is_open) if result.ok else result
+        for result in results
+    ]
 
 
 def is_single(block: U1) -> bool:

@@ -58,6 +58,8 @@ class PutResult:
         remark: why, in a sentence that says what to do; empty for PUT_OK.
         end_offset: where the log ended behind the last of them.
         store_host: address and port in their records.
+        is_open: whether they are in the log only the store's next opening tells, since it failed
+            when they were on their way to the disk. Put again, they may be there twice.
     """
 
     status: PutStatus
@@ -67,15 +69,16 @@ class PutResult:
     remark: str = ""
     end_offset: int = 0
     store_host: bytes = b""
+    is_open: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether the status is PUT_OK."""
         return self.status is PutStatus.PUT_OK
 
-    def with_status(self, status: PutStatus, remark: str) -> PutResult:
+    def with_status(self, status: PutStatus, remark: str, *, is_open: bool = False) -> PutResult:
         """The same messages with another outcome."""
-        return replace(self, status=status, remark=remark)
+        return replace(self, status=status, remark=remark, is_open=is_open)
 
     def of_row(self, row: int) -> PutResult:
         """The outcome for one of the messages; the whole where none or one is stored."""
@@ -89,6 +92,7 @@ class PutResult:
             self.remark,
             self.end_offset,
             self.store_host,
+            self.is_open,
         )
 
     def msg_ids(self) -> list[str]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
-from rmqstore_spark.writer.combine import Combiner, is_single
+from rmqstore_spark.writer.combine import Combiner, append_together, is_single, settle_all
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.deleted import DeletedTopics
@@ -256,6 +257,33 @@ class StoreWriter:
             self._put_latency.observe(time.monotonic() - begin)
         return result
 
+    def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
+        """Store blocks, one after the other, each by itself; wait for the disk once for all.
+
+        Args:
+            blocks: as `put` takes them.
+
+        Returns:
+            The outcome of each. One that is refused for a reason that passes is the last: what
+            stands behind it is not stored, and has no outcome.
+        """
+        begin = time.monotonic()
+        results = settle_all(self.settle, list(self._append_in_order(blocks)))
+        took = time.monotonic() - begin
+        for result in results:
+            if result.rows:
+                self._put_latency.observe(took)
+        return results
+
+    def _append_in_order(self, blocks: Sequence[U1]) -> Iterator[PutResult]:
+        for single, group in groupby(blocks, is_single):
+            for result in (
+                append_together(self._append, list(group)) if single else map(self._append, group)
+            ):
+                yield result
+                if result.status.is_transient:
+                    return
+
     def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
         """Encode and store messages.
 
@@ -303,7 +331,12 @@ class StoreWriter:
             if self._running.flusher.wait(result.end_offset, self.config.sync_flush_timeout / 1000):
                 return result
         except StoreWriteError as error:
-            return result.with_status(PutStatus.SERVICE_NOT_AVAILABLE, str(error))
+            return result.with_status(
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"Whether the messages are in the log is open until the store is opened again: "
+                f"{error}",
+                is_open=True,
+            )
         return result.with_status(
             PutStatus.FLUSH_DISK_TIMEOUT,
             "The messages are in the log, but were not on disk within syncFlushTimeout "
@@ -421,7 +454,8 @@ class StoreWriter:
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
-            return PutResult(PutStatus(error.status), remark=str(error.args[0]))
+            remark = str(error.args[0])
+            return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)
         self._add_to_figures(len(block), len(block.data))
         return PutResult(
             PutStatus.PUT_OK,

@@ -24,7 +24,7 @@ from tests.fault.life import SMALL, live, settle
 from tests.fault.messages import TOPICS, block, read_numbers
 from tests.fault.remote import RemoteWriter, serve
 from tests.fault.stores import commit, settings
-from tests.fault.traces import why_no_strace
+from tests.fault.traces import is_traced, why_no_strace
 from tests.support.serving import eventually
 from tests.support.storing import Clock
 
@@ -177,14 +177,6 @@ def test_puts_that_a_slow_disk_holds_up_are_refused_as_busy(tmp_path: Path) -> N
     with Store.open(path) as store:
         found = {n for numbers in read_numbers(store).values() for n in numbers}
     assert found == {n for operation in claims.operations for n in operation.numbers}
-
-
-def is_traced(pid: int) -> bool:
-    """Whether all threads of a process are traced."""
-    return all(
-        "TracerPid:\t0\n" not in (task / "status").read_text()
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    )
 
 
 def put_once(client: StoreClient, first: int) -> str:

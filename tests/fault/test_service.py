@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import RefusedError, ServiceError
 from tests.fault.claims import Claims
 from tests.fault.messages import block
 from tests.fault.proxy import BreakingProxy
 from tests.fault.remote import RemoteWriter, free_port, request_of, serve, stage
+from tests.fault.traces import is_traced, why_no_strace
 from tests.support.serving import eventually
 
 pytestmark = pytest.mark.fault
@@ -89,6 +93,68 @@ def test_stopped_for_longer_than_its_clients_wait(tmp_path: Path, what: str) -> 
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
     claims.check(store)
+
+
+@pytest.mark.skipif(bool(why_no_strace()), reason=why_no_strace())
+def test_a_flush_fails_and_the_store_is_started_again(tmp_path: Path) -> None:
+    """Promises 1, 2 and 5: a put whose fate is open is not sent again; a commit comes about."""
+    store, claims, port = tmp_path / "store", Claims(), free_port()
+    writer = RemoteWriter(f"grpc://127.0.0.1:{port}", claims)
+    sync = "flushDiskType=SYNC_FLUSH"
+    with ThreadPoolExecutor(2) as threads:
+        with serve(store, port, sync) as process:
+            process.ready()
+            writer.make_topics()
+            writer.put(60)
+            begun = claims.next_number
+            claims.begin("put", begun, 60)
+            with failing_flushes(process.process.pid, tmp_path / "log"):
+                # A client with patience: it would be there when the store is back.
+                putting = threads.submit(put_patiently, process.endpoint, begun, 60)
+                eventually(lambda: is_failed(process.endpoint))
+                committing = threads.submit(writer.commit, 400)
+                eventually(lambda: writer.failures > 0)
+            process.signal(signal.SIGKILL)
+            process.process.wait()
+        with serve(store, port, sync) as process:
+            process.ready()
+            assert committing.result(60).status in ("COMMITTED", "ALREADY_COMMITTED")
+            error = putting.result(60)
+            assert (error.status, error.is_open) == ("SERVICE_NOT_AVAILABLE", True)
+            process.signal(signal.SIGTERM)
+            assert process.wait() == 0
+    outcome = claims.compare(store)
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+
+
+@contextmanager
+def failing_flushes(pid: int, log: Path) -> Iterator[None]:
+    """Let every flush of a process fail, from now on."""
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", str(log), "-p", str(pid),
+         "-e", "trace=fdatasync", "-e", "inject=fdatasync:error=EIO"],
+    )  # fmt: skip
+    try:
+        eventually(lambda: is_traced(pid))
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+def put_patiently(endpoint: str, first: int, count: int) -> RefusedError:
+    """Put messages, with many retries; how the store says no."""
+    with StoreClient(endpoint, retries=20) as client, client.put_stream() as stream:
+        with pytest.raises(RefusedError) as failure:
+            stream.put(block(first, count))
+        stream.close()
+        return failure.value
+
+
+def is_failed(endpoint: str) -> bool:
+    """Whether a store takes nothing any more."""
+    with StoreClient(endpoint) as client:
+        return bool(client.stats()["state"] == "FAILED")
 
 
 def is_running(endpoint: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Call", "calls", "why_no_strace"]
+__all__ = ["Call", "calls", "is_traced", "why_no_strace"]
 
 _BEGUN: Final = re.compile(r"^(\d+) +(\w+)\((.*?)(?: <unfinished \.\.\.>|\) += (-?\d+).*)$")
 _RESUMED: Final = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>.*\) += (-?\d+)")
@@ -52,3 +52,11 @@ def calls(log: Path) -> Iterator[Call]:
             call = waiting.pop(resumed[1])
             if int(resumed[3]) >= 0:
                 yield call
+
+
+def is_traced(pid: int) -> bool:
+    """Whether all threads of a process are traced."""
+    return all(
+        "TracerPid:\t0\n" not in (task / "status").read_text()
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )

@@ -33,9 +33,12 @@ def test_numbers(number: int) -> None:
 
 
 def test_acknowledgements() -> None:
-    plain = Acknowledgement(3, "MESSAGE_ILLEGAL", 0, "why")
-    assert Acknowledgement.from_bytes(plain.to_bytes()) == plain
-    assert not plain.is_ok
+    for is_open in (False, True):
+        plain = Acknowledgement(3, "MESSAGE_ILLEGAL", 0, "why, größer", is_open=is_open)
+        assert Acknowledgement.from_bytes(plain.to_bytes()) == plain
+        assert not plain.is_ok
+    long = Acknowledgement(3, "MESSAGE_ILLEGAL", 0, "ä" * 10_000)
+    assert Acknowledgement.from_bytes(long.to_bytes()).remark.startswith("ä" * 2048)
     offsets = np.array([1, 1 << 40]), np.array([2, 1 << 62])
     full = Acknowledgement.from_bytes(Acknowledgement(4, "PUT_OK", 2, "", *offsets).to_bytes())
     assert full.is_ok
@@ -53,10 +56,16 @@ def test_what_is_no_acknowledgement_is_refused(data: bytes) -> None:
             Acknowledgement.from_bytes(wrong)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 1 << 30])
-def test_a_head_of_another_length(length: int) -> None:
+@pytest.mark.parametrize(
+    "head",
+    [(-1, 0, 0, 6, 0), (0, -1, 0, 6, 0), (0, 1 << 60, 1, 6, 0), (0, 0, 4, 6, 0), (0, 0, 0, 0, 6),
+     (0, 0, 0, 7, 0), (0, 0, 0, 6, 1)],
+)  # fmt: skip
+def test_a_head_that_no_acknowledgement_has(head: tuple[int, ...]) -> None:
+    ok = struct.pack("<qqBBH", 0, 0, 0, 6, 0) + b"PUT_OK"
+    assert Acknowledgement.from_bytes(ok).is_ok
     with pytest.raises(MessageError):
-        Acknowledgement.from_bytes(struct.pack("<i", length) + b"{}")
+        Acknowledgement.from_bytes(struct.pack("<qqBBH", *head) + b"PUT_OK")
 
 
 def test_refusals() -> None:

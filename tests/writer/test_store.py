@@ -563,8 +563,10 @@ def test_promise_5_a_failed_flush_is_the_last_one(
     assert (lost.status, "Input/output error" in lost.remark) == (
         PutStatus.SERVICE_NOT_AVAILABLE, True,
     )  # fmt: skip
+    assert lost.is_open
     disk.error = 0  # the second try would "succeed"
-    assert store.put_batch(messages([b"no"])).status is PutStatus.SERVICE_NOT_AVAILABLE
+    refused = store.put_batch(messages([b"no"]))
+    assert (refused.status, refused.is_open) == (PutStatus.SERVICE_NOT_AVAILABLE, False)
     assert store.state == "FAILED"
     with pytest.raises(RefusedError):
         store.create_topic("U")
