@@ -38,17 +38,21 @@ _AIM: Final = 0.6
 _SYNC_CLIENTS: Final = (1, 4, 16)
 _SYNC_SECONDS: Final = 4.0
 _SYNC_BODY: Final = 1024
+_SYNC_WINDOW: Final = 32
+"""Blocks on their way of a client that does not wait for each; and messages of a larger block."""
 _SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
 """RocketMQ 4.9.8 in-process, SYNC_FLUSH, 1 KiB: messages a second by threads."""
 
 
 def service_figures(stores: Stores) -> Iterator[Figure]:
-    """Measure puts of encoded blocks, and puts one by one under SYNC_FLUSH."""
+    """Measure puts of encoded blocks, and puts under SYNC_FLUSH."""
     stores.folder.mkdir(parents=True, exist_ok=True)
     for body_size in BODY_SIZES:
         yield _blocks(stores.folder, body_size)
     for clients in _SYNC_CLIENTS:
-        yield _single(stores.folder, clients)
+        yield _synced(stores.folder, clients, rows=1, window=1)
+    for rows in (1, _SYNC_WINDOW):
+        yield _synced(stores.folder, max(_SYNC_CLIENTS), rows, _SYNC_WINDOW)
 
 
 def _blocks(place: Path, body_size: int) -> Figure:
@@ -95,8 +99,12 @@ def _through_process(place: Path, block: U1, count: int) -> float:
         return count / (time.perf_counter() - begin)
 
 
-def _single(place: Path, clients: int) -> Figure:
-    (block,) = encoded_traffic(Traffic(1, body_size=_SYNC_BODY))
+def _synced(place: Path, clients: int, rows: int, window: int) -> Figure:
+    """Messages a second of clients that put blocks of some rows, so many blocks on their way each.
+
+    With a window of one block a client waits for each answer.
+    """
+    (block,) = encoded_traffic(Traffic(rows, body_size=_SYNC_BODY))
     stop = threading.Event()
     counts = [0] * clients
     with (
@@ -107,10 +115,15 @@ def _single(place: Path, clients: int) -> Figure:
         client.open(["orders"])
 
         def put(number: int) -> None:
-            with StoreClient(endpoint) as own, own.put_stream() as stream:
+            most = window * len(block)
+            with StoreClient(endpoint) as own, own.put_stream(max_in_flight_bytes=most) as stream:
                 while not stop.is_set():
-                    stream.put(block)
-                    counts[number] += 1
+                    if window == 1:
+                        stream.put(block)
+                    else:
+                        stream.send(block)
+                stream.drain()
+                counts[number] = stream.rows
 
         threads = [threading.Thread(target=put, args=(number,)) for number in range(clients)]
         begin = time.perf_counter()
@@ -123,9 +136,11 @@ def _single(place: Path, clients: int) -> Figure:
         rate = sum(counts) / (time.perf_counter() - begin)
     other = _SYNC_ROCKETMQ[clients]
     aim = 1.0 if clients == max(_SYNC_CLIENTS) else None
+    what = "one 1 KiB message a put" if rows == 1 else f"{rows} messages of 1 KiB a put"
+    waits = "waiting for each" if window == 1 else f"{window} on their way"
     return Figure(
         _SECTION,
-        f"SYNC_FLUSH, one 1 KiB message a put, {clients} client{'s' if clients > 1 else ''}",
+        f"SYNC_FLUSH, {what}, {waits}, {clients} client{'s' if clients > 1 else ''}",
         f"{rate:,.0f} msg/s",
         "RocketMQ in-process",
         f"{other:,} msg/s",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,7 +31,7 @@ __all__ = ["Puts"]
 
 _WAIT_SECONDS: Final = 0.2  # as a broker waits (waitTimeMillsInSendQueue)
 _MOST_BLOCKS: Final = 256
-_MOST_BYTES: Final = 8 << 20
+_MOST_BYTES: Final = 4 << 20
 """Of blocks of a stream that were received and not answered. One always may be."""
 
 
@@ -92,17 +94,24 @@ class Puts:
         with (_Ahead if self._waits_for_disk else _AtOnce)(call, store, drop) as way:
             for item in blocks:
                 is_finished = item is None
-                if item is None or not way.add(self._received(*item)):
+                if item is None or not way.add(self._received(call, way, *item)):
                     break
         if is_finished and not has_refused:
             send(b"")
 
-    def _received(self, number: int, block: pa.Buffer) -> _Received:
-        try:
-            self._budget.take(block.size, _WAIT_SECONDS)
-        except OverBudgetError:
-            return _Received(number, None)
-        return _Received(number, block)
+    def _received(
+        self, call: Call, way: _AtOnce | _Ahead, number: int, block: pa.Buffer
+    ) -> _Received:
+        while True:
+            try:
+                with call.waiting() if way.has_unanswered else nullcontext():
+                    self._budget.take(block.size, _WAIT_SECONDS)
+            except OverBudgetError:
+                # A stream makes room by itself as long as something of it is stored.
+                if not way.has_unanswered:
+                    return _Received(number, None)
+            else:
+                return _Received(number, block)
 
     def _stored(self, received: Sequence[_Received], results: bool) -> Iterator[Acknowledgement]:
         """Store blocks; the answers up to the first that ends the stream."""
@@ -110,7 +119,7 @@ class Puts:
             text = "The store process is stopping."
             yield Acknowledgement(received[0].number, UNAVAILABLE, 0, text)
             return
-        blocks = [one.block for one in received if one.block is not None]
+        blocks = list(takewhile(lambda block: block is not None, (one.block for one in received)))
         if len(received) == 1 and blocks:
             done = [self._store.put(_writable(blocks[0]))]  # with those of other streams
         else:
@@ -119,7 +128,7 @@ class Puts:
             yield _answer(one.number, result, results)
         if len(done) == len(blocks) < len(received):
             text = "The store gets more than it can write. Try again later."
-            yield Acknowledgement(received[-1].number, BUSY, 0, text)
+            yield Acknowledgement(received[len(blocks)].number, BUSY, 0, text)
 
 
 class _AtOnce:
@@ -132,6 +141,10 @@ class _AtOnce:
         _drop: Callable[[Sequence[_Received]], None],
     ) -> None:
         self._store = store
+
+    @property
+    def has_unanswered(self) -> bool:
+        return False
 
     def __enter__(self) -> _AtOnce:
         return self
@@ -190,6 +203,11 @@ class _Ahead:
             self._thread.join()
         if kind is None and self._failure is not None:
             raise self._failure
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there are blocks that are not answered."""
+        return self._count > 0
 
     def add(self, received: _Received) -> bool:
         """Take a block, when there is room; False where the stream is to end."""

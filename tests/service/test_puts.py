@@ -138,11 +138,40 @@ def test_what_was_received_and_not_answered_is_bounded(here: Served, disk: Disk)
         sender = threading.Thread(target=send)
         with disk.held():
             sender.start()
-            eventually(lambda: budget.used > 7 << 20)
+            eventually(lambda: budget.used > 3 << 20)
             with pytest.raises(AssertionError):
-                eventually(lambda: budget.used > 9 << 20, seconds=0.5)
+                eventually(lambda: budget.used > 6 << 20, seconds=0.5)
         sender.join(30)
         assert stream.finish() == count
+    assert budget.used == 0
+
+
+def test_a_stream_waits_for_room_that_its_own_blocks_take(
+    here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block, count = block_of([bytes(300_000)]), 12
+    budget = budget_of(here)
+    monkeypatch.setattr(budget, "_most", 1 << 20)
+    with StoreClient(here.endpoint, retries=0) as client, client.put_stream() as stream:
+        with disk.held():
+            for _ in range(count):
+                stream.send(block)
+            eventually(lambda: budget.used > 600_000)
+            with pytest.raises(AssertionError):  # longer than a block waits for the room of others
+                eventually(lambda: stream._failure, seconds=0.5)
+        assert stream.finish() == count
+
+
+def test_a_block_for_which_there_is_no_room_is_sent_again(here: Served, disk: Disk) -> None:
+    budget = budget_of(here)
+    budget.take(budget._most, 0)
+    with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
+        for body in BODIES:
+            stream.send(block_of([body]))
+        eventually(lambda: stream._must_begin_again)
+        budget.give_back(budget._most)
+        assert stream.finish() == len(BODIES)
+    assert bodies(here) == BODIES
     assert budget.used == 0
 
 
