@@ -29,10 +29,12 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.own import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.encode import encode_records
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.rows import record_columns
 from rmqstore_spark.writer.status import PutResult, PutStatus
 from rmqstore_spark.writer.store import StoreWriter
+from tests.support.serving import block_of
 from tests.support.storing import Clock, config, in_queues, messages, until
 
 WAIT = 30.0
@@ -533,6 +535,40 @@ def test_those_who_wait_share_a_flush(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [result.status for result in results] == [PutStatus.PUT_OK] * 16
         # one that was under way, and one for all who came meanwhile
         assert disk.calls - before <= 3
+
+
+def test_blocks_put_at_once_share_a_flush_and_stop_at_the_first_that_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Fdatasync(monkeypatch)
+    settings = config(
+        flushDiskType="SYNC_FLUSH", mappedFileSizeCommitLog=1 << 20, osPageCacheBusyTimeOutMills=1
+    )
+
+    def blocks() -> list[U1]:
+        bodies = [[b"0"], [b"1"], [b"bad"], [b"2"], [b"3", b"4"], [b"5"]]
+        found = [block_of(some, "T") for some in bodies]
+        found[2][8] ^= 1  # bodyCRC
+        return found
+
+    store = StoreWriter.open(tmp_path / "s", settings)
+    store.create_topic("T")
+    results = store.put_all(blocks())
+    assert [result.status.value for result in results] == [
+        *("PUT_OK", "PUT_OK", "MESSAGE_ILLEGAL", "PUT_OK", "PUT_OK", "PUT_OK"),
+    ]
+    assert [o for result in results for o in result.queue_offset.tolist()] == list(range(6))
+    assert disk.calls == 1
+    with store._running.appender.appending():
+        busy = store.put_all(blocks())
+    assert [result.status for result in busy] == [PutStatus.OS_PAGECACHE_BUSY]
+    disk.error = errno.EIO
+    lost = store.put_all(blocks())
+    assert [(result.status.value, result.is_open) for result in lost] == [
+        ("MESSAGE_ILLEGAL", False) if number == 2 else ("SERVICE_NOT_AVAILABLE", True)
+        for number in range(6)
+    ]
+    store.close()
 
 
 def test_a_flush_that_takes_too_long_is_told(
