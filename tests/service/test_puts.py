@@ -192,6 +192,7 @@ def test_a_client_that_goes_away_leaves_nothing(here: Served, disk: Disk) -> Non
 def test_what_waits_for_the_disk_is_work_that_a_drain_waits_for(here: Served, disk: Disk) -> None:
     with StoreClient(here.endpoint) as client, client.put_stream() as stream:
         stream.put(block_of(BODIES[:1]))
+        eventually(lambda: not budget_of(here).used)
         with disk.held():
             stream.send(block_of(BODIES[1:2]))
             eventually(lambda: budget_of(here).used)
