@@ -11,8 +11,11 @@ See docs/format.md, "A block that is not published yet".
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Final, Protocol
 
 import numpy as np
@@ -166,9 +169,9 @@ class BatchBlock:
         first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
         self._log.hide(first.placement, data, 0)
         reach("commit.after_head")
-        buffer = np.empty(max(part.portion.size for part in self._parts), np.uint8)
-        for number in reversed(range(1, len(self._parts))):
-            self._write_part(number, *self._stamped(number, buffer))
+        with ThreadPoolExecutor(1, "rmqstore-read-ahead") as reader:
+            for part in self._read_ahead(reader):
+                self._write_part(*part)
         self._write_part(0, first, data)
 
     def publish(self) -> None:
@@ -247,6 +250,22 @@ class BatchBlock:
         self._lowest = number
         self._log.write_hidden(known.placement, data, known.rows.starts)
         reach("commit.after_portion")
+
+    def _read_ahead(self, reader: Executor) -> Iterator[tuple[int, _Known, U1]]:
+        """All parts but the first, descending: while one is written the next one is made.
+
+        The bytes of a part stand until the next part is asked for.
+        """
+        size = max(part.portion.size for part in self._parts)
+        buffers = cycle([np.empty(size, np.uint8), np.empty(size, np.uint8)])
+        coming: deque[tuple[int, Future[tuple[_Known, U1]]]] = deque()
+        for number in reversed(range(1, len(self._parts))):
+            coming.append((number, reader.submit(self._stamped, number, next(buffers))))
+            if len(coming) > 1:
+                made, stamped = coming.popleft()
+                yield made, *stamped.result()
+        for made, stamped in coming:
+            yield made, *stamped.result()
 
     def _known(self, part: _Part) -> _Known:
         """Read back what is known of a part's records, and number them."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["KEY_DTYPE", "ROW_DTYPE", "Extent", "Keys", "Portion", "Rows"]
 
@@ -33,9 +33,10 @@ class Extent:
     size: int = 0
     checksum: int = 0
 
-    def grown(self, data: U1) -> Extent:
-        """This extent with more behind it."""
-        return Extent(self.at, self.size + len(data), isal_zlib.crc32(data, self.checksum))
+    def grown(self, size: int, checksum: int) -> Extent:
+        """This extent with so many bytes more behind it, of which the CRC-32 is known."""
+        joined = isal_zlib.crc32_combine(self.checksum, checksum, size)
+        return Extent(self.at, self.size + size, joined)
 
 
 @dataclass(frozen=True)

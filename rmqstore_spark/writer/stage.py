@@ -295,12 +295,13 @@ class Stage:
             self._records.append(records)
             self._table.append(table)
             self._keys.append(indexed)
+            checksum = isal_zlib.crc32(records)
             self.portions[-1] = Portion(
-                portion.records.grown(records),
-                portion.rows.grown(table),
-                portion.keys.grown(indexed),
+                portion.records.grown(len(records), checksum),
+                portion.rows.grown(len(table), isal_zlib.crc32(table)),
+                portion.keys.grown(len(indexed), isal_zlib.crc32(indexed)),
             )
-            self._checksum = isal_zlib.crc32(records, self._checksum)
+            self._checksum = isal_zlib.crc32_combine(self._checksum, checksum, len(records))
             self._rows += last - first
             first, at = last, end
 

@@ -365,6 +365,19 @@ def test_a_block_over_more_segments_than_are_kept_open(path: Path) -> None:
         assert read.verify().errors == 0
 
 
+def test_a_portion_that_is_read_ahead_does_not_touch_the_one_being_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.writer.stage.PORTION_BYTES", 1 << 20)
+    wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(1000)]
+    with StoreWriter.open(path) as store:
+        stage = store.begin_stage(stage_id("large"))
+        for first in range(0, len(wanted), 50):
+            stage.append(rows_block(wanted[first : first + 50]))
+        store.commit(CommitRequest(writer(0), (stage.finish(),)))
+    assert scanned(path) == wanted
+
+
 def test_a_topic_that_was_deleted_since_it_was_staged_gets_nothing(path: Path) -> None:
     with StoreWriter.open(path, small_segments(autoCreateTopicEnable="false")) as store:
         for topic in ("orders", "bills"):

@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockToSend", "Encoder"]
 
-_AT_ONCE: Final = 4 << 20
-"""Bytes of bodies, and of what goes with them, that are encoded at once: they stay in cache."""
+_AT_ONCE: Final = 16 << 20
+"""Bytes of bodies, and of what goes with them, that are encoded at once. Less costs more: every
+call of the dozens that it takes costs the same for few rows as for many."""
+
+_BLOCK_BYTES: Final = 4 << 20
+"""A block takes no more, unless it is a single record: the store process checks the one while the
+next is on its way."""
 
 _PER_ROW: Final = 256
 _NO_HOST: Final = {False: "0.0.0.0:0", True: "[::]:0"}
@@ -230,9 +235,8 @@ class Encoder:
                 if not len(rows):
                     continue
                 batch = batch.take(pa.array(rows))
-            for data, rows_in in _cut(
-                encode_records(batch), reply.max_block_bytes, reply.max_block_rows
-            ):
+            most_bytes = min(reply.max_block_bytes, _BLOCK_BYTES)
+            for data, rows_in in _cut(encode_records(batch), most_bytes, reply.max_block_rows):
                 yield BlockToSend(store, data, rows_in)
 
 
