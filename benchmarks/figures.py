@@ -57,14 +57,16 @@ _REASONS: Final = """
 - Tags of 1 KiB messages through Spark: the whole read was done in 1.28 s, the one by tags in
   0.15 s, a job of Spark included.
 - The Spark sink, exactly once: Spark, the encoding and the store process share the same two cores,
-  and the sink that does nothing keeps them busy already. At 100 B it takes 1.1 microseconds of CPU
-  a row; of ours Spark takes 1.1, the encoding and sending 0.5 more, the store 0.9. At 1 KiB it is
-  2.7, and 2.1, 1.3 more and 3.3. 0.7 would leave all but Spark 0.5 and 1.1 microseconds. The store
-  cannot do with so little: a row is written twice, beside the log and into it, and read once, since
-  nothing of a batch may be seen, or be in the log, before all tasks are done; and the batch is on
-  disk before the commit is answered. Copying into the log's new pages is a third of the store's
-  CPU at 1 KiB; the disk's own rate stands in the table. At least once, staging falls away. Where
-  the store process has cores of its own, only the encoding is left beside Spark.
+  and the sink that does nothing keeps them busy already. At 100 B it takes 0.9 microseconds of CPU
+  a row; of ours Spark takes 0.8, the encoding and sending 0.5 more, the store 0.7. At 1 KiB it is
+  2.7, and 2.6, 1.1 more and 2.8, taken while other work was on the machine too. 0.7 would leave all
+  but Spark 0.5 and 1.2 microseconds. The store cannot do with so little: a row is written twice,
+  beside the log and into it, and read once, since nothing of a batch may be seen, or be in the log,
+  before all tasks are done; and the batch is on disk before the commit is answered. Copying into
+  new pages of these two files is a third of the store's CPU at 1 KiB; no other part of it takes a
+  tenth. The disk's own rate stands in the table: a commit cannot write faster. At least once,
+  staging falls away. Where the store process has cores of its own, only the encoding is left beside
+  Spark.
 - One message a put under SYNC_FLUSH, each waited for, through the store process: with 16 clients a
   message takes 0.24 ms of CPU there and 0.18 ms in the client, and both share the two cores. The
   put itself is 0.07 of it; the rest is gRPC, Flight, and threads that wake each other once for a
