@@ -11,6 +11,8 @@ INSTALLED := $(VENV)/.installed
 # A command with JAVA_HOME and PYSPARK_PYTHON set; finds a Java, or brings one.
 SPARK := $(PY) -m tools.java $(PY)
 PYTEST_ARGS ?=
+# Processes that share the tests, much of whose time is waiting.
+WORKERS ?= 2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -28,7 +30,7 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 
 .PHONY: test
 test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for some)
-	@$(SPARK) -m pytest $(PYTEST_ARGS)
+	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style, types and layers

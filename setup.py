@@ -29,6 +29,7 @@ TESTS = [
     "psutil>=6",
     "pytest>=9",
     "pytest-randomly>=3.15",
+    "pytest-xdist>=3.6",
 ]
 DEV = [
     *TESTS,

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,7 +151,8 @@ def test_every_reader_of_a_live_store_sees_the_log_end_before_a_hidden_block(
             report = store.verify()
             assert (report.errors, report.log_end) == (0, store.dispatched_end())
         assert whole_or_nothing(scanned(path)) == [0]
-        assert sorted(shown(path).elements()) == sorted(before)
+        # What was put just before the commit may not have come into its queue yet.
+        assert shown(path) in (Counter(before), Counter(before[:-1]))
         process.send_signal(signal.SIGCONT)
         out, errors = process.communicate(timeout=60)
         assert (out.split(), process.returncode) == (["0", "COMMITTED", "1", "COMMITTED"], 0), (
