@@ -11,6 +11,8 @@ nothing moves. Blocks on their way are held until they are acknowledged, a windo
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import time
 from collections import deque
@@ -19,6 +21,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyarrow import flight
@@ -72,9 +75,7 @@ class _Lane:
     def close(self) -> None:
         if not self.has_ended:
             self.reader.cancel()
-        # A thread that is still within Flight when the interpreter ends would abort the process.
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_SECONDS)
+        _join(self._thread)
         # What fails here has been told already, or the stream was given up.
         with suppress(flight.FlightError, pa.ArrowException):
             self.writer.close()
@@ -122,7 +123,9 @@ class BlockStream:
         self._is_finishing = self._is_closed = self._must_begin_again = False
         self._is_writing = False
         self._lane = self._open_lane()
-        threading.Thread(target=self._watch, name="rmqstore-watch", daemon=True).start()
+        _open_streams.add(self)
+        self._watcher = threading.Thread(target=self._watch, name="rmqstore-watch", daemon=True)
+        self._watcher.start()
 
     def send(self, data: Any) -> int:
         """Send a block, waiting while the window is full.
@@ -173,6 +176,7 @@ class BlockStream:
             self._is_closed = True
             self._moved.notify_all()
         self._lane.close()
+        _join(self._watcher)
 
     def _finish(self) -> bytes | None:
         """Say that nothing more comes, and wait for the answer to that."""
@@ -312,6 +316,27 @@ class BlockStream:
                     self._lane.reader.cancel()
                     if not self._moved.wait_for(lambda: not self._is_writing, _CANCEL_SECONDS):
                         hang_up(self._connection.endpoint)
+
+
+def _join(thread: threading.Thread | None) -> None:
+    """Wait for a thread, not without end.
+
+    One that is within Flight when the interpreter ends, or that frees then what Flight made, aborts
+    the process.
+    """
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(_JOIN_SECONDS)
+
+
+_open_streams: Final[WeakSet[BlockStream]] = WeakSet()
+os.register_at_fork(after_in_child=_open_streams.clear)  # the threads stay with the parent
+
+
+@atexit.register
+def _close_streams() -> None:
+    """Give up the streams that a program leaves open when it ends."""
+    for stream in list(_open_streams):
+        stream.close()
 
 
 def _write_block(lane: _Lane, sent: _Sent) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -18,6 +20,8 @@ from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.serving import Served, block_of, eventually, served
+
+STREAMS_THREADS = ("rmqstore-watch", "rmqstore-acknowledgements")
 
 
 @pytest.fixture
@@ -141,9 +145,21 @@ def test_no_thread_is_left(here: Served) -> None:
             client.put_stream().close()
             with client.stage_stream() as stage:
                 stage.send(block_of([b"a"]))
-    left = ("rmqstore-watch", "rmqstore-acknowledgements")
-    eventually(lambda: not [t for t in threading.enumerate() if t.name in left])
+            assert not [t for t in threading.enumerate() if t.name in STREAMS_THREADS]
     eventually(lambda: here.server.calls_under_way == 0)
+
+
+def test_a_program_that_leaves_a_stream_open_ends_it(here: Served) -> None:
+    """A thread within Flight when the interpreter ends can abort the process."""
+    program = (
+        "import atexit, sys, threading\n"
+        "atexit.register(lambda: print(*[t.name for t in threading.enumerate()]))\n"
+        "from rmqstore_spark.client import StoreClient\n"
+        "stream = StoreClient(sys.argv[1]).put_stream()\n"
+    )
+    command = [sys.executable, "-c", program, here.endpoint]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("MainThread\n", "")
 
 
 # ---- stages -------------------------------------------------------------------------------------
