@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from tests.datasource.sink.serving import Served
 from tests.support.certificates import make_certificates
+from tests.support.driverlog import driver_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -302,14 +305,30 @@ def test_tls_and_a_token_that_nothing_shows(
         "topic": TOPIC, "tokenFile": str(token), "tlsCaFile": certificates.ca,
         "tlsCertFile": certificates.client_cert, "tlsKeyFile": certificates.client_key,
     }  # fmt: skip
-    write(numbers(spark, 100), store, **options)
-    assert store.bodies(TOPIC, least=100) == bodies(100)
-    with pytest.raises(PySparkException, match="wants a token, or does not know this one"):
-        write(numbers(spark, 1), store, **options | {"tokenFile": str(other)}, retries=0)
-    with pytest.raises(PySparkException) as caught:
-        write(numbers(spark, 1).withColumn("price", F.lit(1)), store, **options)
-    assert "price" in str(caught.value)
-    assert TOKEN not in str(caught.value)
+    log = tmp_path / "driver.log"
+    with driver_log(spark, log):
+        write(numbers(spark, 100), store, **options)
+        assert store.bodies(TOPIC, least=100) == bodies(100)
+        with pytest.raises(PySparkException, match="wants a token, or does not know this one"):
+            write(numbers(spark, 1), store, **options | {"tokenFile": str(other)}, retries=0)
+        with pytest.raises(PySparkException) as caught:
+            write(numbers(spark, 1).withColumn("price", F.lit(1)), store, **options)
+        assert "price" in str(caught.value)
+        assert TOKEN not in str(caught.value)
+        reading = {name: value for name, value in options.items() if name != "topic"}
+        reader = spark.read.format("rmqstore").option("endpoint", store.endpoint)
+        frame = reader.options(**reading).load()
+        assert frame.count() == 100
+        with redirect_stdout(io.StringIO()) as plan:
+            frame.explain("extended")
+    logged = log.read_text()
+    assert "AppendData" in logged
+    assert "tokenFile=" in logged
+    assert "== Physical Plan ==" in plan.getvalue()
+    key = Path(certificates.client_key).read_text().splitlines()[1]
+    for secret in (TOKEN, TOKEN[::-1], key):
+        assert secret not in logged
+        assert secret not in plan.getvalue()
     assert TOKEN not in store.process.output
 
 
