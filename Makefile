@@ -30,7 +30,7 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 
 .PHONY: test
 test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for some)
-	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style, types and layers

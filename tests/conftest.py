@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: one Spark session, and the golden stores."""
+"""Fixtures of the whole suite: a Spark session in each process, and the golden stores."""
 
 from __future__ import annotations
 
@@ -26,13 +26,6 @@ hypothesis.settings.load_profile(
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the Spark session together: of several processes one has a session."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Give `golden(name)`: the folder of an unpacked golden store, to be read only.
@@ -54,7 +47,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give the one local Spark session of the suite; nothing is registered in it."""
+    """Give the one local Spark session of this process; nothing is registered in it."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
