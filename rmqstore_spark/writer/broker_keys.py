@@ -130,7 +130,7 @@ DEVIATIONS: Final = {
         ("0", "4"), "messages are taken all the same; `brokerRole=SLAVE` refuses them"
     ),
     "brokerRole": Deviation(
-        ("SYNC_MASTER",), "as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
+        ("SYNC_MASTER",), "taken as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
     ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"

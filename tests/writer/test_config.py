@@ -140,7 +140,7 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     acl, role, alone, stray = sorted(
         record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
     )
-    assert role.startswith("brokerRole=SYNC_MASTER: as ASYNC_MASTER")
+    assert role.startswith("brokerRole=SYNC_MASTER: taken as ASYNC_MASTER")
     assert acl.startswith("aclEnable=true: ")
     assert alone == (
         "passed over, of use to a broker alone: brokerClusterName, brokerId, checkCRCOnRecover, "
