@@ -27,6 +27,7 @@ import numpy.typing as npt
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,
+    FOLDER_MODE,
     explained,
     make_folder,
     sync_file,
@@ -281,9 +282,21 @@ class ConsumeQueues:
         return state
 
     def _make_folder(self, topic: str, queue_id: int) -> None:
-        folder = os.path.dirname(self._path(topic, queue_id, 0))
-        if not os.path.isdir(folder):
-            make_folder(folder)
+        """Make a queue's folder; the next flush brings its name to disk, with all other new ones.
+
+        Until then no checkpoint vouches for the queue, and recovery makes it anew.
+        """
+        make_folder(self.folder)
+        of_topic = os.path.join(self.folder, _checked(topic))
+        for above, path in ((self.folder, of_topic), (of_topic, f"{of_topic}/{queue_id}")):
+            with explained(path, "made"):
+                try:
+                    os.mkdir(path, FOLDER_MODE)
+                except FileExistsError:
+                    if not os.path.isdir(path):
+                        raise
+                else:
+                    self._new_folders.add(above)
 
     def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
         at = state.max_offset

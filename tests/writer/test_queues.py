@@ -179,3 +179,25 @@ def test_a_failure_names_the_file(queues: ConsumeQueues, tmp_path: Path) -> None
     with pytest.raises(StoreWriteError, match=f"{0:020} could not be written"):
         queues.append("T", 0, entries(0, 1), 0)
     assert queues.max_offset("T", 0) == 0
+
+
+def test_the_names_of_new_queues_are_flushed_together(
+    queues: ConsumeQueues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one by one as they are made: a block can make thousands, under the append lock."""
+    queues.append("T", 0, entries(0, 1), 0)
+    queues.flush()
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def traced(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        flushed.append(os.path.relpath(path, tmp_path / "consumequeue"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", traced)
+    for topic, queue_id in [("T", 1), ("T", 2), ("U", 0)]:
+        queues.append(topic, queue_id, entries(0, 1), 0)
+    assert not flushed
+    queues.flush()
+    assert sorted(flushed) == [".", "T", "T/1", "T/2", "U", "U/0"]
