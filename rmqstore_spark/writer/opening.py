@@ -33,6 +33,9 @@ _HARMLESS: Final = frozenset(
 )
 
 
+_OWN_FOLDERS: Final = ("cut", "ready", "staging")
+
+
 @dataclass
 class OpenStore:
     """A store that this process may write, recovered.
@@ -103,7 +106,8 @@ def open_store(
         rebuild: write all queues and the index anew from the log.
 
     Raises:
-        OptionError: the folder holds something else, or the configuration does not fit the store.
+        OptionError: the folder holds something else, or a link where it may not, or the
+            configuration does not fit the store.
         StoreLockedError: another process writes it.
         UnsupportedStoreError: it is of a kind that is not written.
         CorruptStoreError: it is damaged where no crash can have damaged it.
@@ -117,6 +121,7 @@ def open_store(
         lock = StoreLock(path)
         lock.take()
         undo.callback(lock.release)
+        _require_own_folders(path)
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         settings = RecoverySettings(
             queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
@@ -148,6 +153,17 @@ def _require_one_log(config: StoreConfig, commitlog: str) -> None:
             f"storePathCommitLog = {given}: a store is written only where its CommitLog lies in "
             f"{commitlog}. Move its files there, or read the store as it is."
         )
+
+
+def _require_own_folders(path: str) -> None:
+    """Refuse links where what is left over is removed at the start: it would be somebody else's."""
+    own = os.path.join(path, OWN_FOLDER)
+    for folder in (own, *(os.path.join(own, name) for name in _OWN_FOLDERS)):
+        if os.path.islink(folder):
+            raise OptionError(
+                f"{folder} is a link to {os.readlink(folder)}, and the store removes what it takes "
+                "for its own there. Put a folder in the place of the link."
+            )
 
 
 def _require_store_or_nothing(path: str) -> None:

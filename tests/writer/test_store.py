@@ -818,6 +818,26 @@ def test_a_store_that_is_closed_without_room_is_recovered(
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a"]}
 
 
+@pytest.mark.parametrize("linked", ["rmqstore", "rmqstore/staging", "rmqstore/cut"])
+def test_what_is_removed_at_a_start_is_not_found_through_a_link(
+    tmp_path: Path, linked: str
+) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        store.put_batch(messages([b"a"]))
+    others = tmp_path / "others"
+    for place in ("a" * 32, "staging/" + "b" * 32, "cut/c.partial"):
+        (others / place).mkdir(parents=True)
+    folder = tmp_path / "s" / linked
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.symlink_to(others)
+    with pytest.raises(OptionError, match=f"{linked} is a link to {others}"):
+        StoreWriter.open(tmp_path / "s", config())
+    assert len(list(others.rglob("*"))) == 5
+    folder.unlink()
+    with StoreWriter.open(tmp_path / "s", config()):
+        assert in_queues(tmp_path / "s") == {("T", 0): [b"a"]}
+
+
 def test_the_disks_use_is_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
