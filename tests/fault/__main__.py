@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.fault.power import why_no_loop_mounts
-from tests.fault.rounds import CALLS, Tally, at_places, by_calls, kills, power_cuts
+from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
 from tests.fault.traces import why_no_strace
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -35,7 +35,9 @@ def _sections(rounds: int) -> Iterator[tuple[str, Callable[[Path], Tally]]]:
         cuts = partial(power_cuts, rounds=rounds // 2, flush=flush)
         yield f"power cut at random, {flush}", cuts
     for call in CALLS:
-        yield f"killed at the k-th {call}, for every second k", partial(by_calls, call=call, step=2)
+        yield f"killed at the k-th {call}, for every k", partial(by_calls, call=call)
+    for call in CALLS:
+        yield f"the k-th {call} fails, for every k", partial(by_calls, call=call, fault=EIO)
 
 
 def main() -> int:

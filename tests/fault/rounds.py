@@ -13,10 +13,22 @@ from tests.fault.claims import Claims, Outcome
 from tests.fault.life import SMALL, Ending, live, settle
 from tests.fault.power import PoweredDisk
 
-__all__ = ["Tally", "at_places", "by_calls", "injected", "kills", "power_cuts"]
+__all__ = [
+    "CALLS",
+    "EIO",
+    "KILL",
+    "Tally",
+    "at_places",
+    "by_calls",
+    "injected",
+    "kills",
+    "power_cuts",
+]
 
 LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
+KILL: Final = "signal=KILL"
+EIO: Final = "error=EIO"
 _ROUNDS_PER_STORE: Final = 20
 
 
@@ -130,27 +142,42 @@ def at_places(
     return tally
 
 
-def injected(store: Path, claims: Claims, seed: int, call: str, what: str) -> Ending:
-    """Let a writer live under strace, which makes a call of the kernel fail or kill."""
+def injected(
+    store: Path, claims: Claims, k: int, call: str, fault: str = KILL
+) -> tuple[Ending, bool]:
+    """Let a writer live under strace, which makes the k-th call of the kernel fail or kill.
+
+    Returns:
+        How it ended, and whether it came to that call.
+    """
     log = store.parent / "strace.log"
     # Other calls cost nothing then; but strace 6.1 sends no signal so.
-    quick = [] if "signal" in what else ["--seccomp-bpf"]
+    quick = [] if fault == KILL else ["--seccomp-bpf"]
     prefix = ["strace", "-f", *quick, "-qq", "-o", str(log), "-e", f"trace={call}"]
-    prefix += ["-e", f"inject={call}:{what}"]
+    prefix += ["-e", f"inject={call}:{fault}:when={k}"]
     settings = (*SMALL, "mappedFileSizeCommitLog=65536", "flushDiskType=SYNC_FLUSH")
-    return live(store, claims, seed, settings=settings, operations=12, prefix=prefix)
+    ending = live(store, claims, k, settings=settings, operations=12, prefix=prefix)
+    return ending, ending.code in (-9, 137) if fault == KILL else "(INJECTED)" in log.read_text()
 
 
-def by_calls(folder: Path, call: str, step: int) -> Tally:
-    """Kill a writer at the k-th call of the kernel, for every `step`-th k until it gets through."""
+def by_calls(folder: Path, call: str, step: int = 1, fault: str = KILL) -> Tally:
+    """Kill or fail a writer at the k-th call of the kernel, until it gets through without.
+
+    Args:
+        folder: for the stores.
+        call: of the kernel.
+        step: every so many k.
+        fault: what strace injects.
+    """
     tally = Tally()
     for k in range(1, 1000, step):
         claims, store = Claims(), folder / f"{call}-{k}" / "store"
         store.parent.mkdir()
-        ending = injected(store, claims, k, call, f"signal=KILL:when={k}")
-        if ending.code == 0:
+        ending, fired = injected(store, claims, k, call, fault)
+        assert "Traceback" not in ending.errors, ending.errors
+        if not fired:
+            assert ending.code == 0, ending.errors
             return tally
-        assert ending.code in (-9, 137), ending.errors
         again = live(store, claims, k, operations=3)
         assert again.code == 0, again.errors
         tally.rounds += 1
