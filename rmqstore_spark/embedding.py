@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import OptionError, ServiceError
 
 __all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
 
@@ -116,24 +116,28 @@ class EmbeddedStore:
 
         Raises:
             ServiceError: it did not come up; holds what it said.
+            OptionError: path or settings hold what cannot be said to a process.
         """
         if self.pid is not None:
             return self.endpoint
         self.stop()
         # Nothing is to stay where this program is killed: the output has no name, and the process
         # removes the other file.
-        ready = Path(tempfile.gettempdir(), f"rmqstore-{secrets.token_hex(16)}.json")
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - `_stop` closes it
-        process = subprocess.Popen(
-            self._command(ready),
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C is for this program, which ends the store when it has ended its work.
-            start_new_session=True,
-        )
-        self._process = process
-        self._end = weakref.finalize(self, _stop, os.getpid(), process, ready, self._output)
+        try:
+            ready = Path(tempfile.gettempdir(), f"rmqstore-{secrets.token_hex(16)}.json")
+            output = tempfile.TemporaryFile()  # noqa: SIM115 - `_stop` closes it
+        except OSError as error:
+            raise ServiceError(
+                f"The store process for {self.path!r} needs a temporary folder: {error}. Let "
+                "TMPDIR name one that can be written to."
+            ) from None
+        try:
+            process = self._begin(ready, output)
+        except BaseException:
+            output.close()
+            raise
+        self._process, self._output = process, output
+        self._end = weakref.finalize(self, _stop, os.getpid(), process, ready, output)
         try:
             self._endpoint = self._wait(process, ready)
         except BaseException:
@@ -154,10 +158,32 @@ class EmbeddedStore:
             self._process.kill()
         self.stop()
 
+    def _begin(self, ready: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._command(ready),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for this program, which ends the store when it has ended its work.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServiceError(
+                f"The store process for {self.path!r} cannot be started with Python as "
+                f"{sys.executable!r} (sys.executable): {error}. Start it by itself, with rmqstore "
+                "serve, and give its endpoint."
+            ) from None
+        except ValueError as error:
+            raise OptionError(
+                f"Path {self.path!r} or settings {self._settings!r} cannot be handed to a process: "
+                f"{error}."
+            ) from None
+
     def _command(self, ready: Path) -> list[str]:
         settings = {name: _text(value) for name, value in self._settings.items()}
         return [
-            *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
+            *(sys.executable or "", "-m", "rmqstore_spark.cli", "serve"),
             *("--store", self.path, "--host", "127.0.0.1", "--port", str(self._port)),
             *("--ready-file", str(ready), "--until-stdin-ends"),
             *(f"--set={name}={value}" for name, value in settings.items()),

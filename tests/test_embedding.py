@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 import rmqstore_spark
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.reader import Store
 from tests.support.serving import block_of, eventually
 
@@ -152,6 +153,30 @@ def test_what_it_cannot_start_with_is_told(tmp_path: Path) -> None:
                 wrong.start()
             assert "Traceback" not in str(told.value)
             assert wrong.pid is None
+
+
+def test_what_no_process_can_be_started_with_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = rmqstore_spark.embedded(tmp_path / "store")
+    for wrong in (
+        rmqstore_spark.embedded(f"{tmp_path}/a\0b"),
+        rmqstore_spark.embedded(tmp_path / "store", brokerName="a\0b"),
+    ):
+        with pytest.raises(OptionError, match=r"a\\x00b.*null byte"):
+            wrong.start()
+    for executable in ("", None, str(tmp_path / "python")):
+        monkeypatch.setattr(sys, "executable", executable)
+        with pytest.raises(ServiceError, match=r"sys\.executable.*rmqstore serve"):
+            store.start()
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ServiceError, match=r"No such file.*TMPDIR"):
+        store.start()
+    monkeypatch.undo()
+    assert store.pid is None
+    assert not (tmp_path / "store").exists()
+    assert store.start()  # it was not spoilt
 
 
 def test_it_is_not_waited_for_without_end(tmp_path: Path) -> None:

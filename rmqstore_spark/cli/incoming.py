@@ -181,9 +181,9 @@ def _keys(found: Any) -> str:
 def _properties(found: Any) -> Mapping[str, str] | None:
     if found is None:
         return None
-    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(v, str | None) for v in found.values()):
         raise ValueError(f"properties must be an object of texts, not {found!r:.40}")
-    return {_sound(name): _sound(value) for name, value in found.items()}
+    return {_sound(name): _sound(v) for name, v in found.items() if v is not None}
 
 
 def _time(found: Any) -> int | None:

@@ -39,6 +39,9 @@ def test_a_line_of_json() -> None:
         "orders", b"hi", "t", "a b", {"x": "1"}, 2, "s", 9, 1_795_219_200_000
     )
     assert read('{"body": "b", "keys": "a b"}', topic="x").keys == "a b"
+    assert read('{"body": "b", "properties": {"x": null, "y": "1"}}', topic="x").properties == {
+        "y": "1"
+    }
 
 
 def test_what_reading_prints_can_be_put_back() -> None:
@@ -142,3 +145,5 @@ def test_what_cannot_be_stored_names_its_line() -> None:
         encoder().block(
             [Message("orders", b"x"), Message("orders", b"x", properties={"a": "\2"})], 11
         )
+    with pytest.raises(OptionError, match=r"Line 11 .* empty value.* null to leave it out"):
+        encoder().block([Message("orders", b"x", properties={"a": ""})], 11)
