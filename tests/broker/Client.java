@@ -1,0 +1,257 @@
+import com.alibaba.fastjson.JSON;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.admin.TopicOffset;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientExt;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.protocol.route.QueueData;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * A client of RocketMQ that is told what to do by lines of standard input, and answers with lines of
+ * JSON, the last of which is {"end": error or null}. Arguments: the name server's and the broker's
+ * address. Each command makes its own client, so that none remembers the routes of a broker that is
+ * gone.
+ */
+public class Client {
+    private static final PrintStream OUT = System.out;
+
+    private final String nameServer;
+    private final String broker;
+
+    private Client(String nameServer, String broker) {
+        this.nameServer = nameServer;
+        this.broker = broker;
+    }
+
+    public static void main(String[] args) throws Exception {
+        System.setOut(System.err); // where logs go
+        Client client = new Client(args[0], args[1]);
+        BufferedReader in =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String error = null;
+            try {
+                client.run(line.split(" "));
+            } catch (Exception e) {
+                error = e.toString();
+            }
+            Map<String, Object> end = new LinkedHashMap<>();
+            end.put("end", error == null ? "" : error);
+            answer(end);
+        }
+        System.exit(0); // threads of the clients may live on
+    }
+
+    private void run(String[] words) throws Exception {
+        switch (words[0]) {
+            case "pull":
+                pull(words[1], words[2]);
+                break;
+            case "send":
+                send(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), words[4],
+                    Integer.parseInt(words[5]));
+                break;
+            case "flood":
+                flood(words[1], Integer.parseInt(words[2]));
+                break;
+            default:
+                ask(words);
+        }
+    }
+
+    /** Every message of every queue, or those with some tags, from its minimum offset on. */
+    private void pull(String topic, String tags) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("tests-pull");
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(fresh());
+        consumer.start();
+        try {
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                long at = consumer.minOffset(queue);
+                long end = consumer.maxOffset(queue);
+                while (at < end) {
+                    PullResult result = consumer.pull(queue, tags, at, 32);
+                    if (result.getPullStatus() == PullStatus.FOUND) {
+                        for (MessageExt message : result.getMsgFoundList()) {
+                            answer(described(message, queue.getQueueId()));
+                        }
+                    } else if (result.getPullStatus() != PullStatus.NO_MATCHED_MSG) {
+                        throw new IllegalStateException(queue + " at " + at + ": " + result);
+                    }
+                    at = result.getNextBeginOffset();
+                }
+            }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** So many messages into one queue; bodies and keys are the prefix and a number. */
+    private void send(String topic, int queueId, int count, String prefix, int delay)
+        throws Exception {
+        DefaultMQProducer producer = producer();
+        try {
+            for (int i = 0; i < count; i++) {
+                byte[] body = (prefix + i).getBytes(StandardCharsets.UTF_8);
+                Message message = new Message(topic, "sent", prefix + i, body);
+                if (delay > 0) {
+                    message.setDelayTimeLevel(delay);
+                }
+                answer(described(producer.send(message, (queues, m, id) -> {
+                    for (MessageQueue queue : queues) {
+                        if (queue.getQueueId() == (Integer) id) {
+                            return queue;
+                        }
+                    }
+                    throw new IllegalArgumentException("no queue " + id + " in " + queues);
+                }, queueId), prefix + i));
+            }
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    /** Messages from several threads, until the broker is gone. */
+    private void flood(String topic, int threads) throws Exception {
+        DefaultMQProducer producer = producer();
+        List<Thread> running = new ArrayList<>();
+        for (int n = 0; n < threads; n++) {
+            String prefix = "flood-" + n + "-";
+            Thread thread = new Thread(() -> {
+                try {
+                    for (int i = 0; ; i++) {
+                        byte[] body = (prefix + i).getBytes(StandardCharsets.UTF_8);
+                        Message message = new Message(topic, "flood", prefix + i, body);
+                        answer(described(producer.send(message), prefix + i));
+                    }
+                } catch (Exception gone) {
+                    // what the caller waits for
+                }
+            });
+            thread.start();
+            running.add(thread);
+        }
+        for (Thread thread : running) {
+            thread.join();
+        }
+        producer.shutdown();
+    }
+
+    /** What the tools for administrators ask. */
+    private void ask(String[] words) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(nameServer);
+        admin.setInstanceName(fresh());
+        admin.start();
+        try {
+            switch (words[0]) {
+                case "status":
+                    for (Map.Entry<MessageQueue, TopicOffset> entry :
+                        admin.examineTopicStats(words[1]).getOffsetTable().entrySet()) {
+                        Map<String, Object> found = new LinkedHashMap<>();
+                        found.put("queueId", entry.getKey().getQueueId());
+                        found.put("min", entry.getValue().getMinOffset());
+                        found.put("max", entry.getValue().getMaxOffset());
+                        answer(found);
+                    }
+                    break;
+                case "route":
+                    for (QueueData data : admin.examineTopicRouteInfo(words[1]).getQueueDatas()) {
+                        Map<String, Object> found = new LinkedHashMap<>();
+                        found.put("brokerName", data.getBrokerName());
+                        found.put("readQueueNums", data.getReadQueueNums());
+                        found.put("writeQueueNums", data.getWriteQueueNums());
+                        found.put("perm", data.getPerm());
+                        answer(found);
+                    }
+                    break;
+                case "key":
+                    for (MessageExt message : admin
+                        .queryMessage(words[1], words[2], 64, 0, Long.MAX_VALUE).getMessageList()) {
+                        answer(described(message, message.getQueueId()));
+                    }
+                    break;
+                case "id":
+                    MessageExt message = admin.viewMessage(words[1], words[2]);
+                    answer(described(message, message.getQueueId()));
+                    break;
+                case "topic":
+                    TopicConfig config = new TopicConfig(words[1]);
+                    config.setReadQueueNums(Integer.parseInt(words[2]));
+                    config.setWriteQueueNums(Integer.parseInt(words[3]));
+                    config.setPerm(Integer.parseInt(words[4]));
+                    admin.createAndUpdateTopicConfig(broker, config);
+                    break;
+                default:
+                    throw new IllegalArgumentException(words[0]);
+            }
+        } finally {
+            admin.shutdown();
+        }
+    }
+
+    private DefaultMQProducer producer() throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("tests-send");
+        producer.setNamesrvAddr(nameServer);
+        producer.setInstanceName(fresh());
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.start();
+        return producer;
+    }
+
+    private static String fresh() {
+        return Long.toString(System.nanoTime());
+    }
+
+    private static Map<String, Object> described(SendResult result, String body) {
+        Map<String, Object> found = new LinkedHashMap<>();
+        found.put("status", result.getSendStatus().name());
+        found.put("body", body);
+        found.put("msgId", result.getOffsetMsgId());
+        found.put("uniqKey", result.getMsgId());
+        found.put("queueId", result.getMessageQueue().getQueueId());
+        found.put("queueOffset", result.getQueueOffset());
+        return found;
+    }
+
+    private static Map<String, Object> described(MessageExt message, int queueId) {
+        Map<String, Object> found = new LinkedHashMap<>();
+        found.put("topic", message.getTopic());
+        found.put("queueId", queueId);
+        found.put("queueOffset", message.getQueueOffset());
+        found.put("physicalOffset", message.getCommitLogOffset());
+        found.put("storeSize", message.getStoreSize());
+        found.put("storeTimestamp", message.getStoreTimestamp());
+        found.put("bornTimestamp", message.getBornTimestamp());
+        found.put("flag", message.getFlag());
+        found.put("bodyCRC", message.getBodyCRC());
+        found.put("tags", message.getTags());
+        found.put("keys", message.getKeys());
+        found.put("body", message.getBody());
+        found.put("properties", message.getProperties());
+        if (message instanceof MessageClientExt) {
+            found.put("msgId", ((MessageClientExt) message).getOffsetMsgId());
+        }
+        return found;
+    }
+
+    private static synchronized void answer(Map<String, Object> line) {
+        OUT.println(JSON.toJSONString(line));
+        OUT.flush();
+    }
+}

@@ -1,0 +1,249 @@
+"""RocketMQ's own processes: a name server, a broker on a store, and a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.serving import eventually
+
+__all__ = ["SIZES", "Broker", "Client", "NameServer", "RocketMq", "free_port", "own_properties"]
+
+SIZES = {
+    "mappedFileSizeCommitLog": 256 << 10,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20_000,
+}
+"""Files so small that they roll, for both sides."""
+
+_PATIENCE = 90.0
+
+# RocketMQ 4.9 reaches into parts of Java that are closed since 16.
+_JAVA_FLAGS = [
+    *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.nio=ALL-UNNAMED"),
+    *("--add-opens", "java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-opens", "java.base/sun.nio.ch=ALL-UNNAMED"),
+    # A broker on a disk that is nearly full removes its oldest files.
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
+]
+
+
+class RocketMq:
+    """A distribution of RocketMQ.
+
+    Args:
+        home: its folder, which holds `lib/*.jar` and `conf/`.
+        java: home of a JDK.
+        folder: for the logs of its processes.
+    """
+
+    def __init__(self, home: Path, java: Path, folder: Path) -> None:
+        self.home = home
+        self.folder = folder
+        self._java = java / "bin" / "java"
+
+    def user_home(self) -> Path:
+        """A folder for one process: it logs below it."""
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def start(self, user_home: Path, *arguments: object, **pipes: Any) -> subprocess.Popen[str]:
+        """Start one of its classes, or a source file."""
+        return subprocess.Popen(
+            [
+                *(str(self._java), f"-Duser.home={user_home}", *_JAVA_FLAGS),
+                *("-cp", f"{self.home}/lib/*", *map(str, arguments)),
+            ],
+            cwd=user_home,
+            env={**os.environ, "ROCKETMQ_HOME": str(self.home)},
+            text=True,
+            **pipes,
+        )
+
+
+class _Server:
+    """A process that prints a line when it serves."""
+
+    def __init__(self, rocketmq: RocketMq, main: str, settings: Mapping[str, Any]) -> None:
+        self._home = rocketmq.user_home()
+        self._output = self._home / "output"
+        file = self._home / "settings.conf"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        with self._output.open("w") as out:
+            self.process = rocketmq.start(
+                self._home, main, "-c", file, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+        return self._output.read_text()
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return "".join(file.read_text() for file in self._home.rglob("*.log"))
+
+    def ended(self) -> int:
+        """Wait until it has ended; gives its exit code."""
+        return self.process.wait(_PATIENCE)
+
+    def kill(self) -> None:
+        """Kill it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.ended() == 128 + signal.SIGTERM, self.output
+
+    def _serving(self) -> None:
+        eventually(
+            lambda: "boot success" in self.output or self.process.poll() is not None, _PATIENCE
+        )
+        assert "boot success" in self.output, self.output
+
+
+class NameServer(_Server):
+    """A name server."""
+
+    def __init__(self, rocketmq: RocketMq) -> None:
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        super().__init__(rocketmq, main, {"listenPort": port})
+
+    def __enter__(self) -> NameServer:
+        self._serving()
+        return self
+
+
+class Broker(_Server):
+    """A broker on a store. As a context manager it is one that serves.
+
+    Args:
+        rocketmq: the distribution.
+        name_server: where it is made known.
+        port: where it listens.
+        store: the store directory.
+        settings: keys of its configuration beside those of `SIZES`.
+    """
+
+    def __init__(
+        self, rocketmq: RocketMq, name_server: str, port: int, store: Path, **settings: Any
+    ) -> None:
+        self.store = store
+        given = {
+            "brokerName": "broker-a",
+            "brokerIP1": "127.0.0.1",
+            "namesrvAddr": name_server,
+            "listenPort": port,
+            "storePathRootDir": store,
+            "flushDiskType": "ASYNC_FLUSH",
+            "diskMaxUsedSpaceRatio": 95,
+        }
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        super().__init__(rocketmq, main, {**given, **SIZES, **settings})
+
+    def __enter__(self) -> Broker:
+        with ExitStack() as cleanup:
+            cleanup.push(self)
+            self._serving()
+            cleanup.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """Stop it in order; it then says that its store is closed."""
+        super().stop()
+        assert not (self.store / "abort").exists()
+
+
+class Client:
+    """A client of RocketMQ; `Client.java` has its commands.
+
+    Args:
+        rocketmq: the distribution.
+        name_server: where it asks for brokers.
+        broker: the broker's address.
+    """
+
+    def __init__(self, rocketmq: RocketMq, name_server: str, broker: str) -> None:
+        self.process = rocketmq.start(
+            *(rocketmq.user_home(), Path(__file__).with_name("Client.java"), name_server, broker),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def answers(self, *words: object) -> Iterator[dict[str, Any]]:
+        """Give a command, and the lines of its answer as they come."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            if "end" in answer:
+                assert not answer["end"], f"{words}: {answer['end']}"
+                return
+            yield answer
+        raise AssertionError(f"{words}: the client has ended")
+
+    def ask(self, *words: object) -> list[dict[str, Any]]:
+        """Give a command, and get its whole answer."""
+        return list(self.answers(*words))
+
+    def pull(self, topic: str, tags: str = "*") -> list[dict[str, Any]]:
+        """Consume a topic, or those of its messages with some tags."""
+        return self.ask("pull", topic, tags)
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """What `mqadmin topicStatus` says: the minimum and maximum offset of each queue."""
+        return {q["queueId"]: (q["min"], q["max"]) for q in self.ask("status", topic)}
+
+
+def own_properties(message: Mapping[str, Any]) -> dict[str, str]:
+    """The properties of a pulled message without those that the consumer adds."""
+    return {k: v for k, v in message["properties"].items() if not re.match("M(IN|AX)_OFFSET", k)}
+
+
+def free_port(around: Iterable[int] = ()) -> int:
+    """A port that nobody has, and that no outgoing connection takes: those are above.
+
+    Args:
+        around: distances at which ports must be free too.
+    """
+    while True:
+        port = random.randrange(12_000, 30_000)
+        with ExitStack() as held, suppress(OSError):
+            for distance in (0, *around):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port + distance))
+            return port
