@@ -42,6 +42,22 @@ _BLOCK: Final = 1 << 12  # entries
 
 
 @dataclass(frozen=True)
+class _File:
+    """An index file that is there.
+
+    Attributes:
+        read: gives the bytes from an offset on, so many of them.
+        header: None where it has none.
+        shape: None where nothing tells it.
+    """
+
+    name: str
+    read: Callable[[int, int], bytes]
+    header: IndexHeader | None
+    shape: IndexShape | None
+
+
+@dataclass(frozen=True)
 class _Known:
     """An index file that holds.
 
@@ -124,16 +140,15 @@ def survey_index(
     known: list[_Known] = []
     for info in directory.index_files()[0]:
         path = os.path.join(directory.index_folder, info.name)
-        found = _judge(directory.files, path, info.size, log, end, survey.shape, vouched)
-        if rebuild:
-            survey.shape = found.shape if isinstance(found, _Known) else survey.shape
-            found = "the index is made anew"
+        file = _read(directory.files, path, info.size, survey.shape)
+        # What takes the place of a file has its shape: a broker is told one for all of them.
+        survey.shape = file.shape or survey.shape
+        found = "the index is made anew" if rebuild else _judge(file, log, end, vouched)
         if isinstance(found, str):
             survey.removed[info.name] = found
             continue
         survey.kept.append(info.name)
         if found is not None:
-            survey.shape = found.shape
             known.append(found)
     _find_gaps(survey, known, log, end, complete_end if not survey.removed else 0)
     if known and known[-1].name == max(survey.kept) and _has_room(known[-1]):
@@ -186,33 +201,36 @@ class KeyFeed:
         self._indexes.insert(hashes, offsets, times)
 
 
-def _judge(
-    files: Files,
-    path: str,
-    size: int,
-    log: CommitLog,
-    end: int,
-    usual: IndexShape,
-    vouched: int | None,
-) -> _Known | str | None:
-    """What an index file holds; why it does not hold; None where it holds nothing of the log."""
-    read = partial(files.read, path)
+def _read(files: Files, path: str, size: int, usual: IndexShape) -> _File:
+    """Read an index file's header, and find out its shape."""
+    name, read = os.path.basename(path), partial(files.read, path)
     try:
         header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
     except CorruptStoreError:
-        return "it has no header"
+        return _File(name, read, None, None)
     if header.index_count <= 1:
         is_new = header.index_count >= 0 and header.hash_slot_count == 0
-        usable = is_new and vouched is None and size == usual.file_size
-        return _Known(os.path.basename(path), usual, header, 0, 0) if usable else "it holds no key"
-    if vouched is not None and header.end_timestamp > vouched:
-        return "the checkpoint does not vouch for it"
+        return _File(name, read, header, usual if is_new and size == usual.file_size else None)
     slots: int | None = usual.slots
     if not slots_match(size, header, usual.slots, read):
         slots = infer_slots(size, read)
-    if slots is None:
+    shape = None if slots is None else IndexShape(slots, geometry(size, slots))
+    return _File(name, read, header, shape)
+
+
+def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known | str | None:
+    """What an index file holds; why it does not hold; None where it holds nothing of the log."""
+    header, shape = file.header, file.shape
+    if header is None:
+        return "it has no header"
+    if header.index_count <= 1:
+        if shape is None or vouched is not None:
+            return "it holds no key"
+        return _Known(file.name, shape, header, 0, 0)
+    if vouched is not None and header.end_timestamp > vouched:
+        return "the checkpoint does not vouch for it"
+    if shape is None:
         return "its header does not agree with its entries"
-    shape = IndexShape(slots, geometry(size, slots))
     if vouched is not None and header.next_entry < shape.entries:
         return "it was not full, and so not flushed"
     if header.end_phy_offset < log.min_offset:
@@ -226,8 +244,9 @@ def _judge(
         record = record_head(log, offset) if offset >= log.min_offset else None
         if offset >= log.min_offset and (record is None or int(record.store_timestamp[0]) != time):
             return "the log has another record where it begins or ends"
-    first, last = _keys_of_first(read, shape, header), _keys_of_last(read, shape, header)
-    return _Known(os.path.basename(path), shape, header, first, last)
+    first = _keys_of_first(file.read, shape, header)
+    last = _keys_of_last(file.read, shape, header)
+    return _Known(file.name, shape, header, first, last)
 
 
 def _keys_of_first(

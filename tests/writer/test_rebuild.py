@@ -192,6 +192,22 @@ def test_a_rebuild_keeps_the_shape_of_the_index(golden: Golden, tmp_path: Path) 
     assert len(os.listdir(store / "index")) > 1
 
 
+def test_a_recovery_keeps_the_shape_of_an_index_that_does_not_hold(
+    golden: Golden, tmp_path: Path
+) -> None:
+    folder = golden("unclean")
+    store = copy_store(folder, tmp_path)
+    *full, newest = sorted((store / "index").iterdir())
+    for path in full:
+        path.unlink()
+    size = newest.stat().st_size
+    with opened(store, folder, index_shape=type_shape(folder)) as found:
+        close_cleanly(store, found)
+    assert not newest.exists()
+    assert {path.stat().st_size for path in (store / "index").iterdir()} == {size}
+    assert problems(store) == set()
+
+
 def type_shape(folder: Path) -> object:
     """Another shape than the store's, as a configuration that does not fit it would say."""
     from rmqstore_spark.writer.indexes import IndexShape
