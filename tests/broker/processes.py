@@ -77,16 +77,26 @@ class RocketMq:
 
 
 class _Server:
-    """A process that prints a line when it serves."""
+    """A process that prints a line when it serves.
+
+    Attributes:
+        settings: the file of its configuration.
+    """
 
     def __init__(self, rocketmq: RocketMq, main: str, settings: Mapping[str, Any]) -> None:
         self._home = rocketmq.user_home()
         self._output = self._home / "output"
-        file = self._home / "settings.conf"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        self.settings = self._home / "settings.conf"
+        self.settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with self._output.open("w") as out:
             self.process = rocketmq.start(
-                self._home, main, "-c", file, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                self._home,
+                main,
+                "-c",
+                self.settings,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def __exit__(self, *_: object) -> None:

@@ -43,6 +43,9 @@ def test_a_broker_that_is_killed_while_it_takes_messages(
     with broker(path) as running:
         assert client.offsets("orders") == ours
         pulled = client.pull("orders")
+        for answer in (acknowledged[0], acknowledged[1500], acknowledged[-1]):
+            found = client.ask("key", "orders", answer["body"])
+            assert [body.decode() for body in bodies_of(found)] == [answer["body"]]
         (again,) = client.ask("send", "orders", 0, 1, "after-", 0)
         assert again["queueOffset"] == ours[0][1]
         running.stop()

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from rmqstore_spark.client import StoreClient
 from rmqstore_spark.files.own import GUARD_NAME
 from tests.broker.processes import Broker, Client
 from tests.broker.reading import bodies_of
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
-from tests.support.serving import block_of
+from tests.support.serving import StoreProcess, block_of
 
 Brokers = Callable[..., Broker]
 TOPIC = "orders"
@@ -70,17 +71,22 @@ def test_a_broker_is_kept_out_of_a_store_of_ours_and_after_a_kill(
         running.stop()
 
 
-def test_our_commands_are_kept_out_of_a_store_of_a_broker(
+def test_our_process_is_kept_out_of_a_store_of_a_broker_until_that_has_ended(
     client: Client, broker: Brokers, tmp_path: Path
 ) -> None:
     path = tmp_path / "store"
     with broker(path) as running:
+        serve = ("serve", "--config", running.settings, "--port", "0")
         client.ask("topic", TOPIC, 1, 1, 6)
         client.ask("send", TOPIC, 0, 100, "before-", 0)
-        for command in (("recover", path), ("serve", "--store", path, "--port", "0")):
+        for command in (serve, ("recover", path)):
             done = run(*command)
             assert done.returncode == 2
             assert "a RocketMQ broker or another store process" in done.stderr
         client.ask("send", TOPIC, 0, 100, "after-", 0)
         assert len(client.pull(TOPIC)) == 200
         running.stop()
+    with StoreProcess(path, tmp_path, f"--config={running.settings}") as process:
+        with StoreClient(process.endpoint) as ours:
+            assert TOPIC in ours.topics()
+        assert "namesrvAddr" in process.output  # a key of the broker's that means nothing here
