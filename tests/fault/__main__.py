@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.fault.disk_rounds import full_disks
 from tests.fault.power import why_no_loop_mounts
 from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
+from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
 from tests.fault.traces import why_no_strace
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -34,6 +36,12 @@ def _sections(rounds: int) -> Iterator[tuple[str, Callable[[Path], Tally]]]:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         cuts = partial(power_cuts, rounds=rounds // 2, flush=flush)
         yield f"power cut at random, {flush}", cuts
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        served = partial(service_kills, rounds=rounds, flush=flush)
+        yield f"store process killed under a client, {flush}", served
+    yield "answers to commits and puts lost", partial(lost_answers, rounds=rounds)
+    yield "connections cut after any number of bytes", partial(cut_connections, rounds=rounds)
+    yield "disk full at any fill level", partial(full_disks, rounds=rounds // 2)
     for call in CALLS:
         yield f"killed at the k-th {call}, for every k", partial(by_calls, call=call)
     for call in CALLS:

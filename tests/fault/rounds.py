@@ -57,6 +57,12 @@ class Tally:
         self.doubled += outcome.doubled
         self.others += outcome.others
 
+    def __iadd__(self, more: Tally) -> Tally:
+        """Count other rounds, too."""
+        for name, value in vars(more).items():
+            setattr(self, name, getattr(self, name) + value)
+        return self
+
     def require_none(self) -> None:
         """Fail unless nothing went wrong."""
         Outcome(self.lost, self.doubled, self.others).require_none()

@@ -6,9 +6,8 @@ import random
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.errors import RefusedError
 from tests.fault.claims import Claims
 from tests.fault.messages import block
-from tests.fault.proxy import BreakingProxy
-from tests.fault.remote import RemoteWriter, free_port, request_of, serve, stage
+from tests.fault.remote import RemoteWriter, free_port, serve
+from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
 from tests.fault.traces import is_traced, why_no_strace
 from tests.support.serving import eventually
 
@@ -32,38 +31,9 @@ KILLS = 4
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_killed_at_any_time_and_started_again_on_its_port(tmp_path: Path, flush: str) -> None:
     """Promises 1 and 2: nothing acknowledged is lost; batches are whole and once."""
-    store, claims, port = tmp_path / "store", Claims(), free_port()
-    writer = RemoteWriter(f"grpc://127.0.0.1:{port}", claims)
-    drawn, end = random.Random(flush), threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        writing = None
-        try:
-            for turn in range(KILLS + 1):
-                with serve(store, port, f"flushDiskType={flush}") as process:
-                    process.ready()
-                    if writing is None:
-                        writer.make_topics()
-                        writing = threads.submit(writer.write_until, end, 1)
-                    if turn < KILLS:
-                        time.sleep(drawn.uniform(0, 1.0))
-                        process.signal(signal.SIGKILL)
-                        process.process.wait()
-                        continue
-                    eventually(partial(is_going_on, claims, claims.acknowledged, writing))
-                    end.set()
-                    writing.result()
-                    process.signal(signal.SIGTERM)
-                    assert process.wait() == 0
-        finally:
-            end.set()
-    assert writer.failures > 0
-    assert claims.acknowledged > 0
-    claims.check(store)
-
-
-def is_going_on(claims: Claims, acknowledged: int, writing: Future[None]) -> bool:
-    """Whether more has been acknowledged, or the client has failed."""
-    return claims.acknowledged > acknowledged or writing.done()
+    tally = service_kills(tmp_path, KILLS, flush)
+    tally.require_none()
+    assert tally.acknowledged > 0
 
 
 @pytest.mark.parametrize("what", ["put", "commit"])
@@ -163,77 +133,19 @@ def is_running(endpoint: str) -> bool:
         return bool(client.stats()["state"] == "RUNNING")
 
 
-def test_a_commit_whose_answer_is_lost(tmp_path: Path) -> None:
-    """Promise 2: the client asks again by itself, and is told that it was done."""
-    store, claims = tmp_path / "store", Claims()
-    with (
-        serve(store) as process,
-        BreakingProxy(int(process.endpoint.rpartition(":")[2])) as proxy,
-        StoreClient(process.endpoint) as direct,
-        StoreClient(proxy.endpoint, timeout_s=20, retries=6) as client,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        RemoteWriter(process.endpoint, claims).make_topics()
-        for number in range(3):
-            first = claims.next_number
-            claims.begin("commit", first, 400)
-            request = request_of(first, stage(client, first, 400))
-            proxy.drop_answers()
-            committing = threads.submit(client.commit, request)
-            eventually(partial(has_committed, direct, number + 1))
-            proxy.cut()
-            assert committing.result(60).status == "ALREADY_COMMITTED"
-            claims.done("commit", first)
-        assert has_committed(direct, 3)
-        claims.check(store)
+def test_answers_that_are_lost(tmp_path: Path) -> None:
+    """Promises 1 and 2.
 
-
-def has_committed(client: StoreClient, count: int) -> bool:
-    """Whether the store has committed so many batches since its process began."""
-    return bool(client.stats()["commits"] == count)
-
-
-def test_a_put_whose_answer_is_lost_is_there_once(tmp_path: Path) -> None:
-    """Promise 1: the client is told that it does not know, and does nothing by itself."""
-    store, claims = tmp_path / "store", Claims()
-    with (
-        serve(store) as process,
-        BreakingProxy(int(process.endpoint.rpartition(":")[2])) as proxy,
-        StoreClient(process.endpoint) as direct,
-        StoreClient(proxy.endpoint, timeout_s=20, retries=6) as client,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        RemoteWriter(process.endpoint, claims).make_topics()
-        stream = client.put_stream()
-        assert stream.put(block(0, 60)).is_ok
-        proxy.drop_answers()
-        putting = threads.submit(stream.put, block(60, 60))
-        eventually(lambda: direct.stats()["putMessages"] == 120)
-        proxy.cut()
-        with pytest.raises(ServiceError, match="connection"):
-            putting.result(60)
-        stream.close()
-        for first in (0, 60):
-            claims.begin("put", first, 60)
-            claims.done("put", first)
-        claims.check(store)
+    For a commit the client asks again by itself, and is told that it was done; of a put it is told
+    that it does not know, and it does nothing by itself.
+    """
+    tally = lost_answers(tmp_path, 5)
+    tally.require_none()
+    assert tally.acknowledged == 3 * 400 + 2 * 120
 
 
 def test_connections_cut_after_any_number_of_bytes(tmp_path: Path) -> None:
     """Promise 2, in each direction; and promise 1 of the puts in between."""
-    store, claims = tmp_path / "store", Claims()
-    with (
-        serve(store) as process,
-        BreakingProxy(int(process.endpoint.rpartition(":")[2])) as proxy,
-    ):
-        writer = RemoteWriter(proxy.endpoint, claims)
-        writer.make_topics()
-        drawn = random.Random(1)
-        for _ in range(16):
-            direction = drawn.choice(("up", "down"))
-            most = 60_000 if direction == "up" else 2_000
-            proxy.cut_after(direction, int(most ** drawn.random()))
-            writer.commit(drawn.choice((2, 60)))
-            writer.put(drawn.choice((1, 60)))
-        assert proxy.cuts > 6
-        claims.check(store)
+    tally = cut_connections(tmp_path, 16)
+    tally.require_none()
+    assert tally.faults > 6
