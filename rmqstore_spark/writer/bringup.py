@@ -20,6 +20,7 @@ from rmqstore_spark.writer.indexes import IndexFiles
 from rmqstore_spark.writer.logcheck import LogEnd
 from rmqstore_spark.writer.queuecheck import check_queues
 from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.queuesurvey import QueueSurvey
 from rmqstore_spark.writer.recovery_settings import Progress, RecoverySettings
 from rmqstore_spark.writer.redispatch import LogBlock, QueueFeed, log_blocks
 from rmqstore_spark.writer.reindex import IndexSurvey, KeyFeed, remove_files, survey_index
@@ -35,6 +36,7 @@ class QueuesAndIndex:
         directory: the store.
         log: its log, which ends at `end`.
         end: what the walk over the log found.
+        survey: of the queues.
         clean: the store was closed cleanly.
         keeper: told how far the index is sealed.
         vouched_index: the checkpoint's indexMsgTimestamp.
@@ -46,6 +48,7 @@ class QueuesAndIndex:
         directory: StoreDirectory,
         log: CommitLog,
         end: LogEnd,
+        survey: QueueSurvey,
         *,
         clean: bool,
         keeper: CheckpointKeeper,
@@ -70,7 +73,9 @@ class QueuesAndIndex:
         self.queues = ConsumeQueues(
             directory.path, file_size=settings.queue_file_size, keep_units=not settings.rebuild
         )
-        self.check = check_queues(directory, log, end.start, self.queues, self.state, clean=clean)
+        self.check = check_queues(
+            directory, log, end.start, survey, self.queues, self.state, clean=clean
+        )
         self.survey: IndexSurvey | None = None
         self.made_index_files: list[str] = []
         self.keys = 0

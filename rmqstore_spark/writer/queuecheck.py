@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from rmqstore_spark.reader.logend import record_head
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.search import first_true
 from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.queuesurvey import QueueSurvey
 from rmqstore_spark.writer.state import StoreState
 
 __all__ = ["QueueCheck", "check_queues", "clean_start", "has_entries"]
@@ -42,10 +43,13 @@ class QueueCheck:
     is_wanted: Callable[[str, int, int], bool]
 
 
-def clean_start(directory: StoreDirectory, log: CommitLog, *, strict: bool) -> tuple[int, int]:
+def clean_start(
+    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey, *, strict: bool
+) -> tuple[int, int]:
     """From where to walk the log of a store that was closed cleanly.
 
     Args:
+        survey: of the queues.
         strict: refuse queues that name what no file of the log can hold.
 
     Returns:
@@ -54,31 +58,26 @@ def clean_start(directory: StoreDirectory, log: CommitLog, *, strict: bool) -> t
     Raises:
         CorruptStoreError: a queue names what lies behind the log's files.
     """
-    newest: Queue | None = None
+    newest: tuple[str, int] | None = None
     named_end = 0
-    for queue in _queues(directory, log, _NO_CUT, killed=False):
-        bounds = _bounds(queue)
-        if bounds is None or bounds[0] >= bounds[1]:
-            continue
-        entry = queue.entries(queue.max_offset - 1, queue.max_offset)
-        offset, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
+    for route, offset, size in _last_entries(directory, log, survey):
         if not (0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE):
             continue  # garbage; the walk over the log puts it right
         end = offset + size
         if end > log.file_end and strict:
             raise CorruptStoreError(
-                f"queue {queue.topic}/{queue.queue_id} names a record that ends at physical "
+                f"queue {route[0]}/{route[1]} names a record that ends at physical "
                 f"offset {end}, and the files of the log end at {log.file_end}",
                 file=", ".join(log.plain.folders),
                 remedy="Put the log's last files back. Without them `rmqstore recover --cut` "
                 "goes on with what is there.",
             )
         if named_end < end <= log.file_end:
-            newest, named_end = queue, end
+            newest, named_end = route, end
     target = named_end - _LOOKED_OVER
     if newest is None or target <= log.min_offset:
         return log.min_offset, named_end
-    found: Queue = newest
+    found = _queue(directory, log, *newest, _NO_CUT, killed=False)
     slot = first_true(
         found.min_offset, found.max_offset - 1, lambda n: found.stated_offset(n) >= target
     )
@@ -93,6 +92,7 @@ def check_queues(
     directory: StoreDirectory,
     log: CommitLog,
     start: int,
+    survey: QueueSurvey,
     queues: ConsumeQueues,
     state: StoreState,
     *,
@@ -102,27 +102,34 @@ def check_queues(
 
     Args:
         start: physical offset of the record where it began.
+        survey: of the queues.
         queues: takes the queues up.
         state: what the last clean close wrote down.
         clean: the store was closed cleanly.
     """
-    found = [queue for queue in _queues(directory, log, start, killed=False) if queue.segments]
-    ended = {
-        (queue.topic, queue.queue_id): queue
-        for queue in _queues(directory, log, start, killed=True)
-    }
+    known = survey.bounds_before(start)
+    there: set[tuple[str, int]] = set()
     is_broken, has_entries = False, False
-    for queue in found:
-        bounds = _bounds(queue)
-        # an unwritten entry with others behind it: a part of the file was lost
-        if bounds is not None and bounds != _bounds(ended[queue.topic, queue.queue_id]):
-            bounds = None
-        queues.load(queue, bounds)
-        is_broken |= bounds is None or _may_lack_first(queue, bounds, log, state)
-        has_entries |= bounds is not None and bounds[1] > queue.first_slot
+    for route in _routes(directory):
+        plain, bounds = survey.queues[route] if route in known else None, known.get(route)
+        if plain is not None:
+            first, sizes = plain.first_slot, [plain.file_size]
+        else:
+            queue = _queue(directory, log, *route, start, killed=False)
+            if not queue.segments:
+                continue
+            first, sizes = queue.first_slot, [segment.size for segment in queue.segments]
+            bounds = _bounds(queue)
+            # an unwritten entry with others behind it: a part of the file was lost
+            ended = _queue(directory, log, *route, start, killed=True)
+            if bounds is not None and bounds != _bounds(ended):
+                bounds = None
+        there.add(route)
+        queues.load(*route, sizes, bounds, first, plain.end if plain else -1)
+        is_broken |= bounds is None or _may_lack_first(route, first, bounds, log, state)
+        has_entries |= bounds is not None and bounds[1] > first
     is_lost = not has_entries and start > log.min_offset
     configured = _configured(directory)
-    there = {(queue.topic, queue.queue_id) for queue in found}
     absent, missing = (
         frozenset(route for route in routes - there if configured is None or route[0] in configured)
         for routes in (_consumed(directory), state.queues)
@@ -144,7 +151,11 @@ def check_queues(
 
 
 def _may_lack_first(
-    queue: Queue, bounds: tuple[int, int], log: CommitLog, state: StoreState
+    route: tuple[str, int],
+    first_slot: int,
+    bounds: tuple[int, int],
+    log: CommitLog,
+    state: StoreState,
 ) -> bool:
     """Whether a queue's first files may have been lost.
 
@@ -153,15 +164,15 @@ def _may_lack_first(
     files were lost. Only the log tells, once: then it is written down where the queue begins.
     """
     if log.min_offset == 0:  # nothing has expired
-        return queue.first_slot > 0
-    if queue.first_slot in (0, state.begins.get((queue.topic, queue.queue_id))):
+        return first_slot > 0
+    if first_slot in (0, state.begins.get(route)):
         return False
-    return bounds[0] == queue.first_slot
+    return bounds[0] == first_slot
 
 
 def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
     """Whether anything is written in any queue."""
-    found = _queues(directory, log, _NO_CUT, killed=False)
+    found = (_queue(directory, log, *route, _NO_CUT, killed=False) for route in _routes(directory))
     return any(
         len(queue.segments) and ((bounds := _bounds(queue)) is None or bounds[1] > queue.first_slot)
         for queue in found
@@ -178,13 +189,35 @@ def _bounds(queue: Queue) -> tuple[int, int] | None:
         return None
 
 
-def _queues(directory: StoreDirectory, log: CommitLog, end: int, *, killed: bool) -> list[Queue]:
-    """All queues, each ending before the records at or past a physical offset."""
-    return [
-        Queue(log, topic, queue_id, directory.queue(topic, queue_id), None, lambda _: (end, killed))
-        for topic, numbers in directory.topology.queues.items()
-        for queue_id in numbers
-    ]
+def _routes(directory: StoreDirectory) -> Iterator[tuple[str, int]]:
+    for topic, numbers in directory.topology.queues.items():
+        for queue_id in numbers:
+            yield topic, queue_id
+
+
+def _queue(
+    directory: StoreDirectory, log: CommitLog, topic: str, queue_id: int, end: int, *, killed: bool
+) -> Queue:
+    """A queue that ends before the records at or past a physical offset."""
+    segments = directory.queue(topic, queue_id)
+    return Queue(log, topic, queue_id, segments, None, lambda _: (end, killed))
+
+
+def _last_entries(
+    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey
+) -> Iterator[tuple[tuple[str, int], int, int]]:
+    """What the last entry of each queue states of its record: physical offset and size."""
+    for route in _routes(directory):
+        plain = survey.queues.get(route)
+        if plain is not None:
+            if plain.least < plain.end:
+                yield route, plain.physical_offset, plain.size
+            continue
+        queue = _queue(directory, log, *route, _NO_CUT, killed=False)
+        bounds = _bounds(queue)
+        if bounds is not None and bounds[0] < bounds[1]:
+            entry = queue.entries(bounds[1] - 1, bounds[1])
+            yield route, int(entry["physicalOffset"][0]), int(entry["size"][0])
 
 
 def _configured(directory: StoreDirectory) -> frozenset[str] | None:

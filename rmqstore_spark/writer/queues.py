@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -39,7 +39,6 @@ from rmqstore_spark.files.lineup import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
-from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.writer.cut import written_extent
 
 __all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
@@ -61,12 +60,14 @@ class _State:
         min_offset: first offset that the log still backs.
         max_offset: one past the last entry.
         begin: first slot that a file holds, -1 where there is no file yet.
+        written_end: the slot from which on nothing is written; -1 where that is not known.
         file: the file that was written last, and the byte of the queue that it starts with.
     """
 
     min_offset: int
     max_offset: int
     begin: int
+    written_end: int = -1
     file: tuple[str, int] = ("", -1)
 
 
@@ -100,22 +101,32 @@ class ConsumeQueues:
 
     # ---- what there is -------------------------------------------------------------------------
 
-    def load(self, queue: Queue, bounds: tuple[int, int] | None) -> None:
+    def load(
+        self,
+        topic: str,
+        queue_id: int,
+        sizes: Sequence[int],
+        bounds: tuple[int, int] | None,
+        begin: int,
+        written_end: int = -1,
+    ) -> None:
         """Take up a queue that the store has.
 
         Args:
-            queue: its files.
+            topic, queue_id: which one.
+            sizes: bytes of its files.
             bounds: the least offset that the log backs, and one past the last; None for one whose
                 files do not hold together, of which all is to be written anew.
+            begin: the first slot that a file holds.
+            written_end: the slot from which on nothing is written; -1 where that is not known.
         """
-        sizes = [segment.size for segment in queue.segments]
         self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else it was cut
         if self._sizes:
             self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
         state = _State(0, 0, -1)
         if bounds is not None:
-            state = _State(*bounds, queue.first_slot)
-        self._states[queue.topic, queue.queue_id] = state
+            state = _State(*bounds, begin, written_end)
+        self._states[topic, queue_id] = state
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The offset that the queue's next entry gets; 0 for a queue that is not there."""
@@ -279,6 +290,7 @@ class ConsumeQueues:
         if not 0 <= state.begin <= begin:  # no file is there, or only later ones
             state.begin = state.max_offset = begin
             state.min_offset = first_offset
+            state.written_end = -1
         return state
 
     def _make_folder(self, topic: str, queue_id: int) -> None:
@@ -318,6 +330,8 @@ class ConsumeQueues:
         first_offset: int,
     ) -> None:
         at = first_offset * ENTRY_SIZE
+        if state.written_end >= 0:
+            state.written_end = max(state.written_end, (at + len(data)) // ENTRY_SIZE)
         while len(data):
             start, within = self._split(at)
             if state.file[1] != start:
@@ -352,6 +366,8 @@ class ConsumeQueues:
         return descriptor
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
+        if state.written_end == state.max_offset:
+            return 0
         folder = os.path.dirname(self._path(topic, queue_id, 0))
         end = state.max_offset * ENTRY_SIZE if state.begin >= 0 else 0
         wiped = 0

@@ -42,6 +42,7 @@ from rmqstore_spark.writer.logcheck import (
 )
 from rmqstore_spark.writer.queuecheck import clean_start, has_entries
 from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.queuesurvey import QueueSurvey
 from rmqstore_spark.writer.recovery_settings import Progress, RecoverySettings
 from rmqstore_spark.writer.state import remember
 from rmqstore_spark.writer.summary import Recovery
@@ -142,7 +143,9 @@ class _Run:
         self.latest = max(began, _WRITTEN_MS) + _FAR_MS
         vouched = _plausible(keeper.value, self.latest)
         log = CommitLog(self.directory.commit_log())
-        end = self._end(log, vouched, clean)
+        self.directory.refresh()
+        survey = QueueSurvey(self.directory, log)
+        end = self._end(log, survey, vouched, clean)
         if end.damage and not self.settings.cut:
             raise damage_error(log, end)
         reach("recovery.before_mark")
@@ -159,6 +162,7 @@ class _Run:
             self.directory,
             log,
             end,
+            survey,
             clean=clean,
             keeper=keeper,
             vouched_index=vouched.index_msg_timestamp,
@@ -193,10 +197,9 @@ class _Run:
             queues, indexes, parts.absent, keeper,
         )  # fmt: skip
 
-    def _end(self, log: CommitLog, vouched: Checkpoint, clean: bool) -> LogEnd:
+    def _end(self, log: CommitLog, survey: QueueSurvey, vouched: Checkpoint, clean: bool) -> LogEnd:
         """Find the log's end; nothing is changed by it."""
         named_end, start = 0, log.min_offset
-        self.directory.refresh()
         if not len(log):
             if not self.settings.cut and has_entries(self.directory, log):
                 raise CorruptStoreError(
@@ -207,7 +210,9 @@ class _Run:
                 )
             return LogEnd(0, 0, "", 0, False)
         if clean:
-            start, named_end = clean_start(self.directory, log, strict=not self.settings.cut)
+            start, named_end = clean_start(
+                self.directory, log, survey, strict=not self.settings.cut
+            )
         else:
             start = unclean_start(log, vouched)
         if self.settings.rebuild:
