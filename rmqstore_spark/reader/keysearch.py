@@ -7,7 +7,7 @@ entries only say where to look (docs/format.md, "An IndexFile"; upstream: IndexS
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -157,9 +157,16 @@ class KeySearch:
         store: where.
         wanted: for what.
         options: the mode, and how much to read at once.
+        between: called between two batches of the log where that is walked.
     """
 
-    def __init__(self, store: Store, wanted: KeyWanted, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        wanted: KeyWanted,
+        options: ReadOptions,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
         self._files = store.directory.files
         self._log = store.log
         self._published_end = store.published_end
@@ -171,6 +178,7 @@ class KeySearch:
             wanted.uniq_only,
         )
         self._options = options
+        self._between = between
         self._buffer: U1 | None = None
 
     def run(self, stretch: list[Piece]) -> Iterator[Records]:
@@ -221,6 +229,7 @@ class KeySearch:
         found = [np.empty(0, np.int64)]
         # Bodies are checked where they are decoded, as they are for what the index names.
         for item in walk_log(self._log, start, end, check_crc=False, is_damage=self._is_damage):
+            self._between()
             if isinstance(item, Flaw):
                 report_flaw(self._log, item, end, self._options)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +45,7 @@ def query_by_key(
     max_num: int | None = None,
     max_bytes: int | None = None,
     options: ReadOptions = ReadOptions(),
+    between: Callable[[], object] = lambda: None,
 ) -> pa.Table:
     """Messages of a topic that have a key, in the order of the log.
 
@@ -61,13 +62,14 @@ def query_by_key(
         max_num: no more than so many of the newest.
         max_bytes: what they may take in memory, decompressed. Little more than that is ever held.
         options: columns, and so on. `tags` and `keys` narrow it down further.
+        between: called between two batches that are read; what it raises ends the search.
 
     Raises:
         OptionError: they take more than `max_bytes`.
         CorruptRecordError: damage in the log, and the mode is FAILFAST.
     """
     wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
-    return _found(store, wanted, options, max_num, max_bytes)
+    return _found(store, wanted, options, max_num, max_bytes, between)
 
 
 def query_by_uniq_key(
@@ -100,13 +102,14 @@ def _found(
     options: ReadOptions,
     max_num: int | None,
     max_bytes: int | None = None,
+    between: Callable[[], object] = lambda: None,
 ) -> pa.Table:
     if max_num is not None and max_num < 0:
         raise OptionError(f"max_num is {max_num}: it is how many messages are wanted at most.")
     while True:
         begin = store.log.min_offset
         try:
-            return _collected(store, wanted, options, max_num, max_bytes)
+            return _collected(store, wanted, options, max_num, max_bytes, between)
         except SegmentExpiredError:
             # What has expired since the store was listed is not looked for.
             store.refresh(topology=False)
@@ -120,11 +123,14 @@ def _collected(
     options: ReadOptions,
     max_num: int | None,
     max_bytes: int | None,
+    between: Callable[[], object],
 ) -> pa.Table:
     decoder = Decoder(store.broker_name, options, store.log.place)
     groups: list[list[pa.RecordBatch]] = []
     rows = size = 0
-    for records in KeySearch(store, wanted, options).run(index_pieces(store)):
+    search = KeySearch(store, wanted, options, between)
+    for records in search.run(index_pieces(store)):
+        between()
         group: list[pa.RecordBatch] = []
         groups.append(group)
         earlier = size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,7 +16,7 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.failures import BUSY, ILLEGAL
+from rmqstore_spark.wire.failures import BUSY, DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     AbortRequest,
     CommitRequest,
@@ -49,6 +50,7 @@ _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
 _QUERIES: Final = 2  # at a time: each may hold several times the result
 _QUERY_WAIT_SECONDS: Final = 5.0
+_LONGEST_READ_SECONDS: Final = 60.0
 
 
 class StoreActions:
@@ -58,12 +60,20 @@ class StoreActions:
         store: the store.
         view: its files.
         stop: called when the process is asked to end.
+        is_stopping: whether it ends: long reads are broken off then.
     """
 
-    def __init__(self, store: StoreWriter, view: StoreView, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: StoreWriter,
+        view: StoreView,
+        stop: Callable[[], None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._view = view
         self._stop = stop
+        self._is_stopping = is_stopping
         self._queries = threading.BoundedSemaphore(_QUERIES)
         self._store_id = store_id(store.path)
         self._known: dict[str, Callable[[bytes], bytes]] = {
@@ -207,10 +217,10 @@ class StoreActions:
     # ---- reading -------------------------------------------------------------------------------
 
     def _list(self, request: PathRequest) -> ListReply:
-        return ListReply(tuple(self._view.listing(request.path)))
+        return ListReply(tuple(self._view.listing(request.path, self._breaking_off())))
 
     def _walk(self, request: WalkRequest) -> ListReply:
-        return ListReply(tuple(self._view.walk(request.path, request.depth)))
+        return ListReply(tuple(self._view.walk(request.path, request.depth, self._breaking_off())))
 
     def _info(self, request: PathRequest) -> object:
         return self._view.entry(request.path)
@@ -224,6 +234,25 @@ class StoreActions:
         finally:
             self._queries.release()
 
+    def _breaking_off(self) -> Callable[[], None]:
+        """What a long read calls between its steps, for as long as it may go on."""
+        deadline = time.monotonic() + _LONGEST_READ_SECONDS
+
+        def look() -> None:
+            if self._is_stopping():
+                raise RefusedError(
+                    "The store process is stopping, and broke the reading off. Try again later.",
+                    UNAVAILABLE,
+                )
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"The reading took more than {_LONGEST_READ_SECONDS:g} s, and was broken off. "
+                    "Read the store with Spark, or where its files lie.",
+                    DENIED,
+                )
+
+        return look
+
     def _found(self, request: QueryRequest) -> bytes:
         with Store.open(self._store.path) as store:
             found = store.query_by_key(
@@ -233,6 +262,7 @@ class StoreActions:
                 max_bytes=_MAX_RESULT,
                 begin_ms=request.begin_ms,
                 end_ms=request.end_ms,
+                between=self._breaking_off(),
             )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, found.schema) as stream:

@@ -75,7 +75,7 @@ class StoreServer:
         view = StoreView(store.path, store.log_folder, lambda: store.published_end)
         budget = Budget(max(_IN_FLIGHT_BYTES, config.max_block_bytes))
         handlers = _Handlers(
-            StoreActions(store, view, stop),
+            StoreActions(store, view, stop, lambda: self._calls.is_stopping),
             BlockStreams(store, self._calls, budget, config.max_block_bytes),
             view,
         )

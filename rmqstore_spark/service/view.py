@@ -34,6 +34,7 @@ _HIDDEN: Final = frozenset({GUARD_NAME})
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
 _MOST_ENTRIES: Final = 500_000
+_AT_ONCE: Final = 1000  # entries of a folder
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -81,16 +82,25 @@ class StoreView:
             raise _missing(path)
         return found
 
-    def listing(self, path: str) -> list[FileEntry]:
+    def listing(self, path: str, between: Callable[[], object]) -> list[FileEntry]:
         """What lies in a folder, by name.
+
+        Args:
+            path: the folder.
+            between: called now and then; what it raises ends the listing.
 
         Raises:
             ViewError: there is no such folder, it is not given out, or it holds too much.
         """
-        return list(self._entries(_parts(path)))
+        return list(self._entries(_parts(path), between))
 
-    def walk(self, path: str, depth: int) -> list[FileEntry]:
+    def walk(self, path: str, depth: int, between: Callable[[], object]) -> list[FileEntry]:
         """What lies below a folder, down to so many levels below its own entries.
+
+        Args:
+            path: the folder.
+            depth: how many levels.
+            between: as of `listing`.
 
         Raises:
             ViewError: as `listing`.
@@ -100,7 +110,7 @@ class StoreView:
         while todo:
             parts, left = todo.pop()
             try:
-                entries = list(self._entries(parts))
+                entries = list(self._entries(parts, between))
             except ViewError:
                 if not found:
                     raise
@@ -112,7 +122,7 @@ class StoreView:
                 todo += [(entry.path.split("/"), left - 1) for entry in entries if entry.is_dir]
         return found
 
-    def _entries(self, parts: list[str]) -> Iterator[FileEntry]:
+    def _entries(self, parts: list[str], between: Callable[[], object]) -> Iterator[FileEntry]:
         path = "/".join(parts)
         with self._folder(parts, path) as folder:
             try:
@@ -121,7 +131,9 @@ class StoreView:
                 raise _unopened(path, error) from None
             if len(names) > _MOST_ENTRIES:
                 raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
-            for name in names:
+            for number, name in enumerate(names):
+                if number % _AT_ONCE == 0:
+                    between()
                 entry = _described(folder, name, "/".join([*parts, name]))
                 if entry is not None and _is_shown([*parts, name], entry.is_dir):
                     yield entry
