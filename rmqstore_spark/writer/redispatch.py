@@ -130,11 +130,13 @@ class QueueFeed:
             self.queues.rewind(topic, queue_id, end)
 
     def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> None:
-        kept = entries["physicalOffset"] >= self.deleted(topic)
-        entries, slots = entries[kept], slots[kept]
+        if deleted := self.deleted(topic):
+            kept = entries["physicalOffset"] >= deleted
+            entries, slots = entries[kept], slots[kept]
         if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
             return
-        edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+        breaks = (np.flatnonzero(np.diff(slots) != 1) + 1).tolist() if len(slots) > 1 else ()
+        edges = [0, *breaks, len(slots)]
         for begin, end in pairwise(edges):
             run = entries[begin:end]
             first = self._place(topic, queue_id, run, int(slots[begin]))
