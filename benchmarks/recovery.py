@@ -38,13 +38,14 @@ _DIFFERENT_BYTES: Final = 64 << 20  # which are put again and again
 _AIM: Final = 1.0  # GB/s
 _SEGMENTS: Final = 100
 _AIM_START: Final = 2.0  # seconds
+_QUEUES: Final = 10_000
 _PUT_BYTES: Final = 2 * GIB
 _STAGED_BYTES: Final = 1 * GIB
 _MOST_MEMORY: Final = 400 << 20
 
 
 def recovery_figures(stores: Stores) -> Iterator[Figure]:
-    """Walk the log of a store that was killed; open it; open a long one that was closed."""
+    """Walk the log of a store that was killed; open it; open a long and a wide one, closed."""
     stores.folder.mkdir(parents=True, exist_ok=True)
     with _folder(stores) as folder:
         store = folder / "killed"
@@ -70,6 +71,11 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
             aim=f"under {_AIM_START:.0f} s",
             met="yes" if seconds < _AIM_START else "no",
         )
+    with _folder(stores) as folder:
+        path = sparse_store(folder / "wide", 1, {"wide": _QUEUES})
+        in_child("benchmarks.recovery:measure_open", store=str(path))
+        seconds = in_child("benchmarks.recovery:measure_open", store=str(path))
+        yield Figure(_SECTION, f"closed cleanly: {_QUEUES:,} queues", f"{seconds:.2f} s")
 
 
 def _rate(name: str, rate: float, aim: str = "", is_met: bool = False) -> Figure:
