@@ -185,5 +185,6 @@ class QueuesAndIndex:
 
     def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
         for part in log_blocks(self.log, begin, end):
-            yield part
             self.progress(what, part.offset - begin, end - begin)
+            yield part
+        self.progress(what, end - begin, end - begin)

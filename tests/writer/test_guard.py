@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.files.own import GUARD_NAME
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.guard import StoreGuard
+from rmqstore_spark.writer.store import StoreWriter
+from tests.fault.claims import Claims
+from tests.fault.life import SMALL, live
 
 
 @pytest.fixture
@@ -59,3 +64,27 @@ def test_removing_it_leaves_nothing_behind(guarded: tuple[Path, StoreGuard]) -> 
     assert all(path.name.isdigit() for path in (store / "commitlog").iterdir())
     guard.remove()
     assert not guard.is_placed
+
+
+def test_it_stays_after_a_kill_until_a_recovery_whose_progress_ends_at_its_total(
+    tmp_path: Path,
+) -> None:
+    """Of a log that was never flushed, as far as a checkpoint knows: all of it is walked."""
+    path, told = tmp_path / "store", list[tuple[str, int, int]]()
+    assert live(path, Claims(), 1, operations=20, failpoint="put.after_write:9").code == -9
+    guard = path / "commitlog" / GUARD_NAME
+    assert guard.exists()
+    (path / "checkpoint").unlink(missing_ok=True)
+    config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in SMALL))
+    with StoreWriter.open(path, config, progress=lambda *now: told.append(now)) as store:
+        assert guard.exists()
+        assert store.recovery.walked_bytes > 0
+    assert not guard.exists()
+    assert told
+    for what in {name for name, _, _ in told}:
+        done = [(at, total) for name, at, total in told if name == what]
+        assert done == sorted(done), what
+        assert len({total for _, total in done}) == 1, what
+        assert 0 < done[-1][0] <= done[-1][1], what
+        # The log ends before the end of its last file.
+        assert what == "log" or done[-1][0] == done[-1][1], what
