@@ -2,7 +2,8 @@
 
 What was appended is handed over with `submit`, which waits while the batch before is not done: so
 the log never runs away from its queues, and memory stays bounded. On a full disk the thread holds
-its batch and goes on when there is room; any other failure is latched, and all that follows fails.
+its batch, and one more, for a put may be in the log already when that is noticed; it goes on when
+there is room. Any other failure is latched, and all that follows fails.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
+_MOST_STALLED: Final = 2
+"""Blocks that are held while there is no room."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Dispatcher:
         self._indexes = indexes
         self._checkpoint = checkpoint
         self._changed = threading.Condition()
-        self._job: Appended | None = None
+        self._jobs: deque[Appended] = deque()
         self._closing = False
         self._done_timestamp = 0
         self._failure: Exception | None = None
@@ -96,8 +100,8 @@ class Dispatcher:
     @property
     def behind_bytes(self) -> int:
         """Bytes of the log whose records are not in queues and index yet."""
-        job = self._job
-        return job.size if job else 0
+        with self._changed:
+            return sum(job.size for job in self._jobs)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until a `submit` would not wait; tells whether that came in time.
@@ -106,7 +110,7 @@ class Dispatcher:
             StoreWriteError: dispatching has failed for good.
         """
         with self._changed:
-            ready = self._changed.wait_for(self._is_idle, timeout)
+            ready = self._changed.wait_for(self._has_room, timeout)
             self._raise_failure()
             return ready
 
@@ -117,14 +121,17 @@ class Dispatcher:
             StoreWriteError: dispatching has failed for good.
         """
         with self._changed:
-            self._changed.wait_for(self._is_idle)
+            self._changed.wait_for(self._has_room)
             self._raise_failure()
-            self._job = appended
+            self._jobs.append(appended)
             self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all that was handed over is in queues and index; as `wait_ready`."""
-        return self.wait_ready(timeout)
+        with self._changed:
+            done = self._changed.wait_for(self._is_idle, timeout)
+            self._raise_failure()
+            return done
 
     def flush(self, *, sync_index: bool = False) -> None:
         """Bring queues and full index files to disk, and tell the checkpoint.
@@ -148,7 +155,10 @@ class Dispatcher:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _is_idle(self) -> bool:
-        return self._job is None or self._failure is not None
+        return not self._jobs or self._failure is not None
+
+    def _has_room(self) -> bool:
+        return self._is_idle() or (self._stalled is not None and len(self._jobs) < _MOST_STALLED)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -160,10 +170,10 @@ class Dispatcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._job is not None or self._closing)
-                job = self._job
-                if job is None or (self._closing and self._stalled is not None):
+                self._changed.wait_for(lambda: self._jobs or self._closing)
+                if not self._jobs or (self._closing and self._stalled is not None):
                     return
+                job = self._jobs[0]
             try:
                 done = self._dispatch(job)
             except Exception as error:  # noqa: BLE001 - it is told to whoever comes next
@@ -172,7 +182,7 @@ class Dispatcher:
             with self._changed:
                 if done:
                     self._done_timestamp = max(self._done_timestamp, job.store_timestamp)
-                    self._job = None
+                    self._jobs.popleft()
                 self._changed.notify_all()
                 if self._failure is not None or (not done and self._closing):
                     return
@@ -214,7 +224,9 @@ class Dispatcher:
                         "can be done: %s",
                         error,
                     )
-                self._stalled = error
+                with self._changed:
+                    self._stalled = error
+                    self._changed.notify_all()
             else:
                 if self._stalled is not None:
                     _log.warning("Queues and index go on.")

@@ -136,7 +136,7 @@ class Running:
         Raises:
             StoreWriteError: that failed, or there is no room for it.
         """
-        while not self.dispatcher.wait_ready(_WAIT_S):
+        while not self.dispatcher.drain(_WAIT_S):
             stalled = self.dispatcher.stalled
             if stalled is not None:
                 raise stalled

@@ -19,6 +19,7 @@ from tests.fault.claims import Claims
 from tests.fault.life import SMALL
 from tests.fault.messages import TOPICS, block, read_numbers
 from tests.fault.rounds import Tally
+from tests.support.serving import eventually
 
 __all__ = ["fill", "full_disk", "full_disks", "opened", "put", "small_disk"]
 
@@ -92,7 +93,7 @@ def full_disk(folder: Path, left: int) -> Tally:
                 read = sum(len(numbers) for numbers in read_numbers(reader).values())
             assert read > 0  # those whose queue has no room follow when it has
             ballast.unlink()
-            assert any(put(store, claims, 10).ok for _ in range(200))
+            eventually(lambda: put(store, claims, 10).ok)
         tally = Tally(1, 1, claims.acknowledged)
         tally.add(claims.compare(disk / "store"))
     return tally

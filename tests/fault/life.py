@@ -29,6 +29,8 @@ SMALL: Final = (
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 120
 _KILLED_EARLY: Final = 0.15
+_WORK: Final = (1, 4, 40)
+"""Lines of output after which a process may be killed: the first says that the store is open."""
 
 
 @dataclass
@@ -71,7 +73,8 @@ def live(
         seed: of the operations.
         settings: `key=value` of the store's configuration.
         kill_after_s: SIGKILL at most so many seconds after the store is open, or, more rarely,
-            after the start of the process; when is drawn from the seed.
+            after the start of the process; and not before it has done some of its work, so that a
+            slow machine kills no idle process only. When is drawn from the seed.
         operations: it closes the store after so many.
         commits: share of the operations that are commits, not puts.
         mutant: see `child.MUTANTS`.
@@ -107,7 +110,7 @@ def live(
     else:
         drawn = random.Random(seed)
         # Now and then while it opens the store.
-        begun = b"" if drawn.random() < _KILLED_EARLY else _await_ready(process)
+        begun = b"" if drawn.random() < _KILLED_EARLY else _lines(process, drawn.choice(_WORK))
         output, errors = _kill(process, drawn.uniform(0, kill_after_s))
         output = begun + output
     ending = Ending(process.returncode, errors=errors.decode())
@@ -116,10 +119,10 @@ def live(
     return ending
 
 
-def _await_ready(process: subprocess.Popen[bytes]) -> bytes:
-    """The first line, which says that the store is open; empty if the process ended before."""
+def _lines(process: subprocess.Popen[bytes], count: int) -> bytes:
+    """The first lines that a process writes; fewer if it ends before."""
     assert process.stdout is not None
-    return process.stdout.readline()
+    return b"".join(process.stdout.readline() for _ in range(count))
 
 
 def _kill(process: subprocess.Popen[bytes], after_s: float) -> tuple[bytes, bytes]:

@@ -17,6 +17,7 @@ from rmqstore_spark.writer.status import PutStatus
 from tests.fault.claims import Claims
 from tests.fault.disk_rounds import fill, full_disk, opened, put, small_disk
 from tests.fault.messages import block, read_numbers
+from tests.support.serving import eventually
 
 pytestmark = [
     pytest.mark.fault,
@@ -51,9 +52,11 @@ def test_no_room_but_for_the_index(disk: Path) -> None:
         assert "No space left" in result.remark
         in_log = sum(operation.count for operation in claims.operations if operation.done)
         with Store.open(disk / "store") as reader:
-            assert sum(map(len, read_numbers(reader).values())) == in_log > 200
+            # The last of them may wait behind the one whose keys have no room.
+            assert sum(map(len, read_numbers(reader).values())) in (in_log, in_log - 10)
+        assert in_log > 200
         ballast.unlink()
-        assert any(put(store, claims, 10).ok for _ in range(200))
+        eventually(lambda: put(store, claims, 10).ok)
     claims.check(disk / "store")
 
 

@@ -112,6 +112,45 @@ def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
     dispatcher.close()
 
 
+class FullQueues(ConsumeQueues):
+    """Queues that have no room until they are given some."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store, file_size=2000)
+        self.has_room = threading.Event()
+
+    def append(self, *args: object) -> None:
+        if not self.has_room.is_set():
+            error = StoreWriteError("no room")
+            error.errno = errno.ENOSPC
+            raise error
+        super().append(*args)  # type: ignore[arg-type]  # as given
+
+
+def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """A put that was let in right before the disk was full is answered; the next are refused."""
+    jobs = list(appended(golden("tiny")))[:3]
+    queues = FullQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)))
+    for job in jobs[:2]:
+        submitting = threading.Thread(target=dispatcher.submit, args=(job,))
+        submitting.start()
+        submitting.join(10)
+        assert not submitting.is_alive()
+    assert dispatcher.stalled is not None
+    assert dispatcher.behind_bytes == sum(job.size for job in jobs[:2])
+    assert not dispatcher.wait_ready(0.01)
+    assert not dispatcher.drain(0.01)
+    queues.has_room.set()
+    dispatcher.submit(jobs[2])
+    assert dispatcher.drain(10)
+    dispatcher.close()
+    held = sum(end - least for ids in queues.ranges().values() for least, end in ids.values())
+    assert held == sum(int(job.block.queued.sum()) for job in jobs)
+
+
 def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) -> None:
     jobs = appended(golden("tiny"))
     (tmp_path / "consumequeue").write_text("in the way")
