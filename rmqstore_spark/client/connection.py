@@ -198,6 +198,11 @@ class Connection:
             return (
                 f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve."
             )
+        if "wrong_version_number" in lowered or "wrong version number" in lowered:
+            return (
+                f"{self.endpoint} answers without encryption. Write {TCP}:// if no token goes "
+                "there, or start the store process with a certificate (tlsCertPath)."
+            )
         if "ssl" in lowered or "handshake" in lowered or "certificate" in lowered:
             return (
                 f"No encrypted connection to {self.endpoint}: {text}. Look at the certificates "

@@ -22,8 +22,9 @@ def _choose() -> ModuleType:
         from rmqstore_spark.layout import _kernel
     except ImportError:
         logging.getLogger(__name__).warning(
-            "rmqstore-spark runs without its compiled kernel: everything works, more slowly. "
-            "Reinstall with a C compiler present to have it."
+            "rmqstore-spark in %s runs without its compiled kernel: everything works, more slowly. "
+            "Install it from there with a C compiler present to have it.",
+            os.path.dirname(plain.__file__),
         )
         return plain
     return _kernel

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ from rmqstore_spark.writer.placement import Placement, TooLargeError
 from rmqstore_spark.writer.queues import ConsumeQueues
 
 __all__ = ["Appender", "Stored"]
+
+_log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
@@ -81,6 +84,7 @@ class Appender:
         self._busy_timeout = config.os_page_cache_busy_time_out_mills / 1000
         self._lock = threading.Lock()
         self._held_since: float | None = None
+        self._refused_end: int | None = None  # of messages that lacked a segment
         self._closed_because = ""
         self._next: dict[Route, int] = {}
 
@@ -163,11 +167,17 @@ class Appender:
             if self.log.failure is not None:
                 self._on_failure(error)
                 raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+            if self._refused_end is None:
+                _log.warning("Messages are refused until the next segment can be made: %s", error)
+                self._refused_end = end
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
                 "again as soon as it can.",
                 "CREATE_MAPEDFILE_FAILED",
             ) from error
+        if self._refused_end is not None and end >= self._refused_end:
+            _log.warning("The next segment is there: messages are taken again.")
+            self._refused_end = None
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
         """The next queue offset of each route."""

@@ -59,7 +59,11 @@ def _address(word: str) -> str:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What a store is told; each field is described by its key in the table."""
+    """What a store is told; each field is described by its key in the table.
+
+    Raises:
+        OptionError: a value is none that its key can have.
+    """
 
     store_path_root_dir: str = text(
         "", "The store directory.", group=_PLACE, kind="path",
@@ -231,6 +235,10 @@ class StoreConfig:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
+        for key in KEYS:
+            given = getattr(self, key.attribute)
+            if given is not key.default:
+                object.__setattr__(self, key.attribute, _checked(key, given))
         if self.max_message_size > self.max_block_bytes:
             raise OptionError(
                 f"maxMessageSize ({self.max_message_size}) is larger than maxBlockBytes "
@@ -323,6 +331,16 @@ KEYS: Final[tuple[Key, ...]] = tuple(keys_of(StoreConfig))
 
 _BY_NAME: Final = {key.name: key for key in KEYS}
 _BY_VARIABLE: Final = {key.variable: key for key in KEYS}
+
+
+def _checked(key: Key, given: object) -> Any:
+    """A value as it is written in a file, or an error: a misspelt one must not mean the default."""
+    try:
+        if given is None:
+            raise ValueError(f"must be {key.kind}")
+        return key.read(key.write(given))
+    except ValueError as error:
+        raise OptionError(f"{key.attribute} {error}, not {_shown(str(given))}.") from None
 
 
 def _read(key: Key, name: str, given: str, source: str) -> Any:

@@ -109,6 +109,15 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
             plain.topics()
 
 
+def test_tls_to_a_process_that_has_none(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "store") as here,
+        StoreClient(here.endpoint.replace("grpc:", "grpc+tls:"), retries=0) as client,
+        pytest.raises(ServiceError, match="answers without encryption"),
+    ):
+        client.topics()
+
+
 def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
     settings = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
     with served(tmp_path / "store", **settings) as here:

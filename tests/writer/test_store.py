@@ -750,7 +750,7 @@ def test_promise_6_what_a_full_disk_cut_short_never_comes_back(
 
 @pytest.mark.fault
 def test_promise_6_a_segment_that_cannot_be_made_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         assert store.put_batch(messages([b"a"])).ok
@@ -767,6 +767,8 @@ def test_promise_6_a_segment_that_cannot_be_made_is_told(
         monkeypatch.undo()
         assert store.put_batch(large).ok
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"small", b"b" * 3990]}
+    assert caplog.text.count("Messages are refused until") == 1
+    assert caplog.text.count("messages are taken again") == 1
 
 
 @pytest.mark.fault
