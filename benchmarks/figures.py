@@ -77,10 +77,10 @@ _REASONS: Final = """
   16 or 64 threads that send and wait, gave at best 35,000 at 100 B, 45,000 at 1 KiB and 31,000 at
   4 KiB; the sink wrote 0.66 M, 0.22 M and 0.06 M of them the same hour. With larger bodies the sink
   is held by copying bytes (see above), the producer by its messages.
-- Through Flight at 1 KiB and 4 KiB: three runs on one day gave 0.81, 0.58 and 0.44 of in-process at
-  1 KiB and 0.61, 0.48 and 0.46 at 4 KiB, while the disk's own rate fell from 1,982 to 988 MB/s. The
-  bytes go through a socket and are copied on both sides, on the same two cores. Single puts that are
-  waited for varied as much: 3,043, 1,071 and 2,927 a second with 16 clients.
+- Through Flight at 1 KiB and 4 KiB: three runs on one day gave 0.81, 0.58 and 0.44 of in-process
+  at 1 KiB and 0.61, 0.48 and 0.46 at 4 KiB, while the disk's own rate fell from 1,982 to 988 MB/s.
+  The bytes go through a socket and are copied on both sides, on the same two cores. Single puts
+  that are waited for varied as much: 3,043, 1,071 and 2,927 a second with 16 clients.
 - Without the compiled kernel every column is built by NumPy and Arrow in several passes. It is
   the reference that the kernel is tested against, and what runs where there is no compiler.
 """
