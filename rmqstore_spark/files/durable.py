@@ -18,6 +18,7 @@ from rmqstore_spark.errors import StoreWriteError
 __all__ = [
     "FILE_MODE",
     "FOLDER_MODE",
+    "add_folder",
     "explained",
     "make_folder",
     "remove_file",
@@ -133,13 +134,20 @@ def make_folder(path: str) -> None:
         return
     above = os.path.dirname(path.rstrip("/"))
     make_folder(above)
+    add_folder(path)
+    sync_folder(above)
+
+
+def add_folder(path: str) -> bool:
+    """Make one folder, not yet durably; tells whether it is new."""
     with explained(path, "made"):
         try:
             os.mkdir(path, FOLDER_MODE)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-    sync_folder(above)
+            return False
+    return True
 
 
 def sync_folder(path: str) -> None:

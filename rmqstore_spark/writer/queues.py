@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,
-    FOLDER_MODE,
+    add_folder,
     explained,
     make_folder,
     sync_file,
@@ -308,14 +308,8 @@ class ConsumeQueues:
         make_folder(self.folder)
         of_topic = os.path.join(self.folder, _checked(topic))
         for above, path in ((self.folder, of_topic), (of_topic, f"{of_topic}/{queue_id}")):
-            with explained(path, "made"):
-                try:
-                    os.mkdir(path, FOLDER_MODE)
-                except FileExistsError:
-                    if not os.path.isdir(path):
-                        raise
-                else:
-                    self._new_folders.add(above)
+            if add_folder(path):
+                self._new_folders.add(above)
 
     def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
         at = state.max_offset

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client import StoreClient, connection
-from rmqstore_spark.client.streams import BlockStream
+from rmqstore_spark.client.blockstream import BlockStream
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
