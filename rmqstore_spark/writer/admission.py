@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
-from rmqstore_spark.layout.block import Route
-from rmqstore_spark.layout.constants import is_safe_folder_name
+from rmqstore_spark.layout.block import Block, Route, check_block
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    MULTI_TAGS_FLAG,
+    is_safe_folder_name,
+)
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.queues import ConsumeQueues
 from rmqstore_spark.writer.topics import (
@@ -21,6 +28,10 @@ from rmqstore_spark.writer.topics import (
 )
 
 __all__ = ["Admission", "disk_used_ratio"]
+
+_CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
+_ANY_SYS_FLAG: Final = 0x7FFFFFFF
+_ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
 
 
 def disk_used_ratio(path: str) -> float:
@@ -105,6 +116,30 @@ class Admission:
                 "messages are taken again as soon as there is some.",
                 "SERVICE_NOT_AVAILABLE",
             )
+
+    def check(self, data: U1, *, as_client: bool = True) -> Block:
+        """Check a block, and that its topics may be written to; makes those that may be made.
+
+        Raises:
+            BlockError: a record is not in order.
+            RefusedError: the block is too large, or a topic may not be written to.
+        """
+        if data.nbytes > self._config.max_block_bytes:
+            raise RefusedError(
+                f"A block of {data.nbytes} bytes is more than maxBlockBytes "
+                f"({self._config.max_block_bytes}). Send less at a time.",
+                "MESSAGE_ILLEGAL",
+            )
+        block = check_block(
+            data,
+            max_body=self._config.max_message_size,
+            store_host_v6=self._config.store_host_v6,
+            allowed_sys_flag=_ALLOWED[as_client],
+            light_queues=not as_client,
+            max_rows=self._config.max_block_rows,
+        )
+        self.check_routes(block.routes, as_client=as_client)
+        return block
 
     def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
         """Look whether messages may go to some queues; make topics that may be made.

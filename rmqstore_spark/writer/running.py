@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.layout.block import Block
-from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
 from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.config import StoreConfig
@@ -45,7 +43,6 @@ class Running:
         config: how it is kept.
         topics: its topics.
         admission: told of what makes it unsafe to go on.
-        check: checks a block that is to be staged.
         check_state: raises RefusedError where the store takes nothing.
         clock: milliseconds since the epoch.
     """
@@ -57,7 +54,6 @@ class Running:
         topics: TopicTable,
         admission: Admission,
         *,
-        check: Callable[[U1], Block],
         check_state: Callable[[], None],
         clock: Callable[[], int],
     ) -> None:
@@ -94,7 +90,7 @@ class Running:
                 topics,
                 self.appender,
                 self.flusher,
-                check=check,
+                check=admission.check,
                 check_state=check_state,
                 check_routes=admission.check_routes,
                 clock=clock,

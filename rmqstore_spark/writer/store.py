@@ -11,41 +11,31 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import BlockError, OptionError, RefusedError, StoreWriteError
-from rmqstore_spark.layout.block import Block, check_block
-from rmqstore_spark.layout.constants import (
-    COMPRESSED_FLAG,
-    COMPRESSION_TYPE_MASK,
-    MULTI_TAGS_FLAG,
-    is_safe_topic_name,
-)
+from rmqstore_spark.errors import OptionError, RefusedError
+from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
-from rmqstore_spark.writer.combine import Combiner, append_together, is_single, settle_all
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.deleted import DeletedTopics
 from rmqstore_spark.writer.histogram import Histogram
 from rmqstore_spark.writer.opening import OpenStore, open_store
+from rmqstore_spark.writer.putting import Puts
 from rmqstore_spark.writer.recovery import Progress
 from rmqstore_spark.writer.rows import record_columns
 from rmqstore_spark.writer.running import Running
 from rmqstore_spark.writer.staging import Stage
-from rmqstore_spark.writer.status import PutResult, PutStatus
+from rmqstore_spark.writer.status import PutResult
 from rmqstore_spark.writer.summary import Recovery
 from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
 
 __all__ = ["StoreWriter"]
-
-_CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
-_ANY_SYS_FLAG: Final = 0x7FFFFFFF
 
 
 def _wall_clock() -> int:
@@ -67,14 +57,7 @@ class StoreWriter:
         self._opened = time.monotonic()
         self._closing = threading.Lock()
         self._closed = False
-        self._count = threading.Lock()
-        self._put_messages = self._put_bytes = 0
-        self._put_latency, self._commit_latency = Histogram(), Histogram()
-        self._combiner = Combiner(
-            self._append, self.settle, config.os_page_cache_busy_time_out_mills / 1000
-        )
-        self._host = config.store_host
-        self._allowed = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
+        self._commit_latency = Histogram()
         self.topics = TopicTable(store.path, clock, config.max_topics)
         self._admission = Admission(
             store.path, store.commitlog, config, self.topics, store.parts.queues
@@ -85,9 +68,15 @@ class StoreWriter:
             config,
             self.topics,
             self._admission,
-            check=self.check,
             check_state=self._check_state,
             clock=clock,
+        )
+        self._puts = Puts(
+            config,
+            self._admission,
+            self._running.appender,
+            self._running.flusher,
+            check_state=self._check_state,
         )
 
     @classmethod
@@ -246,16 +235,7 @@ class StoreWriter:
                 queues that are not configured and any sysFlag, as replication needs.
             wait: under SYNC_FLUSH, answer when the records are on disk; else `settle` does that.
         """
-        begin = time.monotonic()
-        if wait and check and not whole and is_single(data):
-            result = self._combiner.put(data)
-        else:
-            result = self._append(data, whole=whole, check=check)
-            if wait:
-                result = self.settle(result)
-        if result.rows:
-            self._put_latency.observe(time.monotonic() - begin)
-        return result
+        return self._puts.put(data, whole=whole, check=check, wait=wait)
 
     def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
         """Store blocks, one after the other, each by itself; wait for the disk once for all.
@@ -267,22 +247,7 @@ class StoreWriter:
             The outcome of each. One that is refused for a reason that passes is the last: what
             stands behind it is not stored, and has no outcome.
         """
-        begin = time.monotonic()
-        results = settle_all(self.settle, list(self._append_in_order(blocks)))
-        took = time.monotonic() - begin
-        for result in results:
-            if result.rows:
-                self._put_latency.observe(took)
-        return results
-
-    def _append_in_order(self, blocks: Sequence[U1]) -> Iterator[PutResult]:
-        for single, group in groupby(blocks, is_single):
-            for result in (
-                append_together(self._append, list(group)) if single else map(self._append, group)
-            ):
-                yield result
-                if result.status.is_transient:
-                    return
+        return self._puts.put_all(blocks)
 
     def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
         """Encode and store messages.
@@ -299,49 +264,9 @@ class StoreWriter:
         columns = record_columns(batch, self._clock(), self.config.host[0])
         return self.put(encode_records(columns).data, whole=whole)
 
-    def check(self, data: U1, *, as_client: bool = True) -> Block:
-        """Check a block, and that its topics may be written to; makes those that may be made.
-
-        Raises:
-            BlockError: a record is not in order.
-            RefusedError: the block is too large, or a topic may not be written to.
-        """
-        if data.nbytes > self.config.max_block_bytes:
-            raise RefusedError(
-                f"A block of {data.nbytes} bytes is more than maxBlockBytes "
-                f"({self.config.max_block_bytes}). Send less at a time.",
-                "MESSAGE_ILLEGAL",
-            )
-        block = check_block(
-            data,
-            max_body=self.config.max_message_size,
-            store_host_v6=self.config.store_host_v6,
-            allowed_sys_flag=self._allowed[as_client],
-            light_queues=not as_client,
-            max_rows=self.config.max_block_rows,
-        )
-        self._admission.check_routes(block.routes, as_client=as_client)
-        return block
-
     def settle(self, result: PutResult) -> PutResult:
         """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
-        if not result.ok or self.config.flush_disk_type != "SYNC_FLUSH":
-            return result
-        try:
-            if self._running.flusher.wait(result.end_offset, self.config.sync_flush_timeout / 1000):
-                return result
-        except StoreWriteError as error:
-            return result.with_status(
-                PutStatus.SERVICE_NOT_AVAILABLE,
-                f"Whether the messages are in the log is open until the store is opened again: "
-                f"{error}",
-                is_open=True,
-            )
-        return result.with_status(
-            PutStatus.FLUSH_DISK_TIMEOUT,
-            "The messages are in the log, but were not on disk within syncFlushTimeout "
-            f"({self.config.sync_flush_timeout} ms).",
-        )
+        return self._puts.settle(result)
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
@@ -367,7 +292,7 @@ class StoreWriter:
         begin = time.monotonic()
         result = self._running.transactions.commit(request)
         if result.status == "COMMITTED":
-            self._add_to_figures(result.rows, sum(stage.bytes for stage in request.stages))
+            self._puts.count(result.rows, sum(stage.bytes for stage in request.stages))
             self._commit_latency.observe(time.monotonic() - begin)
         return result
 
@@ -401,9 +326,7 @@ class StoreWriter:
         return {
             "state": self.state,
             "uptimeSeconds": time.monotonic() - self._opened,
-            "putMessages": self._put_messages,
-            "putBytes": self._put_bytes,
-            "putLatency": self._put_latency.to_json(),
+            **self._puts.stats(),
             "commitLatency": self._commit_latency.to_json(),
             "flushLatency": self._running.flusher.latency.to_json(),
             "commitLogMinOffset": log.min_offset,
@@ -443,33 +366,6 @@ class StoreWriter:
                 self._store.close(clean=clean)
 
     # ---- parts ---------------------------------------------------------------------------------
-
-    def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
-        """Store a block, without waiting for the disk."""
-        try:
-            self._check_state()
-            mine = data if data.flags.writeable else data.copy()
-            block = self.check(mine, as_client=check)
-            stored = self._running.appender.append(block, whole=whole)
-        except BlockError as error:
-            return PutResult(PutStatus(error.status), remark=str(error))
-        except RefusedError as error:
-            remark = str(error.args[0])
-            return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)
-        self._add_to_figures(len(block), len(block.data))
-        return PutResult(
-            PutStatus.PUT_OK,
-            len(block),
-            stored.physical_offset,
-            stored.queue_offset,
-            end_offset=stored.end_offset,
-            store_host=self._host,
-        )
-
-    def _add_to_figures(self, messages: int, size: int) -> None:
-        with self._count:
-            self._put_messages += messages
-            self._put_bytes += size
 
     def _check_state(self) -> None:
         self._require_alive()
