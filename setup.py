@@ -107,6 +107,7 @@ setup(
     cmdclass={"build_ext": BuildKernel},
     install_requires=[
         "fsspec>=2024.2",
+        "hpack>=4.0",
         "isal>=1.5",
         "lz4>=4.3",
         "numpy>=1.26",

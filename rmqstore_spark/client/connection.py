@@ -16,7 +16,7 @@ from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, Serv
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import TRANSIENT, refused
-from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, PROCESS_HEADER
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
 __all__ = ["Connection", "backoff"]
@@ -248,11 +248,7 @@ def backoff() -> Iterator[float]:
 
 
 class _Headers(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    """Adds to each call the token, and whose call it is.
-
-    The process id lets the server end an idle connection over a unix socket, where it sees no
-    address; it believes it only as far as the kernel says the same.
-    """
+    """Adds the token to each call."""
 
     def __init__(self, token: Token | None) -> None:
         super().__init__()
@@ -268,7 +264,4 @@ class _Header(flight.ClientMiddleware):  # type: ignore[misc] # pyarrow has no t
         self._token = token
 
     def sending_headers(self) -> dict[str, str]:
-        headers = {PROCESS_HEADER: str(os.getpid())}
-        if self._token is not None:
-            headers["authorization"] = self._token.header
-        return headers
+        return {} if self._token is None else {"authorization": self._token.header}

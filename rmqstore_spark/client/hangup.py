@@ -10,8 +10,8 @@ import os
 import socket
 from contextlib import suppress
 
+from rmqstore_spark.client.sockets import own_sockets
 from rmqstore_spark.wire.endpoint import UNIX, Endpoint
-from rmqstore_spark.wire.sockets import own_sockets
 
 __all__ = ["hang_up"]
 

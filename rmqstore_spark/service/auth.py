@@ -7,6 +7,7 @@ certificate, or both.
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,19 +26,12 @@ class Security:
 
     Attributes:
         token: what clients show; None: nothing.
-        certificate, key: of the process, PEM; None: no encryption.
-        client_ca: certificates that those of clients are signed by; None: clients need none.
+        tls: what encrypts connections over TCP, and asks clients for certificates where it is
+            configured to; None: they are not encrypted.
     """
 
     token: Token | None = None
-    certificate: bytes | None = None
-    key: bytes | None = None
-    client_ca: bytes | None = None
-
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether connections over TCP are encrypted."""
-        return self.certificate is not None
+    tls: ssl.SSLContext | None = None
 
     @classmethod
     def of(cls, config: StoreConfig) -> Security:
@@ -57,10 +51,37 @@ class Security:
         _require_closed(config)
         return cls(
             read_token(config.token_path) if config.token_path else None,
-            read_certificate(config.tls_cert_path) if config.tls_cert_path else None,
-            read_key(config.tls_key_path) if config.tls_key_path else None,
-            read_certificate(config.tls_trust_cert_path) if config.tls_trust_cert_path else None,
+            _tls(config) if config.tls_cert_path else None,
         )
+
+
+def _tls(config: StoreConfig) -> ssl.SSLContext:
+    """What encrypts connections.
+
+    Raises:
+        OptionError: a file cannot be used, or the key is not that of the certificate.
+    """
+    read_certificate(config.tls_cert_path)
+    read_key(config.tls_key_path)  # others must not be able to read it
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_cert_chain(config.tls_cert_path, config.tls_key_path, _no_passphrase)
+        if config.tls_trust_cert_path:
+            read_certificate(config.tls_trust_cert_path)
+            context.load_verify_locations(config.tls_trust_cert_path)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise OptionError(
+            f"TLS cannot be set up: {error}. Look at tlsCertPath, tlsKeyPath and "
+            "tlsTrustCertPath: PEM files, the key without a passphrase and that of the certificate."
+        ) from None
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the private key has a passphrase")
 
 
 def _require_closed(config: StoreConfig) -> None:

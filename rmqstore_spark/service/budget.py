@@ -1,8 +1,9 @@
-"""A bound on the bytes of all blocks that are being worked on."""
+"""A bound on the bytes that all clients together make the process hold."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ class OverBudgetError(Exception):
 
 
 class Budget:
-    """Counts bytes in use. Thread-safe.
+    """Counts bytes in use; who waits is served in turn. Thread-safe.
 
     Args:
         most: bytes that may be in use at a time. A single use may be larger when it is alone.
@@ -24,11 +25,25 @@ class Budget:
         self._most = most
         self._used = 0
         self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
 
     @property
     def used(self) -> int:
         """Bytes in use."""
         return self._used
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._queue)
+
+    def try_take(self, count: int) -> bool:
+        """Use so many bytes if there is room now and nobody waits; tells whether there was."""
+        with self._changed:
+            if self._queue or not self._fits(count):
+                return False
+            self._used += count
+            return True
 
     def take(self, count: int, seconds: float) -> None:
         """Use so many bytes, until they are given back.
@@ -40,12 +55,18 @@ class Budget:
         Raises:
             OverBudgetError: there was none.
         """
+        ticket = object()
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: not self._used or self._used + count <= self._most, seconds
-            ):
-                raise OverBudgetError
-            self._used += count
+            self._queue.append(ticket)
+            try:
+                if not self._changed.wait_for(
+                    lambda: self._queue[0] is ticket and self._fits(count), seconds
+                ):
+                    raise OverBudgetError
+                self._used += count
+            finally:
+                self._queue.remove(ticket)
+                self._changed.notify_all()
 
     def give_back(self, count: int) -> None:
         """Use so many bytes less."""
@@ -61,3 +82,6 @@ class Budget:
             yield
         finally:
             self.give_back(count)
+
+    def _fits(self, count: int) -> bool:
+        return not self._used or self._used + count <= self._most

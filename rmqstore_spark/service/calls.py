@@ -1,74 +1,84 @@
-"""The calls that are under way: how many, how long they have waited for their client, and whose.
+"""The calls that are under way: how many, and how long they have waited for their client.
 
-Every call takes a thread for as long as it lasts, a stream of blocks two or three. So there is a
-number that they may not exceed, and those whose client does nothing are ended after a while.
+Every call takes a thread for as long as it lasts, so there is a number that they may not exceed.
+Where it is reached, a stream whose client does nothing gives way to a new one.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rmqstore_spark.service.connections import Peer, cut, peers
+from rmqstore_spark.service.flight.stream import Stream
 
-__all__ = ["Call", "Calls", "Reaper", "TooManyCallsError"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
 
 _LEAST_LOOK: Final = 0.05
-_LONGEST_LOOK: Final = 1.0
+_EVICTABLE_SECONDS: Final = 1.0
 
 
 class TooManyCallsError(Exception):
     """There is no room for another call."""
 
 
+class EvictedError(Exception):
+    """A stream that was idle made room for another one."""
+
+
 class Call:
     """One call.
 
     Attributes:
-        number: unlike that of any other.
-        is_stream: it can last long.
-        peer: whose it is; None until it has reached its handler.
-        process: the client's process, as it says.
+        stream: its messages.
+        lasts: it is a stream of data, and can last long.
         waiting_since: monotonic seconds since which it waits for its client; None while it works.
     """
 
-    def __init__(self, number: int, is_stream: bool, process: int) -> None:
+    def __init__(self, stream: Stream, lasts: bool) -> None:
         self._lock = threading.Lock()
         self._at_work = 0  # threads
-        self.number = number
-        self.is_stream = is_stream
-        self.process = process
-        self.peer: Peer | None = None
+        self.stream = stream
+        self.lasts = lasts
         self.waiting_since: float | None = time.monotonic()
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Mark the time in which a thread that is at work waits: for the client, or another one."""
-        self.end_work()
-        try:
-            yield
-        finally:
-            self.begin_work()
+    @property
+    def peer(self) -> str:
+        """Whose call it is, for messages to people."""
+        return self.stream.connection.transport.peer
 
-    def begin_work(self) -> None:
-        """A thread begins to work for it."""
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Mark the time in which it works."""
         with self._lock:
             self._at_work += 1
             self.waiting_since = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                if not self._at_work:
+                    self.waiting_since = time.monotonic()
 
-    def end_work(self) -> None:
-        """A thread has ended its work; without any, it waits for its client."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark the time in which it waits for its client, although it is at work."""
         with self._lock:
-            self._at_work -= 1
-            if not self._at_work:
-                self.waiting_since = time.monotonic()
+            self.waiting_since = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.waiting_since = None
+
+    def idle_seconds(self) -> float:
+        """How long its client has neither sent nor taken anything that it waits for."""
+        since = self.waiting_since
+        return 0.0 if since is None else time.monotonic() - max(since, self.stream.moved)
 
 
 class Calls:
@@ -82,33 +92,38 @@ class Calls:
         self.is_stopping = False
         self._most = most_streams
         self._changed = threading.Condition()
-        self._calls: dict[int, Call] = {}
-        self._numbers = itertools.count()
+        self._calls: set[Call] = set()
 
-    def begin(self, is_stream: bool, process: int) -> Call:
-        """Count a call.
+    def begin(self, stream: Stream, lasts: bool) -> Call:
+        """Count a call; an idle one gives way where there is no room.
 
         Raises:
-            TooManyCallsError: there is no room for it.
+            TooManyCallsError: there is no room, and none is idle.
         """
+        evicted = None
         with self._changed:
-            alike = sum(call.is_stream == is_stream for call in self._calls.values())
-            if alike >= self._most:
-                raise TooManyCallsError
-            call = Call(next(self._numbers), is_stream, process)
-            self._calls[call.number] = call
-            return call
+            alike = [call for call in self._calls if call.lasts == lasts]
+            if len(alike) >= self._most:
+                evicted = _most_idle(alike)
+                if evicted is None:
+                    raise TooManyCallsError
+                self._calls.discard(evicted)
+            call = Call(stream, lasts)
+            self._calls.add(call)
+        if evicted is not None:
+            evicted.stream.fail(EvictedError())
+        return call
 
     def end(self, call: Call) -> None:
         """A call is over."""
         with self._changed:
-            self._calls.pop(call.number, None)
+            self._calls.discard(call)
             self._changed.notify_all()
 
     def all(self) -> list[Call]:
         """The calls under way."""
         with self._changed:
-            return list(self._calls.values())
+            return list(self._calls)
 
     def wait_until(self, condition: Callable[[list[Call]], bool], seconds: float) -> bool:
         """Wait until the calls are as they should be; tells whether they are."""
@@ -122,88 +137,11 @@ class Calls:
         return True
 
 
-class Reaper:
-    """Ends connections whose streams all wait for a client that does nothing.
-
-    Args:
-        calls: that are under way.
-        port, path: where the process listens.
-        idle_seconds: how long a stream may wait.
-        most_connections: with more than these, those without a call are ended.
-    """
-
-    def __init__(
-        self,
-        calls: Calls,
-        port: int | None,
-        path: str | None,
-        idle_seconds: float,
-        most_connections: int,
-    ) -> None:
-        self._calls = calls
-        self._port, self._path = port, path
-        self._idle = idle_seconds
-        self._most = most_connections
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rmqstore-reaper", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop looking."""
-        self._stop.set()
-        self._thread.join()
-
-    def cut_calls(self) -> None:
-        """End the connections of all calls under way, and no others where those are known."""
-        known = {call.peer for call in self._calls.all()}
-        connected = peers(self._port, self._path)
-        doomed = {peer for peer in known if peer is not None}
-        if not doomed <= connected or None in known:
-            doomed = connected
-        cut(doomed, self._port, self._path)
-
-    def _run(self) -> None:
-        every = min(max(self._idle / 4, _LEAST_LOOK), _LONGEST_LOOK)
-        is_told = False
-        while not self._stop.wait(every):
-            try:
-                self._look()
-                is_told = False
-            except OSError as error:  # too many open files, for one
-                if not is_told:
-                    _log.warning("Idle connections cannot be looked for: %s", error)
-                is_told = True
-
-    def _look(self) -> None:
-        calls = self._calls.all()
-        connected = peers(self._port, self._path)
-        doomed = self._idle_peers(calls, connected)
-        known = {call.peer for call in calls}
-        late = any(call.peer is None and self._is_idle(call) for call in calls)
-        if late or len(connected) > self._most:
-            # A call that says nothing after its headers never reaches a handler, and whose it is
-            # remains unknown: all connections without a known call are suspect. An honest client
-            # just connects again.
-            doomed |= connected - known
-        if doomed:
-            count = cut(doomed, self._port, self._path)
-            _log.info("Ended %d connections that had been idle, or were too many.", count)
-
-    def _idle_peers(self, calls: list[Call], connected: set[Peer]) -> set[Peer]:
-        """Those all of whose calls wait in vain."""
-        idle: dict[Peer, bool] = {}
-        for call in calls:
-            if call.peer is not None:
-                idle[call.peer] = idle.get(call.peer, True) and self._is_idle(call)
-        found = {peer for peer, is_idle in idle.items() if is_idle}
-        named = {peer for peer in idle if peer in connected}
-        # A client of the unix socket that does not say who it is, or not the truth.
-        unknown = {peer for peer in connected if not peer.address} - named
-        for peer in found - connected:
-            if not peer.address:
-                found |= unknown
-        return found
-
-    def _is_idle(self, call: Call) -> bool:
-        since = call.waiting_since
-        return since is not None and time.monotonic() - since > self._idle
+def _most_idle(calls: list[Call]) -> Call | None:
+    """The call that gives way: of the connection with the most, the one that is idle longest."""
+    idle = [(call.idle_seconds(), call) for call in calls]
+    idle = [(seconds, call) for seconds, call in idle if seconds >= _EVICTABLE_SECONDS]
+    if not idle:
+        return None
+    of_connection = Counter(id(call.stream.connection) for call in calls)
+    return max(idle, key=lambda one: (of_connection[id(one[1].stream.connection)], one[0]))[1]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.service.calls import Call
+from rmqstore_spark.service.budget import Budget
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
@@ -24,16 +24,25 @@ MOST_BYTES: Final = 256 << 20
 MOST_RANGES: Final = 65_536
 
 _PIECE: Final = 4 << 20
+_ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 
 
-def range_batches(view: StoreView, request: RangesRequest, call: Call) -> Iterator[pa.RecordBatch]:
+def range_batches(
+    view: StoreView, request: RangesRequest, budget: Budget
+) -> Iterator[pa.RecordBatch]:
     """Read the ranges of a request; see `wire.protocol`.
 
+    Args:
+        view: the store's files.
+        request: what is asked for.
+        budget: of bytes that are on their way to clients; a batch takes its share until the next
+            one is asked for.
+
     Raises:
+        OverBudgetError: too much is on its way to others, and stays there.
         ViewError: there is no such file, or the ranges are too many or too long.
     """
-    call.begin_work()
     offsets = np.array(request.offsets, np.int64)
     lengths = np.array(request.lengths, np.int64)
     if len(offsets) > MOST_RANGES or int(lengths.sum()) > MOST_BYTES:
@@ -48,11 +57,11 @@ def range_batches(view: StoreView, request: RangesRequest, call: Call) -> Iterat
     with view.open(request.path) as descriptor:
         for first, end in _batches(sizes):
             there = slice(first, end)
-            out = np.frombuffer(pa.allocate_buffer(int(sizes[there].sum())), np.uint8)
-            got = view.read(request.path, descriptor, starts[there], sizes[there], out)
-            batch = _batch(out, got, last[there])
-            with call.waiting():
-                yield batch
+            size = int(sizes[there].sum())
+            with budget.use(size, _ROOM_SECONDS):
+                out = np.empty(size, np.uint8)
+                got = view.read(request.path, descriptor, starts[there], sizes[there], out)
+                yield _batch(out, got, last[there])
 
 
 def _pieces(

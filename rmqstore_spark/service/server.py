@@ -1,47 +1,69 @@
 """A store served over Arrow Flight, on a port, a unix socket, or both.
 
-Handlers run in Flight's threads, one for each call. Whatever a client does or sends can end its own
-call and nothing else; an error that is not one of this package's is a bug, and is told to the log
-and not to the client.
+Each call has a thread. Whatever a client does or sends can end its own call and nothing else; an
+error that is not one of this package's is a bug, and goes to the log and not to the client.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import resource
-import socket
-import stat
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyarrow import flight
 
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
     RmqStoreError,
-    ServiceError,
     StoreWriteError,
     TopicNotFoundError,
 )
 from rmqstore_spark.service.actions import StoreActions
 from rmqstore_spark.service.auth import Security
-from rmqstore_spark.service.blocks import BlockStreams
-from rmqstore_spark.service.budget import Budget
-from rmqstore_spark.service.calls import Call, Calls, Reaper
-from rmqstore_spark.service.connections import peer_of
-from rmqstore_spark.service.gate import GATE, Gate, refusal
+from rmqstore_spark.service.blocks import BlockReader
+from rmqstore_spark.service.budget import Budget, OverBudgetError
+from rmqstore_spark.service.calls import Call, Calls, EvictedError, TooManyCallsError
+from rmqstore_spark.service.flight.connection import Service
+from rmqstore_spark.service.flight.listener import Listener, listen_on_path, listen_on_port
+from rmqstore_spark.service.flight.messages import (
+    action_type_bytes,
+    flight_data_head,
+    read_action,
+    read_ticket,
+    result_head,
+)
+from rmqstore_spark.service.flight.stream import (
+    OK,
+    UNAUTHENTICATED,
+    UNIMPLEMENTED,
+    UNKNOWN,
+    EndedError,
+    Status,
+    Stream,
+    TooLargeError,
+)
+from rmqstore_spark.service.flight.stream import UNAVAILABLE as GRPC_UNAVAILABLE
+from rmqstore_spark.service.puts import BlockStreams
 from rmqstore_spark.service.reads import range_batches
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import FAILED, ILLEGAL, NOT_FOUND, UNAVAILABLE
+from rmqstore_spark.wire.failures import (
+    BUSY,
+    DENIED,
+    FAILED,
+    ILLEGAL,
+    NOT_FOUND,
+    UNAVAILABLE,
+    refusal_bytes,
+)
 from rmqstore_spark.wire.messages import RangesRequest
-from rmqstore_spark.wire.protocol import RANGES_SCHEMA
+from rmqstore_spark.wire.protocol import MAX_REQUEST, RANGES_SCHEMA, Actions
 
 if TYPE_CHECKING:
     from rmqstore_spark.writer.store import StoreWriter
@@ -50,10 +72,38 @@ __all__ = ["StoreServer"]
 
 _log = logging.getLogger(__name__)
 
+_RECEIVED_BYTES: Final = 128 << 20
+"""Of large messages that are received and not handled yet, of all clients together."""
+_SENT_BYTES: Final = 64 << 20
+"""Of files that are read and not sent yet."""
+_SLACK: Final = 64 << 10
 _MAX_TICKET: Final = 4 << 20
-_IN_FLIGHT_BYTES: Final = 128 << 20
+_HEAVY: Final = frozenset({Actions.QUERY, Actions.LIST, Actions.WALK})
+_HEAVY_AT_ONCE: Final = 2
+"""Calls whose answers or requests take tens of megabytes while they are worked on."""
+_LARGE_REQUEST: Final = 256 << 10
+_HEAVY_WAIT_SECONDS: Final = 5.0
+_ROOM_SECONDS: Final = 10.0
 _CONNECTIONS_PER_STREAM: Final = 4
 _CUT_SECONDS: Final = 5.0
+
+_REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
+    (TopicNotFoundError, NOT_FOUND, "{}"),
+    (OptionError, ILLEGAL, "{}"),
+    (MessageError, ILLEGAL, "The message is wrong: {}."),
+    (TooLargeError, ILLEGAL, "What was sent is too large: {} (maxBlockBytes)."),
+    (OverBudgetError, BUSY, "The store process receives more than it can take. Try again later."),
+    (TimeoutError, UNAVAILABLE, "The client did nothing for streamIdleTimeout."),
+    (
+        EvictedError,
+        BUSY,
+        "The stream was idle, and others need its place (maxStreams). Begin again.",
+    ),
+)
+"""What clients are told of errors that are their own, or that pass."""
+
+_SERVICE: Final = "/arrow.flight.protocol.FlightService/"
+_MOST_REFUSAL: Final = 3000
 
 
 class StoreServer:
@@ -62,6 +112,10 @@ class StoreServer:
     Args:
         store: the store; it is not closed by this.
         stop: called, from another thread, when a client asks the process to end.
+
+    Attributes:
+        endpoints: where it is served; the port's before the socket's.
+        budget: of bytes of large messages that are received and not handled yet.
 
     Raises:
         OptionError: the configuration would let strangers in, or a file of it cannot be used.
@@ -72,70 +126,37 @@ class StoreServer:
         config = store.config
         security = Security.of(config)
         self._calls = Calls(config.max_streams)
-        view = StoreView(store.path, store.log_folder, lambda: store.published_end)
-        budget = Budget(max(_IN_FLIGHT_BYTES, config.max_block_bytes))
-        handlers = _Handlers(
-            StoreActions(store, view, stop, lambda: self._calls.is_stopping),
-            BlockStreams(store, self._calls, budget, config.max_block_bytes),
-            view,
-        )
         self._socket = os.path.abspath(config.flight_socket) if config.flight_socket else None
-        self._flights: list[_Flight] = []
+        self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
+        service = _FlightService(store, security, self._calls, stop)
+        self.budget = service.budget
+        most = _most_connections(config.max_streams)
         try:
             if config.flight_port >= 0:
-                self._listen(handlers, security, config.bind_address, config.flight_port)
+                listening = listen_on_port(config.bind_address, config.flight_port)
+                self._listeners.append(Listener(listening, service, security.tls, most))
+                scheme: Any = TCP if security.tls is None else TLS
+                port = listening.getsockname()[1]
+                self.endpoints.append(Endpoint(scheme, config.bind_address, port))
             if self._socket is not None:
-                self._listen_on_socket(handlers, security, self._socket)
+                endpoint = parse_endpoint(f"{UNIX}://{self._socket}")
+                listening = listen_on_path(self._socket)
+                self._listeners.append(Listener(listening, service, None, most))
+                self.endpoints.append(endpoint)
         except BaseException:
-            self._shut_down()
+            self.close()
             raise
-        self._reaper = Reaper(
-            self._calls,
-            self.endpoints[0].port or None,
-            self._socket,
-            config.stream_idle_timeout / 1000,
-            _most_connections(config.max_streams),
-        )
-
-    def _listen(self, handlers: _Handlers, security: Security, host: str, port: int) -> None:
-        _require_free(host, port)
-        scheme: Any = TLS if security.is_encrypted else TCP
-        location = str(Endpoint(scheme, host, port or 1)).rpartition(":")[0] + f":{port}"
-        options: dict[str, Any] = {}
-        if security.is_encrypted:
-            options["tls_certificates"] = [(security.certificate, security.key)]
-        if security.client_ca is not None:
-            options.update(verify_client=True, root_certificates=security.client_ca)
-        served = self._start(location, handlers, security, options)
-        self.endpoints.append(Endpoint(scheme, host, served.port))
-
-    def _listen_on_socket(self, handlers: _Handlers, security: Security, path: str) -> None:
-        endpoint = parse_endpoint(f"{UNIX}://{path}")
-        _prepare_socket(path)
-        self._start(str(endpoint), handlers, security, {})
-        os.chmod(path, 0o600)
-        self.endpoints.append(endpoint)
-
-    def _start(
-        self, location: str, handlers: _Handlers, security: Security, options: dict[str, Any]
-    ) -> _Flight:
-        gate = Gate(security, self._calls)
-        try:
-            served = _Flight(location, handlers, middleware={GATE: gate}, **options)
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            text = str(error).partition(". gRPC")[0]
-            raise ServiceError(
-                f"Nothing can be served on {location}: {text}. Choose another address, and look "
-                "at the certificates if there are some."
-            ) from None
-        self._flights.append(served)
-        return served
 
     @property
     def calls_under_way(self) -> int:
         """How many calls are being served."""
         return len(self._calls.all())
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return sum(len(listener) for listener in self._listeners)
 
     def drain(self, seconds: float) -> bool:
         """Take no new calls, and wait until no call is at work; tells whether that came about.
@@ -150,102 +171,172 @@ class StoreServer:
     def close(self) -> None:
         """End all calls and stop listening."""
         self._calls.is_stopping = True
-        self._reaper.close()
-        deadline_passed = False
-        while self._calls.all() and not deadline_passed:
-            self._reaper.cut_calls()
-            deadline_passed = not self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
-        self._shut_down()
-
-    def _shut_down(self) -> None:
-        for served in self._flights:
-            served.shutdown()
-        if self._socket is not None:
+        for listener in self._listeners:
+            listener.close(_CUT_SECONDS)
+        self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
+        if self._listeners and self._socket is not None:
             with suppress(OSError):
                 os.unlink(self._socket)
 
 
-class _Handlers:
-    """What both the port and the socket serve."""
+class _FlightService(Service):
+    """Flight's calls, let in or not, and brought to their handlers."""
 
-    def __init__(self, actions: StoreActions, blocks: BlockStreams, view: StoreView) -> None:
-        self.actions = actions
-        self.blocks = blocks
-        self.view = view
+    def __init__(
+        self, store: StoreWriter, security: Security, calls: Calls, stop: Callable[[], None]
+    ) -> None:
+        self._config = store.config
+        self._token = security.token
+        self._calls = calls
+        self._view = StoreView(store.path, store.log_folder, lambda: store.published_end)
+        self._actions = StoreActions(store, self._view, stop, lambda: calls.is_stopping)
+        self._blocks = BlockStreams(store, lambda: calls.is_stopping)
+        self._sent = Budget(_SENT_BYTES)
+        self._heavy = threading.BoundedSemaphore(_HEAVY_AT_ONCE)
+        self._idle_seconds = self._config.stream_idle_timeout / 1000
+        self._handlers: dict[str, Callable[[Call], None]] = {
+            "DoAction": self._do_action,
+            "ListActions": self._list_actions,
+            "DoExchange": self._do_exchange,
+            "DoGet": self._do_get,
+        }
+        self.budget = Budget(max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes))
+        self.most_message = (
+            max(self._config.max_block_bytes, _MAX_TICKET, *MAX_REQUEST.values()) + _SLACK
+        )
+
+    # ---- the connection's thread ---------------------------------------------------------------
+
+    def begin(self, stream: Stream) -> None:
+        """Let a call in, by its headers, before anything else of it is read; or refuse it."""
+        if self._token is not None and not self._token.matches(_only(stream, "authorization")):
+            message = "The token is missing or wrong."
+            stream.finish(Status(UNAUTHENTICATED, message, refusal_bytes(DENIED, message)))
+            return
+        stream.connection.trust()
+        method = (_only(stream, ":path") or "").removeprefix(_SERVICE)
+        handler = self._handlers.get(method)
+        if handler is None:
+            stream.finish(Status(UNIMPLEMENTED, "A store process has no such call."))
+            return
+        if self._calls.is_stopping:
+            text = "The store process is stopping. Try again later."
+            stream.finish(_refusal(UNAVAILABLE, text))
+            return
+        try:
+            call = self._calls.begin(stream, method in ("DoExchange", "DoGet"))
+        except TooManyCallsError:
+            text = "The store process has as many clients as it takes (maxStreams). Try again."
+            stream.finish(_refusal(BUSY, text))
+            return
+        thread = threading.Thread(
+            target=self._run, args=(call, method, handler), name=f"rmqstore-{method}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._calls.end(call)
+            stream.finish(_refusal(BUSY, "The store process has no thread for it. Try again."))
+
+    # ---- the call's thread ---------------------------------------------------------------------
+
+    def _run(self, call: Call, method: str, handler: Callable[[Call], None]) -> None:
+        status = Status(OK)
+        try:
+            with call.working():
+                handler(call)
+        except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
+            status = _status_of(error, method)
+        finally:
+            call.stream.finish(status)
+            self._calls.end(call)
+
+    def _do_action(self, call: Call) -> None:
+        message = self._only_message(call)
+        with ExitStack() as held:
+            held.callback(message.release)
+            name, body = read_action(message.view)
+            if name in _HEAVY or len(body) > _LARGE_REQUEST:
+                held.enter_context(self._place())
+            answer = self._actions.do(name, bytes(body))
+            message.release()
+            self._send(call, result_head(len(answer)), answer)
+
+    def _list_actions(self, call: Call) -> None:
+        for name in self._actions.names:
+            self._send(call, action_type_bytes(name))
+
+    def _do_exchange(self, call: Call) -> None:
+        self._blocks.handle(BlockReader(call, self._config))
+
+    def _do_get(self, call: Call) -> None:
+        message = self._only_message(call)
+        try:
+            ticket = read_ticket(message.view)
+            request = decode(RangesRequest, bytes(ticket), most=_MAX_TICKET)
+        except MessageError as error:
+            raise RefusedError(f"The ticket is wrong: {error}.", ILLEGAL) from None
+        finally:
+            message.release()
+        self._send_ipc(call, pa.ipc.read_message(RANGES_SCHEMA.serialize()))
+        for batch in range_batches(self._view, request, self._sent):
+            self._send_ipc(call, pa.ipc.read_message(batch.serialize()))
+
+    def _only_message(self, call: Call) -> Any:
+        with call.waiting():
+            message = call.stream.read(self._idle_seconds, _ROOM_SECONDS)
+        if message is None:
+            raise RefusedError("The call has no message.", ILLEGAL)
+        return message
+
+    def _send(self, call: Call, *parts: bytes | memoryview) -> None:
+        with call.waiting():
+            call.stream.send(*parts, seconds=self._idle_seconds)
+
+    def _send_ipc(self, call: Call, message: Any) -> None:
+        body = memoryview(message.body or b"")
+        self._send(call, flight_data_head(message.metadata.to_pybytes(), b"", len(body)), body)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the few calls that take much memory."""
+        if not self._heavy.acquire(timeout=_HEAVY_WAIT_SECONDS):
+            raise RefusedError("The store process answers other queries. Try again later.", BUSY)
+        try:
+            yield
+        finally:
+            self._heavy.release()
 
 
-class _Flight(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
-    """Flight's calls, brought to their handlers."""
-
-    def __init__(self, location: str, handlers: _Handlers, **options: Any) -> None:
-        self._handlers = handlers
-        super().__init__(location, **options)
-
-    def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
-        """Do an action."""
-        with _told(f"action {action.type[:64]!r}"):
-            _call(context).begin_work()
-            size = 0 if action.body is None else action.body.size
-            body = action.body.to_pybytes() if size else b""
-            return iter([flight.Result(self._handlers.actions.do(action.type, body))])
-
-    def list_actions(self, _context: Any) -> list[tuple[str, str]]:
-        """Name the actions."""
-        return [(name, "") for name in self._handlers.actions.names]
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Take a stream of blocks."""
-        with _told("a stream of blocks"):
-            self._handlers.blocks.handle(_call(context), descriptor.command, reader, writer)
-
-    def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
-        """Give byte ranges of a file."""
-        with _told("ranges of a file"):
-            try:
-                request = decode(RangesRequest, bytes(ticket.ticket), most=_MAX_TICKET)
-            except MessageError as error:
-                raise RefusedError(f"The ticket is wrong: {error}.", ILLEGAL) from None
-            batches = range_batches(self._handlers.view, request, _call(context))
-            return flight.GeneratorStream(RANGES_SCHEMA, _each_told(batches))
+def _status_of(error: Exception, method: str) -> Status:
+    """What a client is told of a failure."""
+    if isinstance(error, EndedError):
+        return Status(OK)  # nobody is there
+    if isinstance(error, RefusedError | ViewError):
+        return _refusal(error.status, str(error.args[0]))
+    for kind, status, text in _REFUSALS:
+        if isinstance(error, kind):
+            return _refusal(status, text.format(error))
+    if isinstance(error, RmqStoreError):
+        level = logging.ERROR if isinstance(error, StoreWriteError) else logging.WARNING
+        _log.log(level, "%s failed: %s", method, error)
+        return _refusal(UNAVAILABLE, str(error))
+    _log.error("%s failed", method, exc_info=error)
+    text = f"The store process failed ({type(error).__name__}). Its log says more."
+    return _refusal(FAILED, text)
 
 
-def _each_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with _told("ranges of a file"):
-        yield from batches
+def _refusal(status: str, message: str) -> Status:
+    """The end of a call that is refused."""
+    code = GRPC_UNAVAILABLE if status in (BUSY, UNAVAILABLE) else UNKNOWN
+    message = message[:_MOST_REFUSAL]
+    return Status(code, f"{status}: {message}", refusal_bytes(status, message))
 
 
-def _call(context: Any) -> Call:
-    """The call of a context, now that its peer is known."""
-    call: Call = context.get_middleware(GATE).call
-    call.peer = peer_of(context.peer(), call.process)
-    return call
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Tell failures to the client as refusals."""
-    try:
-        yield
-    except flight.FlightError:
-        raise
-    except RefusedError as error:
-        raise refusal(error.status, str(error.args[0])) from None
-    except ViewError as error:
-        raise refusal(error.status, str(error)) from None
-    except TopicNotFoundError as error:
-        raise refusal(NOT_FOUND, str(error)) from None
-    except OptionError as error:
-        raise refusal(ILLEGAL, str(error)) from None
-    except StoreWriteError as error:
-        _log.error("%s failed: %s", what, error)
-        raise refusal(UNAVAILABLE, str(error)) from None
-    except RmqStoreError as error:
-        _log.warning("%s failed: %s", what, error)
-        raise refusal(UNAVAILABLE, str(error)) from None
-    except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
-        _log.exception("%s failed", what)
-        text = f"The store process failed ({type(error).__name__}). Its log says more."
-        raise refusal(FAILED, text) from None
+def _only(stream: Stream, name: str) -> str | None:
+    """A header that is there once."""
+    values = stream.headers.get(name) or []
+    return values[0] if len(values) == 1 else None
 
 
 def _most_connections(streams: int) -> int:
@@ -253,60 +344,3 @@ def _most_connections(streams: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = streams * _CONNECTIONS_PER_STREAM
     return most if files == resource.RLIM_INFINITY else min(most, files // 2)
-
-
-def _require_free(host: str, port: int) -> None:
-    """Refuse a port that is in use: Flight itself would share it with whoever listens there.
-
-    Raises:
-        ServiceError: it is in use, or may not be bound.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as error:
-            why = (
-                "another process listens there already"
-                if error.errno == errno.EADDRINUSE
-                else error.strerror or str(error)
-            )
-            raise ServiceError(
-                f"Nothing can be served on {host}:{port}: {why}. Choose another port (flightPort; "
-                "0 takes any free one)."
-            ) from None
-
-
-def _prepare_socket(path: str) -> None:
-    """Make sure that a unix socket can be made, and reached by nobody else.
-
-    Raises:
-        OptionError: its folder is open to others, or something else is there.
-        ServiceError: another process listens there.
-    """
-    folder = os.path.dirname(path)
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.stat(folder)
-    except OSError as error:
-        raise OptionError(f"The folder {folder} of flightSocket cannot be used: {error}.") from None
-    if status.st_mode & 0o077 or status.st_uid != os.geteuid():
-        raise OptionError(
-            f"The folder {folder} of flightSocket must be its user's alone (mode 0700): whoever "
-            "reaches the socket can write to the store. Run chmod 700, or name another folder."
-        )
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OptionError(f"flightSocket {path} is there already, and is no socket.")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            os.unlink(path)  # of a process that was killed
-            return
-    raise ServiceError(f"Another process listens on {path}. Stop it, or name another socket.")

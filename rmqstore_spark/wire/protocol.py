@@ -33,7 +33,6 @@ __all__ = [
     "FINISH",
     "MAX_ANSWER",
     "MAX_REQUEST",
-    "PROCESS_HEADER",
     "PROTOCOL",
     "PUT_OK",
     "RANGES_SCHEMA",
@@ -56,9 +55,6 @@ RANGES_SCHEMA: Final = pa.schema(
 )
 
 FINISH: Final = b"finish"
-
-PROCESS_HEADER: Final = "x-rmqstore-process"
-"""Header with the client's process id."""
 
 _NUMBER: Final = struct.Struct("<q")
 _HEAD: Final = struct.Struct("<qqBBH")

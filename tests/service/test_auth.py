@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,9 @@ def test_other_machines_need_tls_and_a_token(
             Security.of(StoreConfig(bind_address=address, **settings))
     assert Security.of(StoreConfig(bind_address=address, **tls(certificates), **token)).token
     mutual: dict[str, Any] = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
-    assert Security.of(StoreConfig(bind_address=address, **mutual)).client_ca
+    context = Security.of(StoreConfig(bind_address=address, **mutual)).tls
+    assert context is not None
+    assert context.verify_mode == ssl.CERT_REQUIRED
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o666])

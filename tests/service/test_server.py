@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client.sockets import own_sockets
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.service.server import StoreServer
-from rmqstore_spark.wire.sockets import own_sockets
 from tests.support.serving import Served, block_of, eventually, served
 
 

@@ -1,0 +1,15 @@
+"""Arrow Flight, served over HTTP/2 connections whose every byte is accounted for.
+
+A client may send only what it was given room for, so nobody can make the process hold more than
+its budgets allow. In the order in which a call passes them:
+
+    listener    accepts connections and limits their number
+    transport   a socket, plain or TLS
+    frames      HTTP/2 on the wire: frame headers, header blocks, errors
+    connection  reads frames, answers pings, grants room
+    stream      one call: messages in under flow control, messages out
+    messages    Flight's protobuf messages
+    blockbatch  the block in a record batch
+
+`service.server` imports `Listener`; handlers see `Stream` alone.
+"""

@@ -1,0 +1,396 @@
+"""One client's HTTP/2 connection: its thread reads frames, and hands calls to the service.
+
+Memory: 32 KiB for what is read, and for each call what `stream` says. Until a call was let in, the
+client may send 64 KiB in all.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from rmqstore_spark.service.budget import Budget
+from rmqstore_spark.service.flight.frames import (
+    CLIENT_PREFACE,
+    DEFAULT_FRAME,
+    DEFAULT_WINDOW,
+    HEAD,
+    MOST_HEADER_BYTES,
+    MOST_WINDOW,
+    ErrorCode,
+    Flag,
+    Frame,
+    ProtocolError,
+    Setting,
+    data_head,
+    frame,
+    header_block,
+    new_header_decoder,
+    read_headers,
+    read_settings,
+    settings_payload,
+    unpadded,
+    window_update,
+)
+from rmqstore_spark.service.flight.stream import INITIAL_WINDOW, EndedError, Stream
+from rmqstore_spark.service.flight.transport import Transport
+
+__all__ = ["Connection", "Service"]
+
+_log = logging.getLogger(__name__)
+
+_STAGED: Final = 32 << 10
+_TRUSTED_WINDOW: Final = 16 << 20
+_LARGEST_FRAME: Final = 1 << 20
+_LARGEST_SENT: Final = 1 << 20
+_JOINED: Final = 32 << 10
+_MOST_STREAMS: Final = 4096
+
+
+class Service(Protocol):
+    """What calls are for.
+
+    Attributes:
+        budget: of bytes of large messages.
+        most_message: bytes of a message.
+    """
+
+    budget: Budget
+    most_message: int
+
+    def begin(self, stream: Stream) -> None:
+        """Take a call, or refuse it. Called by the connection's thread: it must not wait."""
+
+
+class Connection:
+    """A connection, from its handshake to its end.
+
+    Args:
+        transport: its socket.
+        service: takes the calls.
+
+    Attributes:
+        is_trusted: a call of it was let in.
+        since: monotonic seconds when it was accepted.
+    """
+
+    def __init__(self, transport: Transport, service: Service) -> None:
+        self.transport = transport
+        self.is_trusted = False
+        self.since = time.monotonic()
+        self._service = service
+        self._staged = memoryview(bytearray(_STAGED))
+        self._begin = self._end = 0
+        self._decoder = new_header_decoder()
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._room = DEFAULT_WINDOW
+        self._writing = threading.Lock()
+        self._windows = threading.Condition()
+        self._send_window = self._initial_window = DEFAULT_WINDOW
+        self._largest_sent = DEFAULT_FRAME
+        self._is_closed = False
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls are under way."""
+        return bool(self._streams)
+
+    def hang_up(self) -> None:
+        """End the connection."""
+        self.transport.hang_up()
+
+    # ---- its thread ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Read frames until the connection ends."""
+        try:
+            self.transport.begin()
+            self._greet()
+            while self._fill(HEAD):
+                self._read_frame()
+        except ProtocolError as error:
+            _log.info("Ended the connection of %s: %s.", self.transport.peer, error)
+            with suppress(OSError):
+                self._write([frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, error.code))])
+        except OSError as error:
+            _log.debug("the connection of %s broke: %s", self.transport.peer, error)
+        finally:
+            self._is_closed = True
+            for stream in list(self._streams.values()):
+                stream.fail(EndedError("the client has gone"))
+            self.transport.hang_up()
+            with self._writing:
+                self.transport.close()
+
+    def _greet(self) -> None:
+        settings = {
+            Setting.MAX_CONCURRENT_STREAMS: _MOST_STREAMS,
+            Setting.INITIAL_WINDOW_SIZE: INITIAL_WINDOW,
+            Setting.MAX_FRAME_SIZE: _LARGEST_FRAME,
+            Setting.MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
+        }
+        self._write([frame(Frame.SETTINGS, 0, 0, settings_payload(settings))])
+        if self._take(len(CLIENT_PREFACE)) != CLIENT_PREFACE:
+            raise ProtocolError("it does not speak HTTP/2")
+
+    def _read_frame(self) -> None:
+        size, kind, flags, number = self._take_head()
+        if kind == Frame.DATA:
+            self._data(size, flags, number)
+            return
+        if size > MOST_HEADER_BYTES:
+            raise ProtocolError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
+        payload = self._take(size)
+        if kind == Frame.HEADERS:
+            self._headers(payload, flags, number)
+        elif kind == Frame.SETTINGS:
+            self._settings(payload, flags)
+        elif kind == Frame.PING:
+            if not flags & Flag.ACK:
+                self._write([frame(Frame.PING, Flag.ACK, 0, payload[:8])])
+        elif kind == Frame.WINDOW_UPDATE:
+            self._window_update(payload, number)
+        elif kind == Frame.RST_STREAM:
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.fail(EndedError("the client has given the call up"))
+        elif kind in (Frame.PUSH_PROMISE, Frame.CONTINUATION):
+            raise ProtocolError("a frame out of place")
+
+    def _data(self, size: int, flags: int, number: int) -> None:
+        if size > _LARGEST_FRAME:
+            raise ProtocolError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
+        if number % 2 == 0 or number > self._last:
+            raise ProtocolError("data of no call")
+        stream = self._streams.get(number)
+        self._room -= size
+        if self._room < 0 or (stream is not None and not stream.take_room(size)):
+            raise ProtocolError("more data than there is room for", ErrorCode.FLOW_CONTROL_ERROR)
+        padding = 0
+        if flags & Flag.PADDED and size:
+            padding = self._take(1)[0]
+            size -= 1 + padding
+            if size < 0:
+                raise ProtocolError("more padding than data")
+            if stream is not None:
+                stream.skip(1 + padding)
+        self._receive(stream, size)
+        self._receive(None, padding)
+        if stream is not None and flags & Flag.END_STREAM:
+            stream.end_messages()
+        if self.is_trusted and self._room < _TRUSTED_WINDOW // 2:
+            self._widen()
+
+    def _receive(self, stream: Stream | None, left: int) -> None:
+        while left:
+            if self._begin == self._end:
+                direct = stream.room_for(left) if stream is not None else None
+                if stream is not None and direct is not None and len(direct) > _STAGED:
+                    count = self.transport.recv_into(direct)
+                    if not count:
+                        raise OSError("the client has gone")
+                    stream.received(count)
+                    left -= count
+                    continue
+                if not self._fill(1):
+                    raise OSError("the client has gone")
+            count = min(left, self._end - self._begin)
+            if stream is not None:
+                stream.receive(self._staged[self._begin : self._begin + count])
+            self._begin += count
+            left -= count
+
+    def _headers(self, payload: bytes, flags: int, number: int) -> None:
+        block = unpadded(flags, payload)
+        is_last = bool(flags & Flag.END_STREAM)
+        while not flags & Flag.END_HEADERS:
+            size, kind, flags, same = self._take_head()
+            if kind != Frame.CONTINUATION or same != number:
+                raise ProtocolError("headers without an end")
+            if len(block) + size > MOST_HEADER_BYTES:
+                raise ProtocolError("too many headers", ErrorCode.ENHANCE_YOUR_CALM)
+            block += self._take(size)
+        headers = read_headers(self._decoder, block)
+        known = self._streams.get(number)
+        if known is not None:  # trailers: gRPC's clients send none
+            known.end_messages()
+            return
+        if number % 2 == 0 or number <= self._last:
+            raise ProtocolError("a call with a number out of turn")
+        self._last = number
+        stream = Stream(
+            self, number, headers, self._service.budget, self._service.most_message,
+            self._initial_window,
+        )  # fmt: skip
+        self._streams[number] = stream
+        if is_last:
+            stream.end_messages()
+        self._service.begin(stream)
+
+    def _settings(self, payload: bytes, flags: int) -> None:
+        if flags & Flag.ACK:
+            return
+        with self._windows:
+            for key, value in read_settings(payload):
+                if key == Setting.INITIAL_WINDOW_SIZE:
+                    change, self._initial_window = value - self._initial_window, value
+                    for stream in list(self._streams.values()):
+                        stream.send_window += change
+                elif key == Setting.MAX_FRAME_SIZE:
+                    self._largest_sent = min(value, _LARGEST_SENT)
+            self._windows.notify_all()
+        self._write([frame(Frame.SETTINGS, Flag.ACK, 0)])
+
+    def _window_update(self, payload: bytes, number: int) -> None:
+        if len(payload) != 4:
+            raise ProtocolError("a WINDOW_UPDATE of another size", ErrorCode.FRAME_SIZE_ERROR)
+        count = int.from_bytes(payload, "big") & MOST_WINDOW
+        with self._windows:
+            if number == 0:
+                self._send_window += count
+            elif (stream := self._streams.get(number)) is not None:
+                stream.send_window += count
+                if stream.send_window > MOST_WINDOW:
+                    raise ProtocolError("a window too wide", ErrorCode.FLOW_CONTROL_ERROR)
+            if self._send_window > MOST_WINDOW:
+                raise ProtocolError("a window too wide", ErrorCode.FLOW_CONTROL_ERROR)
+            self._windows.notify_all()
+
+    def _take_head(self) -> tuple[int, int, int, int]:
+        head = self._take(HEAD)
+        return (
+            int.from_bytes(head[:3], "big"),
+            head[3],
+            head[4],
+            int.from_bytes(head[5:], "big") & MOST_WINDOW,
+        )
+
+    def _take(self, count: int) -> bytes:
+        if not self._fill(count):
+            raise OSError("the client has gone")
+        found = bytes(self._staged[self._begin : self._begin + count])
+        self._begin += count
+        return found
+
+    def _fill(self, count: int) -> bool:
+        """Have at least so many bytes staged; False where the connection has ended."""
+        while self._end - self._begin < count:
+            if self._begin == self._end:
+                self._begin = self._end = 0
+            elif len(self._staged) - self._begin < count:
+                rest = bytes(self._staged[self._begin : self._end])
+                self._staged[: len(rest)] = rest
+                self._begin, self._end = 0, len(rest)
+            got = self.transport.recv_into(self._staged[self._end :])
+            if not got:
+                return False
+            self._end += got
+        return True
+
+    # ---- for streams, from any thread ----------------------------------------------------------
+
+    def trust(self) -> None:
+        """A call was let in: the client may send as much as its calls are given room for."""
+        if not self.is_trusted:
+            self.is_trusted = True
+            self._widen()
+
+    def _widen(self) -> None:
+        count, self._room = _TRUSTED_WINDOW - self._room, _TRUSTED_WINDOW
+        self._write([window_update(0, count)])
+
+    def grant(self, number: int, count: int) -> None:
+        """Let the client send so many more bytes on a stream."""
+        with suppress(OSError):  # whoever reads sees the end
+            self._write([window_update(number, count)])
+
+    def wake(self) -> None:
+        """Let those look again who wait to send."""
+        with self._windows:
+            self._windows.notify_all()
+
+    def send_data(
+        self, stream: Stream, parts: Sequence[bytes | memoryview], begins: bool, seconds: float
+    ) -> None:
+        """Send a message as far as the client makes room, and the headers of the answer first.
+
+        Raises:
+            EndedError: the client has gone.
+            TimeoutError: it made no room for so long.
+        """
+        before = [self._response_headers(stream.number)] if begins else []
+        left = [memoryview(part) for part in parts]
+        if sum(map(len, left)) <= _JOINED:
+            left = [memoryview(b"".join(left))]
+        while left:
+            size = sum(map(len, left))
+            count = self._reserve(stream, size, seconds)
+            now, left = _split(left, count)
+            self._write_or_end([*before, data_head(count, stream.number), *now])
+            before = []
+
+    def send_trailers(self, number: int, trailers: Sequence[tuple[str, str]], is_all: bool) -> None:
+        """End a call; where nothing was answered, the trailers are the whole answer."""
+        headers = [("content-type", "application/grpc"), *trailers] if is_all else trailers
+        block = header_block(headers, is_response=is_all)
+        flags = Flag.END_HEADERS | Flag.END_STREAM
+        with suppress(OSError):
+            self._write([frame(Frame.HEADERS, flags, number, block)])
+
+    def reset(self, number: int, code: ErrorCode) -> None:
+        """Tell the client that nothing more of a call is read."""
+        with suppress(OSError):
+            self._write([frame(Frame.RST_STREAM, 0, number, struct.pack(">I", code))])
+
+    def forget(self, stream: Stream) -> None:
+        """A call is over."""
+        with self._windows:
+            self._streams.pop(stream.number, None)
+
+    def _response_headers(self, number: int) -> bytes:
+        block = header_block([("content-type", "application/grpc")], is_response=True)
+        return frame(Frame.HEADERS, Flag.END_HEADERS, number, block)
+
+    def _reserve(self, stream: Stream, size: int, seconds: float) -> int:
+        """Wait for room at the client; how many bytes may be sent now."""
+        with self._windows:
+            if not self._windows.wait_for(
+                lambda: stream.failure or min(self._send_window, stream.send_window) > 0, seconds
+            ):
+                raise TimeoutError
+            stream.check()
+            count = min(size, self._send_window, stream.send_window, self._largest_sent)
+            self._send_window -= count
+            stream.send_window -= count
+            stream.moved = time.monotonic()
+            return count
+
+    def _write_or_end(self, parts: Sequence[bytes | memoryview]) -> None:
+        try:
+            self._write(parts)
+        except OSError as error:
+            self.hang_up()
+            raise EndedError(f"the client takes nothing: {error}") from None
+
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
+        with self._writing:
+            if self._is_closed:
+                raise OSError("the connection is closed")
+            self.transport.send(parts)
+
+
+def _split(parts: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first `count` bytes of some buffers, and the rest."""
+    now: list[memoryview] = []
+    for at, part in enumerate(parts):
+        if len(part) > count:
+            return [*now, part[:count]] if count else now, [part[count:], *parts[at + 1 :]]
+        now.append(part)
+        count -= len(part)
+    return now, []

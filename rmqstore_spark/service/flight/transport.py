@@ -1,0 +1,203 @@
+"""A connection's socket, plain or TLS: one thread reads while others write."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+__all__ = ["PlainTransport", "TlsTransport", "Transport"]
+
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+_TIMEVAL: Final = struct.Struct("ll")
+_MOST_PARTS: Final = 256
+_TLS_PIECE: Final = 256 << 10
+
+
+class PlainTransport:
+    """A socket without encryption.
+
+    Args:
+        connection: an accepted socket.
+        write_seconds: a peer that takes nothing for so long loses the connection.
+
+    Attributes:
+        peer: who is at the other end, for messages to people.
+        identity: who the peer is by its certificate; empty without one.
+    """
+
+    def __init__(self, connection: socket.socket, write_seconds: float) -> None:
+        connection.settimeout(None)
+        seconds = _TIMEVAL.pack(int(write_seconds), int(write_seconds % 1 * 1_000_000))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self.peer = peer_name(connection)
+        self.identity = ""
+
+    def begin(self) -> None:
+        """Nothing has to be agreed on."""
+
+    def recv_into(self, target: memoryview) -> int:
+        """Receive bytes; 0 at the end.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        return self._socket.recv_into(target)
+
+    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of some buffers. One thread at a time.
+
+        Raises:
+            OSError: the connection broke, or its peer took nothing for too long.
+        """
+        for at in range(0, len(parts), _MOST_PARTS):
+            left = [memoryview(part) for part in parts[at : at + _MOST_PARTS]]
+            while left:
+                _drop(left, self._socket.sendmsg(left))
+
+    def hang_up(self) -> None:
+        """End the connection; a thread that reads sees its end."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket, which nobody uses any more."""
+        self._socket.close()
+
+
+class TlsTransport:
+    """An encrypted socket; as `PlainTransport`.
+
+    OpenSSL lets only one thread at a time use a connection: reading waits for the socket, and
+    holds the lock only while bytes are decrypted.
+    """
+
+    def __init__(
+        self, connection: socket.socket, write_seconds: float, context: ssl.SSLContext
+    ) -> None:
+        self._raw = connection
+        self._write_seconds = write_seconds
+        self._context = context
+        self._tls: ssl.SSLSocket | None = None
+        self._lock = threading.Lock()
+        self.peer = peer_name(connection)
+        self.identity = ""
+
+    def begin(self) -> None:
+        """Do the handshake.
+
+        Raises:
+            OSError: it failed, or took too long.
+        """
+        self._raw.settimeout(self._write_seconds)
+        self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._tls = self._context.wrap_socket(self._raw, server_side=True)
+        self._tls.settimeout(0)
+        self.identity = _identity(self._tls.getpeercert() or {})
+
+    def recv_into(self, target: memoryview) -> int:
+        """Receive bytes; 0 at the end."""
+        tls = self._encrypted
+        while True:
+            try:
+                with self._lock:
+                    return tls.recv_into(target)
+            except ssl.SSLWantReadError:
+                _await(tls, select.POLLIN, None)
+            except ssl.SSLWantWriteError:
+                _await(tls, select.POLLOUT, self._write_seconds)
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                return 0
+
+    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of some buffers. One thread at a time."""
+        small = b"".join(part for part in parts if len(part) < _TLS_PIECE)
+        if sum(map(len, parts)) == len(small):
+            self._send_one(memoryview(small))
+            return
+        for part in parts:
+            self._send_one(memoryview(part))
+
+    def _send_one(self, left: memoryview) -> None:
+        tls = self._encrypted
+        while left:
+            try:
+                with self._lock:
+                    sent = tls.send(left[:_TLS_PIECE])
+            except ssl.SSLWantWriteError:
+                _await(tls, select.POLLOUT, self._write_seconds)
+            except ssl.SSLWantReadError:
+                _await(tls, select.POLLIN, self._write_seconds)
+            else:
+                left = left[sent:]
+
+    @property
+    def _encrypted(self) -> ssl.SSLSocket:
+        if self._tls is None:
+            raise OSError("the connection is not encrypted yet")
+        return self._tls
+
+    def hang_up(self) -> None:
+        """End the connection; a thread that reads sees its end."""
+        with suppress(OSError):
+            # Not SSLSocket's own: that turns a thread that reads to bytes that are still encrypted.
+            socket.socket.shutdown(self._tls or self._raw, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket, which nobody uses any more."""
+        (self._tls or self._raw).close()
+
+
+Transport = PlainTransport | TlsTransport
+
+
+def peer_name(connection: socket.socket) -> str:
+    """Who is at the other end: `host:port`, or the process behind a unix socket."""
+    try:
+        if connection.family == socket.AF_UNIX:
+            option = getattr(socket, "SO_PEERCRED", None)
+            if option is None:
+                return "a local process"
+            raw = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+            return f"process {_CREDENTIALS.unpack(raw)[0]}"
+        host, port = connection.getpeername()[:2]
+    except OSError:
+        return "a client that has gone"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _identity(certificate: dict[str, Any]) -> str:
+    """The first name that a certificate is for, as gRPC tells it: its SAN, else its CN."""
+    for _, value in certificate.get("subjectAltName", ()):
+        return str(value)
+    for entry in certificate.get("subject", ()):
+        for name, value in entry:
+            if name == "commonName":
+                return str(value)
+    return ""
+
+
+def _await(connection: socket.socket, event: int, seconds: float | None) -> None:
+    poll = select.poll()
+    poll.register(connection, event)
+    if not poll.poll(None if seconds is None else seconds * 1000):
+        raise TimeoutError("the peer took nothing for too long")
+
+
+def _drop(parts: list[memoryview], count: int) -> None:
+    """Take away the first `count` bytes of some buffers."""
+    done = 0
+    while done < len(parts) and count >= len(parts[done]):
+        count -= len(parts[done])
+        done += 1
+    del parts[:done]
+    if count:
+        parts[0] = parts[0][count:]
