@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.service.calls import Call
-from rmqstore_spark.service.flight.blockbatch import block_in, read_schema
-from rmqstore_spark.service.flight.messages import flight_data_head, read_flight_data
+from rmqstore_spark.service.flight.blockbatch import block_span, read_schema
+from rmqstore_spark.service.flight.messages import FlightData, flight_data_head, read_flight_data
 from rmqstore_spark.service.flight.stream import Message
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL
@@ -32,11 +32,27 @@ _ROOM_SECONDS: Final = 10.0
 
 
 class Block(NamedTuple):
-    """A block, and the message whose memory it is."""
+    """A block, until it is released.
+
+    Attributes:
+        number: that its client gave it.
+        message: whose memory it is.
+        begin, end: where it stands in the message.
+    """
 
     number: int
-    data: U1
     message: Message
+    begin: int
+    end: int
+
+    @property
+    def data(self) -> U1:
+        """Its bytes, which may be written to."""
+        return self.message.data[self.begin : self.end]
+
+    def release(self) -> None:
+        """Give back its memory, whoever still holds the block."""
+        self.message.release()
 
 
 class BlockReader:
@@ -94,7 +110,7 @@ class BlockReader:
                     break
             else:
                 found.append(block)
-                size += len(block.data)
+                size += block.end - block.begin
             if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
                 break
             message = self.call.stream.ready() if found else self._wait()
@@ -135,21 +151,23 @@ class BlockReader:
                 self._schema(data.header)
             else:
                 number = block_number(data.metadata)
-                block = self._value(data.header, message, len(data.body))
+                begin, end = self._span(data)
                 self._expected = number + 1
-                return Block(number, block, message)
+                return Block(number, message, begin, end)
         except MessageError as error:
-            for one in (*before, Block(0, message.data, message)):
-                one.message.release()
+            message.release()
+            for block in before:
+                block.release()
             raise RefusedError(f"What was sent is not a block: {error}.", ILLEGAL) from None
         message.release()
         return None
 
-    def _value(self, header: memoryview, message: Message, body_size: int) -> U1:
-        block = block_in(header, message.data[len(message.data) - body_size :])
-        if len(block) > self._most:
-            raise MessageError(f"it takes {len(block)} bytes, and maxBlockBytes is {self._most}")
-        return block
+    def _span(self, data: FlightData) -> tuple[int, int]:
+        """Where the block stands in its message."""
+        begin, end = block_span(data.header, data.body)
+        if end - begin > self._most:
+            raise MessageError(f"it takes {end - begin} bytes, and maxBlockBytes is {self._most}")
+        return data.body_at + begin, data.body_at + end
 
     def _schema(self, header: memoryview) -> None:
         if not read_schema(header).equals(BLOCK_SCHEMA):

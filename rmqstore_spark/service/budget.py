@@ -6,8 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
-__all__ = ["Budget", "OverBudgetError"]
+__all__ = ["Budget", "OverBudgetError", "Room"]
+
+_SMALL: Final = 1 << 20
 
 
 class OverBudgetError(Exception):
@@ -85,3 +88,27 @@ class Budget:
 
     def _fits(self, count: int) -> bool:
         return not self._used or self._used + count <= self._most
+
+
+class Room:
+    """Room for messages: those of up to 1 MiB have a share of their own.
+
+    So a put of a few messages does not wait until hundreds of tasks have sent their megabytes.
+
+    Args:
+        most: bytes of all messages together.
+        small: bytes of `most` that only small ones may use.
+    """
+
+    def __init__(self, most: int, small: int) -> None:
+        self.large = Budget(most - small)
+        self.small = Budget(small)
+
+    @property
+    def used(self) -> int:
+        """Bytes in use."""
+        return self.large.used + self.small.used
+
+    def of(self, size: int) -> Budget:
+        """The budget that a message of some size draws on."""
+        return self.small if size <= _SMALL else self.large

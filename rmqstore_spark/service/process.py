@@ -7,7 +7,6 @@ flushed and closed. A second signal shortens the waiting, never the rest.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
+from rmqstore_spark.service import memory
 from rmqstore_spark.service.server import StoreServer
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 _DRAIN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 
-_M_ARENA_MAX: Final = -8  # malloc.h
-_ARENAS: Final = 2
 _FILES: Final = 1 << 16
+_SWITCH_SECONDS: Final = 0.001
+"""A put must not wait for the 5 ms that each of a hundred other threads may take by default."""
 
 
 def serve(
@@ -69,7 +69,8 @@ def serve(
     from rmqstore_spark.writer.store import StoreWriter
 
     ready_path = None if ready_file is None else _ready_path(ready_file)
-    _share_arenas()
+    memory.use_little()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     _allow_many_files()
     end = _End()
     with end.on_signals(), ExitStack() as opened:
@@ -83,6 +84,7 @@ def serve(
                 _log.info("%s", line)
         server = StoreServer(store, end.ask)
         opened.callback(_end, server, end)
+        opened.enter_context(memory.given_back(lambda: server.calls_at_work))
         metrics = None
         if config.metrics_prom_exporter_port >= 0:
             from rmqstore_spark.service.monitoring import Monitoring
@@ -99,16 +101,6 @@ def serve(
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{told}")
         end.wait()
         _log.info("Ending: no new calls, %d under way.", server.calls_under_way)
-
-
-def _share_arenas() -> None:
-    """Let threads share heaps, where the C library is glibc.
-
-    Each of Flight's threads would keep one of its own, with room for what it once received: with
-    16 streams a third more memory.
-    """
-    with suppress(OSError, AttributeError, ValueError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def _allow_many_files() -> None:

@@ -69,7 +69,7 @@ class BlockStreams:
                     return
             finally:
                 for block in group:
-                    block.message.release()
+                    block.release()
         if blocks.is_finished:
             blocks.send(b"")
 
@@ -105,7 +105,7 @@ class BlockStreams:
                         return
                 finally:
                     for block in group:
-                        block.message.release()
+                        block.release()
             info = stage.finish()
             is_kept = True
             blocks.send(encode(info))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from rmqstore_spark.service.budget import Budget
+from rmqstore_spark.service.flight.blockbatch import ranges_message
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
-from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 
-__all__ = ["MOST_BYTES", "MOST_RANGES", "range_batches"]
+__all__ = ["MOST_BYTES", "MOST_RANGES", "range_messages"]
 
 MOST_BYTES: Final = 256 << 20
 """Of all ranges of one request."""
@@ -28,16 +27,19 @@ _ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 
 
-def range_batches(
+def range_messages(
     view: StoreView, request: RangesRequest, budget: Budget
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[tuple[bytes, list[bytes | memoryview]]]:
     """Read the ranges of a request; see `wire.protocol`.
 
     Args:
         view: the store's files.
         request: what is asked for.
-        budget: of bytes that are on their way to clients; a batch takes its share until the next
-            one is asked for.
+        budget: of bytes that are on their way to clients; a message takes its share until the next
+            one is asked for, and must not be held for longer.
+
+    Yields:
+        Record batches as they travel: the flatbuffer, and the parts of the body.
 
     Raises:
         OverBudgetError: too much is on its way to others, and stays there.
@@ -61,7 +63,8 @@ def range_batches(
             with budget.use(size, _ROOM_SECONDS):
                 out = np.empty(size, np.uint8)
                 got = view.read(request.path, descriptor, starts[there], sizes[there], out)
-                yield _batch(out, got, last[there])
+                yield ranges_message(out, got, last[there])
+                del out  # before it waits for room again
 
 
 def _pieces(
@@ -82,13 +85,3 @@ def _batches(sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
     groups = np.cumsum(sizes.astype(np.int64)) // _PIECE
     cuts = np.flatnonzero(np.diff(groups)) + 1
     yield from pairwise([0, *cuts.tolist(), len(sizes)] if len(sizes) else [])
-
-
-def _batch(
-    out: npt.NDArray[np.uint8], got: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]
-) -> pa.RecordBatch:
-    bounds = np.zeros(len(got) + 1, np.int32)
-    np.cumsum(got, out=bounds[1:])
-    buffers: list[Any] = [None, pa.py_buffer(bounds), pa.py_buffer(out)]
-    data = pa.Array.from_buffers(pa.binary(), len(got), buffers)
-    return pa.RecordBatch.from_arrays([data, pa.array(last)], schema=RANGES_SCHEMA)

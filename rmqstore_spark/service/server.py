@@ -26,7 +26,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.service.actions import StoreActions
 from rmqstore_spark.service.auth import Security
 from rmqstore_spark.service.blocks import BlockReader
-from rmqstore_spark.service.budget import Budget, OverBudgetError
+from rmqstore_spark.service.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.service.calls import Call, Calls, EvictedError, TooManyCallsError
 from rmqstore_spark.service.flight.connection import Service
 from rmqstore_spark.service.flight.listener import Listener, listen_on_path, listen_on_port
@@ -49,7 +49,7 @@ from rmqstore_spark.service.flight.stream import (
 )
 from rmqstore_spark.service.flight.stream import UNAVAILABLE as GRPC_UNAVAILABLE
 from rmqstore_spark.service.puts import BlockStreams
-from rmqstore_spark.service.reads import range_batches
+from rmqstore_spark.service.reads import range_messages
 from rmqstore_spark.service.view import StoreView, ViewError
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
@@ -73,7 +73,9 @@ __all__ = ["StoreServer"]
 _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20
-"""Of large messages that are received and not handled yet, of all clients together."""
+"""Of messages of more than 1 MiB that are received and not handled yet, of all clients together."""
+_SMALL_BYTES: Final = 16 << 20
+"""Of messages of up to 1 MiB."""
 _SENT_BYTES: Final = 64 << 20
 """Of files that are read and not sent yet."""
 _SLACK: Final = 64 << 10
@@ -115,7 +117,7 @@ class StoreServer:
 
     Attributes:
         endpoints: where it is served; the port's before the socket's.
-        budget: of bytes of large messages that are received and not handled yet.
+        room: for messages that are received and not handled yet.
 
     Raises:
         OptionError: the configuration would let strangers in, or a file of it cannot be used.
@@ -130,7 +132,7 @@ class StoreServer:
         self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
         service = _FlightService(store, security, self._calls, stop)
-        self.budget = service.budget
+        self.room = service.room
         most = _most_connections(config.max_streams)
         try:
             if config.flight_port >= 0:
@@ -152,6 +154,11 @@ class StoreServer:
     def calls_under_way(self) -> int:
         """How many calls are being served."""
         return len(self._calls.all())
+
+    @property
+    def calls_at_work(self) -> int:
+        """How many of them do not wait for their client."""
+        return sum(call.waiting_since is None for call in self._calls.all())
 
     @property
     def connections(self) -> int:
@@ -200,7 +207,8 @@ class _FlightService(Service):
             "DoExchange": self._do_exchange,
             "DoGet": self._do_get,
         }
-        self.budget = Budget(max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes))
+        most = max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes) + _SMALL_BYTES
+        self.room = Room(most, _SMALL_BYTES)
         self.most_message = (
             max(self._config.max_block_bytes, _MAX_TICKET, *MAX_REQUEST.values()) + _SLACK
         )
@@ -278,9 +286,12 @@ class _FlightService(Service):
             raise RefusedError(f"The ticket is wrong: {error}.", ILLEGAL) from None
         finally:
             message.release()
-        self._send_ipc(call, pa.ipc.read_message(RANGES_SCHEMA.serialize()))
-        for batch in range_batches(self._view, request, self._sent):
-            self._send_ipc(call, pa.ipc.read_message(batch.serialize()))
+        schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
+        self._send(call, flight_data_head(schema, b"", 0))
+        for header, body in range_messages(self._view, request, self._sent):
+            head = flight_data_head(header, b"", sum(map(len, body)))
+            self._send(call, head, *body)
+            body.clear()  # before the next message waits for room
 
     def _only_message(self, call: Call) -> Any:
         with call.waiting():
@@ -292,10 +303,6 @@ class _FlightService(Service):
     def _send(self, call: Call, *parts: bytes | memoryview) -> None:
         with call.waiting():
             call.stream.send(*parts, seconds=self._idle_seconds)
-
-    def _send_ipc(self, call: Call, message: Any) -> None:
-        body = memoryview(message.body or b"")
-        self._send(call, flight_data_head(message.metadata.to_pybytes(), b"", len(body)), body)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -123,7 +123,7 @@ def test_what_is_refused_is_sent_again_in_order(here: Served, disk: Disk) -> Non
 
 def test_what_was_received_and_not_answered_is_bounded(here: Served, disk: Disk) -> None:
     block, count = block_of([bytes(1 << 20)]), 24
-    budget = here.server.budget
+    budget = here.server.room.large
     with StoreClient(here.endpoint) as client:
         stream = client.put_stream(max_in_flight_bytes=64 << 20)
 
@@ -146,7 +146,7 @@ def test_a_stream_waits_for_room_that_its_own_blocks_take(
     here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block, count = block_of([bytes(300_000)]), 12
-    budget = here.server.budget
+    budget = here.server.room.small
     monkeypatch.setattr(budget, "_most", 1 << 20)
     monkeypatch.setattr("rmqstore_spark.service.blocks._ROOM_SECONDS", 0.1)
     with StoreClient(here.endpoint, retries=0) as client, client.put_stream() as stream:
@@ -169,11 +169,11 @@ def test_a_block_for_which_there_is_no_room_is_sent_again(
     here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.service.blocks._ROOM_SECONDS", 0.1)
-    budget = here.server.budget
+    budget = here.server.room.small
     sent = [large(number) for number in range(20)]
     with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
         assert stream.put(block_of(sent[:1])).is_ok
-        budget.take(budget._most, 0)
+        budget.take(budget._most, 10)
 
         def send() -> None:
             for body in sent[1:]:
@@ -190,8 +190,8 @@ def test_a_block_for_which_there_is_no_room_is_sent_again(
 
 
 def test_without_room_small_blocks_are_stored_and_large_ones_wait(here: Served, disk: Disk) -> None:
-    budget = here.server.budget
-    budget.take(budget._most, 0)
+    budget = here.server.room.small
+    budget.take(budget._most, 10)
     with StoreClient(here.endpoint) as client:
         late = client.put_stream()
         late.send(block_of([large(1)]))
@@ -210,10 +210,10 @@ def test_a_client_that_goes_away_leaves_nothing(here: Served, disk: Disk) -> Non
         sent = [large(number) for number in range(20)]
         for body in sent:
             stream.send(block_of([body]))
-        eventually(lambda: here.server.budget.used)
+        eventually(lambda: here.server.room.used)
         stream.close()
     eventually(lambda: here.server.calls_under_way == 0)
-    assert here.server.budget.used == 0
+    assert here.server.room.used == 0
     found = bodies(here)
     assert found == sent[: len(found)]
 

@@ -1,9 +1,12 @@
-"""The block in a record batch as it travels: Arrow's IPC message, read without a copy.
+"""Record batches as they travel, without a copy: Arrow's IPC messages.
 
 A batch of BLOCK_SCHEMA has one row with one binary value. Its flatbuffer is read here, and not by
 Arrow, for two reasons: Arrow would unpack a compressed body whatever its size, and its value could
 not be written to, so that the store would have to copy it. Every position is checked before it is
 used (Message.fbs and Schema.fbs of the Arrow format; flatbuffers' binary format).
+
+A batch of RANGES_SCHEMA is written with Arrow's flatbuffer of a batch without bytes, whose lengths
+are then set: Arrow would copy the bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.wire.codec import MessageError
+from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 
-__all__ = ["block_in", "read_schema"]
+__all__ = ["block_span", "ranges_message", "read_schema"]
 
 _RECORD_BATCH: Final = 3
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # of Message
@@ -40,15 +46,12 @@ def read_schema(header: memoryview) -> pa.Schema:
         raise MessageError(str(error)[:200]) from None
 
 
-def block_in(header: memoryview, body: U1) -> U1:
-    """The one value of a batch.
+def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
+    """Where the one value of a batch begins and ends in its body.
 
     Args:
-        header: its flatbuffer.
-        body: uint8[bytes], its buffers.
-
-    Returns:
-        uint8[bytes], part of `body`.
+        header: the batch's flatbuffer.
+        body: its buffers.
 
     Raises:
         MessageError: the batch is another one, is compressed, or does not hold together.
@@ -68,19 +71,53 @@ def block_in(header: memoryview, body: U1) -> U1:
         raise MessageError(f"a batch of {rows} rows and {len(nodes)} columns; it has one of each")
     if nodes[0] != (1, 0):
         raise MessageError("a null, or a column of another length")
-    _, offsets, values = (_part(body, *place) for place in buffers)
-    if len(offsets) < 8:
+    for offset, length in buffers:
+        if offset < 0 or length < 0 or offset + length > len(body):
+            raise MessageError("a buffer that leads out of the body")
+    _, (offsets_at, offsets_size), (values_at, values_size) = buffers
+    if offsets_size < 8:
         raise MessageError("a value without offsets")
-    begin, end = struct.unpack("<ii", offsets[:8].tobytes())
-    if not 0 <= begin <= end <= len(values):
+    begin, end = struct.unpack_from("<ii", body, offsets_at)
+    if not 0 <= begin <= end <= values_size:
         raise MessageError("offsets that lead out of the data")
-    return values[begin:end]
+    return values_at + begin, values_at + end
 
 
-def _part(body: U1, offset: int, length: int) -> U1:
-    if offset < 0 or length < 0 or offset + length > len(body):
-        raise MessageError("a buffer that leads out of the body")
-    return body[offset : offset + length]
+def ranges_message(
+    data: U1, lengths: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]
+) -> tuple[bytes, list[bytes | memoryview]]:
+    """A batch of RANGES_SCHEMA as it travels.
+
+    Args:
+        data: uint8[bytes], the ranges' bytes one behind the other.
+        lengths: of each.
+        last: whether it is the last piece of its range.
+
+    Returns:
+        Its flatbuffer, and the parts of its body.
+    """
+    count = len(lengths)
+    bounds = np.zeros(count + 1, "<i4")
+    np.cumsum(lengths, out=bounds[1:])
+    size = int(bounds[-1])
+    padding = bytes(-size % 8)
+    empty = pa.RecordBatch.from_arrays(
+        [pa.array([b""] * count, pa.binary()), pa.array(last)], schema=RANGES_SCHEMA
+    )
+    message = pa.ipc.read_message(empty.serialize())
+    header = bytearray(message.metadata.to_pybytes())
+    flat = _Flat(memoryview(header))
+    root = flat.root()
+    buffers = flat.pairs_at(flat.table(root, _HEADER), _BUFFERS)
+    offsets_size, bits = -(-4 * (count + 1) // 8) * 8, -(-count // 64) * 8
+    added = size + len(padding)
+    struct.pack_into("<q", header, flat.field(root, _BODY_LENGTH), offsets_size + added + bits)
+    places = ((0, 0), (0, 4 * (count + 1)), (offsets_size, size), (offsets_size + added, 0))
+    for nth, place in enumerate((*places, (offsets_size + added, -(-count // 8)))):
+        struct.pack_into("<qq", header, buffers + 16 * nth, *place)
+    first = bounds.tobytes().ljust(offsets_size, b"\0")
+    packed = np.packbits(last, bitorder="little").tobytes().ljust(bits, b"\0")
+    return bytes(header), [first, memoryview(data[:size]), padding + packed]  # type: ignore[arg-type]
 
 
 class _Flat:
@@ -116,15 +153,17 @@ class _Flat:
 
     def pairs(self, table: int, number: int) -> list[tuple[int, int]]:
         """A vector of structs of two int64, at most four of them."""
-        at = self.field(table, number)
-        if not at:
-            return []
-        at += self._unpack("<I", at)
-        count = self._unpack("<I", at)
+        at = self.pairs_at(table, number)
+        count = self._unpack("<I", at - 4) if at else 0
         return [
-            (self._unpack("<q", at + 4 + 16 * nth), self._unpack("<q", at + 12 + 16 * nth))
+            (self._unpack("<q", at + 16 * nth), self._unpack("<q", at + 8 + 16 * nth))
             for nth in range(min(count, 4))
         ]
+
+    def pairs_at(self, table: int, number: int) -> int:
+        """Where the first struct of a vector is, behind the vector's length."""
+        at = self.field(table, number)
+        return at + self._unpack("<I", at) + 4 if at else 0
 
     def _unpack(self, form: str, at: int) -> int:
         if at < 0:

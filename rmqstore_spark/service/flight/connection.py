@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from rmqstore_spark.service.budget import Budget
+from rmqstore_spark.service.budget import Room
 from rmqstore_spark.service.flight.frames import (
     CLIENT_PREFACE,
     DEFAULT_FRAME,
@@ -56,11 +56,11 @@ class Service(Protocol):
     """What calls are for.
 
     Attributes:
-        budget: of bytes of large messages.
+        room: for messages of calls that were let in.
         most_message: bytes of a message.
     """
 
-    budget: Budget
+    room: Room
     most_message: int
 
     def begin(self, stream: Stream) -> None:
@@ -225,7 +225,7 @@ class Connection:
             raise ProtocolError("a call with a number out of turn")
         self._last = number
         stream = Stream(
-            self, number, headers, self._service.budget, self._service.most_message,
+            self, number, headers, self._service.room, self._service.most_message,
             self._initial_window,
         )  # fmt: skip
         self._streams[number] = stream

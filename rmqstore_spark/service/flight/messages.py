@@ -37,12 +37,14 @@ class FlightData(NamedTuple):
         header: Arrow's message, a flatbuffer; empty without one.
         metadata: the application's.
         body: the batch's buffers.
+        body_at: where the body stands in the message.
     """
 
     command: bytes | None
     header: memoryview
     metadata: bytes
     body: memoryview
+    body_at: int
 
 
 def read_flight_data(data: memoryview) -> FlightData:
@@ -52,7 +54,8 @@ def read_flight_data(data: memoryview) -> FlightData:
         MessageError: it is none.
     """
     command, header, metadata, body = None, memoryview(b""), b"", memoryview(b"")
-    for number, value in _fields(data):
+    body_at = 0
+    for number, value, at in _fields(data):
         if number == _DESCRIPTOR:
             command = bytes(_only(value, _COMMAND))
         elif number == _HEADER:
@@ -60,8 +63,8 @@ def read_flight_data(data: memoryview) -> FlightData:
         elif number == _METADATA:
             metadata = bytes(value)
         elif number == _BODY:
-            body = value
-    return FlightData(command, header, metadata, body)
+            body, body_at = value, at
+    return FlightData(command, header, metadata, body, body_at)
 
 
 def flight_data_head(header: bytes, metadata: bytes, body_size: int) -> bytes:
@@ -83,7 +86,7 @@ def read_action(data: memoryview) -> tuple[str, memoryview]:
         MessageError: it is none.
     """
     name, body = "", memoryview(b"")
-    for number, value in _fields(data):
+    for number, value, _ in _fields(data):
         if number == 1:
             name = bytes(value[:_MOST_TYPE]).decode("utf-8", "replace")
         elif number == 2:
@@ -114,14 +117,14 @@ def action_type_bytes(name: str) -> bytes:
 def _only(data: memoryview, wanted: int) -> memoryview:
     """The field of some number, the last one if there are several."""
     found = memoryview(b"")
-    for number, value in _fields(data):
+    for number, value, _ in _fields(data):
         if number == wanted:
             found = value
     return found
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields that hold bytes, with their numbers."""
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, int]]:
+    """The fields that hold bytes: number, value, and where that begins."""
     at, end = 0, len(data)
     while at < end:
         key, at = _read_varint(data, at)
@@ -132,7 +135,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
             size, at = _read_varint(data, at)
             if size > end - at:
                 raise MessageError("a field reaches past the end of its message")
-            yield key >> 3, data[at : at + size]
+            yield key >> 3, data[at : at + size], at
             at += size
         elif kind in (_FIXED64, _FIXED32):
             at += 8 if kind == _FIXED64 else 4

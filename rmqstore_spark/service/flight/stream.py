@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.service.budget import Budget, OverBudgetError
+from rmqstore_spark.service.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.service.flight.frames import ErrorCode
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _LOOK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 2.0
 _LEAST_RATE: Final = 1 << 20
 """Bytes a second of a message for which room was made, while others wait for room."""
+
+_NOTHING: Final = np.empty(0, np.uint8)
 
 OK: Final = 0
 UNKNOWN: Final = 2
@@ -110,7 +112,8 @@ class Message:
         return memoryview(self.data).toreadonly()  # type: ignore[arg-type]
 
     def release(self) -> None:
-        """Give back the room that it takes, once."""
+        """Give back the room that it takes; there are no bytes any more."""
+        self.data = _NOTHING
         charge, self.charge = self.charge, 0
         if charge:
             self._budget.give_back(charge)
@@ -123,7 +126,7 @@ class Stream:
         connection: that it belongs to.
         number: HTTP/2's.
         headers: of the call.
-        budget: of bytes of large messages.
+        room: for messages that the window does not pay for.
         most: bytes of a message.
         window: bytes that may be sent to the client at first.
 
@@ -136,7 +139,7 @@ class Stream:
         connection: Connection,
         number: int,
         headers: dict[str, list[str]],
-        budget: Budget,
+        room: Room,
         most: int,
         window: int,
     ) -> None:
@@ -145,7 +148,8 @@ class Stream:
         self.headers = headers
         self.send_window = window  # guarded by the connection
         self.moved = time.monotonic()
-        self._budget = budget
+        self._rooms = room
+        self._budget = room.small  # of the message that is being received
         self._most = most
         self._changed = threading.Condition()
         self._room = INITIAL_WINDOW
@@ -355,11 +359,13 @@ class Stream:
             self._changed.notify_all()
         elif size <= _SMALL:
             self._install(size, 0)
-        elif (not self._held or self._held + size <= _AHEAD_BYTES) and self._budget.try_take(size):
-            self._install(size, size)
         else:
-            self._wanted, self._early = size, bytearray()
-            self._changed.notify_all()
+            self._budget = self._rooms.of(size)
+            if self._held + size <= max(_AHEAD_BYTES, size) and self._budget.try_take(size):
+                self._install(size, size)
+            else:
+                self._wanted, self._early = size, bytearray()
+                self._changed.notify_all()
         return data[missing:]
 
     def _install(self, size: int, charge: int) -> None:
