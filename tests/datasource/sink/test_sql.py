@@ -184,8 +184,7 @@ def test_an_overwrite_is_refused(shop: Shop, write: Callable[[Shop], Any]) -> No
         "DELETE FROM table_b",
         "TRUNCATE TABLE table_b",
         "UPDATE table_b SET flag = 1",
-        "MERGE INTO table_b USING table_a ON table_a.body = table_b.body "
-        "WHEN NOT MATCHED THEN INSERT *",
+        "MERGE INTO table_b USING table_a a ON a.flag = 1 WHEN NOT MATCHED THEN INSERT *",
         "INSERT INTO table_b REPLACE WHERE flag = 0 SELECT * FROM table_a",
     ],
 )
