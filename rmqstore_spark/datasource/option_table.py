@@ -272,7 +272,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         BATCH,
         "Only messages with one of these keys (KEYS or UNIQ_KEY), found through the IndexFile: "
-        "separated by spaces. A JSON list names keys that have spaces, commas or operators in them.",
+        "separated by spaces. A JSON list names keys with spaces, commas or operators in them.",
     ),
     Option(
         "planBy",
