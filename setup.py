@@ -113,7 +113,7 @@ setup(
         "numpy>=1.26",
         "prometheus-client>=0.20",
         "pyarrow>=18",
-        "pyspark>=4.2,<5",
+        "pyspark>=4.3,<5",  # 4.2 copies the options of tables into other schemas (tables.py)
         "rich>=13",
         "typer>=0.12",
         "zstandard>=0.22",

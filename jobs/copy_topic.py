@@ -20,7 +20,7 @@ if not __package__:
 from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.failures import run_job
 from jobs.session import start_session
-from jobs.targets import add_target_options, create_topics, queues_needed, target_options
+from jobs.targets import add_target_options, create_topics, queues_read, target_options
 from rmqstore_spark.datasource.option import STREAM
 from rmqstore_spark.errors import OptionError
 
@@ -57,7 +57,8 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
     source["subscribe"] = arguments.topic
     copy = arguments.copy or arguments.topic
     options = {"topic": copy, **target_options(arguments, streaming=False)}
-    create_topics(options, queues_needed(source, lambda _: copy, streaming=False))
+    queues = queues_read(source, streaming=False).values()
+    create_topics(options, {copy: max(queues)} if queues else {})
     count = Observation()
     (
         spark.read.format("rmqstore")

@@ -28,7 +28,7 @@ from jobs.targets import (
     TopicMap,
     add_target_options,
     create_topics,
-    queues_needed,
+    queues_read,
     target_options,
 )
 from rmqstore_spark.datasource.option import BATCH
@@ -94,7 +94,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
         "maxBytesPerTrigger": "256m",  # bodies may be compressed: far below maxTransactionBytes
         **source_options(arguments),
     }
-    create_topics(options, queues_needed(source, topics, streaming=True))
+    create_topics(options, topics.queues(queues_read(source, streaming=True)))
     rows = spark.readStream.format("rmqstore").options(**source).load()
     if arguments.rate:
         rows = paced(rows, arguments.rate)

@@ -124,7 +124,7 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
         plan = slices.make_plan(same, _bounds(rows, arguments.rate))
     slices.check(plan, same)
     options = target_options(arguments, streaming=True)
-    create_topics(options, _queue_nums(rows, topics))
+    create_topics(options, topics.queues(_queues_in(rows)))
     return _write(rows, topics, options, slices, plan, arguments.rate)
 
 
@@ -154,12 +154,9 @@ def _bounds(rows: DataFrame, rate: float | None) -> list[int]:
     return sorted({int(at) for at in found})
 
 
-def _queue_nums(rows: DataFrame, topics: TopicMap) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for topic, last in rows.groupBy("topic").agg({"queueId": "max"}).collect():
-        name = topics(topic)
-        counts[name] = max(counts.get(name, 0), last + 1)
-    return counts
+def _queues_in(rows: DataFrame) -> dict[str, int]:
+    highest = rows.groupBy("topic").agg({"queueId": "max"}).collect()
+    return {topic: last + 1 for topic, last in highest}
 
 
 def _write(

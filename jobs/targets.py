@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,13 +12,18 @@ from rmqstore_spark.datasource.option import BATCH
 from rmqstore_spark.datasource.options import parse_options
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.stores import check_topics, chosen_queues, open_stores
+from rmqstore_spark.datasource.stores import (
+    check_pattern,
+    check_topics,
+    chosen_queues,
+    open_stores,
+)
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TopicMap", "add_target_options", "create_topics", "queues_needed", "target_options"]
+__all__ = ["TopicMap", "add_target_options", "create_topics", "queues_read", "target_options"]
 
 _SAID_ELSEWHERE: Final = {"endpoint": "ENDPOINT", "topic": "--map (of replay) or --as"}
 
@@ -59,14 +64,11 @@ def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[st
     return options
 
 
-def queues_needed(
-    source: Mapping[str, str], name_of: Callable[[str], str], *, streaming: bool
-) -> dict[str, int]:
-    """How many queues each topic that is written needs, so that messages keep theirs.
+def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]:
+    """How many queues each topic that is read has, those below its last one included.
 
     Args:
         source: options of the source.
-        name_of: the topic that is written in place of one.
 
     Raises:
         TopicNotFoundError: a topic that is to be read is not there.
@@ -77,9 +79,9 @@ def queues_needed(
     try:
         stores = [each.store for each in opened]
         check_topics(chosen, stores)
+        check_pattern(chosen, stores)
         for key, _, _ in chosen_queues(chosen, stores):
-            name = name_of(key.topic)
-            counts[name] = max(counts.get(name, 0), key.queue_id + 1)
+            counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
     finally:
         for each in opened:
             each.store.close()
@@ -130,10 +132,11 @@ class TopicMap:
         rules = []
         for text in texts:
             old, separator, new = (part.strip() for part in text.partition("="))
-            if not (separator and old and new) or old.count("*") > 1 or new.count("*") > 1:
+            stars = old.count("*"), new.count("*")
+            if not (separator and old and new) or stars not in ((0, 0), (1, 0), (1, 1)):
                 raise OptionError(
-                    f"--map takes OLD=NEW with at most one * on each side, not {text!r}: "
-                    "orders=orders_2, or *=copy_*."
+                    "--map takes OLD=NEW with at most one * on each side, and one in NEW only for "
+                    f"one in OLD, not {text!r}: orders=orders_2, or *=copy_*."
                 )
             rules.append((old, new))
         return cls(tuple(rules))
@@ -145,6 +148,25 @@ class TopicMap:
             if found:
                 return new.replace("*", found[1] if found.groups() else "*")
         return topic
+
+    def queues(self, read: Mapping[str, int]) -> dict[str, int]:
+        """How many queues each topic that is written needs, so that messages keep theirs.
+
+        Args:
+            read: how many each topic has that is read.
+
+        Raises:
+            OptionError: a rule names a topic that is not read.
+        """
+        for old, new in self.rules:
+            if "*" not in old and old not in read:
+                there = ", ".join(sorted(read)) or "none"
+                raise OptionError(f"--map {old}={new} fits no topic that is read: {there}.")
+        counts: dict[str, int] = {}
+        for topic, count in read.items():
+            name = self(topic)
+            counts[name] = max(counts.get(name, 0), count)
+        return counts
 
     def column(self, topic: Column) -> Column:
         """The same for a column of topics."""

@@ -40,10 +40,11 @@ option is an error.
 _TABLES = """\
 ## Tables
 
-`CREATE TABLE t USING rmqstore OPTIONS (path '/data/store', ...)` keeps the options with the table.
-Leave out the list of columns: Spark 4 does not hand a table's options to a Python source, so they
-travel in the metadata of the columns, which only the source's own schema has. Options of one query
-go before those of the table: `SELECT * FROM t WITH (startingOffsets = 'group:audit')`.
+`CREATE TABLE t USING rmqstore OPTIONS (path '/data/store', ...)` keeps the options of reading with
+the table. Leave out the list of columns, and `AS SELECT`: with them Spark does not ask the source,
+and the table has no options. Options of one query go before those of the table:
+`SELECT * FROM t WITH (startingOffsets = 'group:audit')`. A table's options serve reading only;
+[semantics.md](semantics.md#tables-of-sql) lists what each statement does.
 """
 
 _WRITING_HEAD = """\

@@ -55,6 +55,11 @@ class Choice:
         ]
 
     def _require_named(self, store: Store) -> None:
+        if self.topics is None:
+            there = {number for ids in store.directory.topology.queues.values() for number in ids}
+            missing = [number for number in self.queue_ids or () if number not in there]
+            if missing and store.has_queues:
+                raise OptionError(f"No topic of {store.path} has a queue {missing[0]}.")
         for name in self.topics or ():
             # What is not there raises, and says what is.
             for queue_id in self.queue_ids or (() if holds_topic(store, name) else (0,)):

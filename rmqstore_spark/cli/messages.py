@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.reader.filters import parse_keys, parse_tags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,17 +33,37 @@ def read_options(
     skip_expired: bool = False,
     most: int | None = None,
 ) -> ReadOptions:
-    """How the reader is to read for a printer; `most` messages are needed."""
+    """How the reader is to read for a printer; `most` messages are needed.
+
+    Raises:
+        OptionError: tags or keys are none.
+    """
     from rmqstore_spark.reader.options import ReadOptions
 
     return ReadOptions(
         columns=printer.columns,
         mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
         fail_on_data_loss=not skip_expired,
-        tags=frozenset(tags) if tags else None,
-        keys=frozenset(keys) if keys else None,
+        tags=_any_of("--tag", tags, parse_tags),
+        keys=_any_of("--key", keys, parse_keys),
         batch_rows=MOST_ROWS if most is None or tags or keys else min(most, MOST_ROWS),
     )
+
+
+def _any_of(
+    option: str, texts: Sequence[str] | None, parse: Callable[[str], frozenset[str] | None]
+) -> frozenset[str] | None:
+    """What an option that can be repeated names; None for all."""
+    found: set[str] = set()
+    for text in texts or ():
+        try:
+            named = parse(text)
+        except ValueError as error:
+            raise OptionError(f"{option} {error}, not {text!r}.") from None
+        if named is None:
+            return None
+        found |= named
+    return frozenset(found) or None
 
 
 def read_ranges(

@@ -88,7 +88,7 @@ Tags = Annotated[
     typer.Option(
         "--tag",
         metavar="TAG",
-        help="Only messages with this tag. Repeat it for several.",
+        help="Only messages with this tag, or one of these: 'A || B'. Repeat it for several.",
         show_default=False,
     ),
 ]

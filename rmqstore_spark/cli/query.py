@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +100,7 @@ def query(
         if msg_id is not None:
             batches = _of(store.query_by_msg_id(msg_id, options))
         elif uniq_key is not None:
-            batches = _by_uniq_key(store, topics, uniq_key, options)
+            batches = _by_uniq_key(store, choice, uniq_key, options)
         elif key is not None:
             batches = _by_key(store, choice, key, span, limit, options)
         else:
@@ -148,9 +148,11 @@ def _topics(store: Store, choice: Choice) -> list[str]:
 
 
 def _by_uniq_key(
-    store: Store, topics: Sequence[str] | None, uniq_key: str, options: ReadOptions
+    store: Store, choice: Choice, uniq_key: str, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    for topic in topics or (None,):
+    if choice.topics and store.has_queues:
+        _topics(store, choice)
+    for topic in choice.topics or (None,):
         yield from _of(store.query_by_uniq_key(topic, uniq_key, options))
 
 

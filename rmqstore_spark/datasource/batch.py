@@ -16,6 +16,7 @@ from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.stores import (
     ChosenQueue,
     OpenStore,
+    check_pattern,
     check_topics,
     chosen_queues,
     open_stores,
@@ -65,6 +66,7 @@ def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[
     """Plan each store of a batch query."""
     with_queues = [of.store for of in opened if of.store.has_queues]
     check_topics(options, [of.store for of in opened])
+    check_pattern(options, [of.store for of in opened])
     ranges = _ranges(options, list(chosen_queues(options, with_queues))) if with_queues else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []

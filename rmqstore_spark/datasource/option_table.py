@@ -22,6 +22,7 @@ from rmqstore_spark.datasource.values import (
     parse_paths,
     parse_timestamp_ms,
 )
+from rmqstore_spark.reader.filters import parse_keys, parse_tags
 
 __all__ = ["OPTIONS", "READING"]
 
@@ -31,24 +32,6 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise ValueError(f"is no regular expression: {error}") from None
-
-
-def _tags(text: str) -> frozenset[str] | None:
-    tags = [tag.strip() for tag in text.split("||")]
-    if tags in ([""], ["*"]):
-        return None
-    if "" in tags or "*" in tags:
-        raise ValueError('must be "*" or tags with || between them')
-    return frozenset(tags)
-
-
-def _keys(text: str) -> frozenset[str]:
-    if text.lstrip().startswith("["):
-        return frozenset(parse_names(text))
-    keys = frozenset(text.split())
-    if not keys:
-        raise ValueError("names no key")
-    return keys
 
 
 def _commitlog_paths(text: str) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -274,20 +257,22 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "tags",
         "tags",
-        _tags,
+        parse_tags,
         "*",
         BOTH,
-        'Only messages with one of these tags: `"TagA || TagB"`. Decided on the hash codes in the '
-        "ConsumeQueue before the CommitLog is touched, then checked on the record.",
+        'Only messages with one of these tags: `"TagA || TagB"`, the only operator that RocketMQ '
+        "has for tags; `*` means all. A JSON list names tags to the letter, also those with spaces "
+        "or operators in them. Decided on the hash codes in the ConsumeQueue before the CommitLog "
+        "is touched, then checked on the record.",
     ),
     Option(
         "keys",
         "keys",
-        _keys,
+        parse_keys,
         None,
         BATCH,
         "Only messages with one of these keys (KEYS or UNIQ_KEY), found through the IndexFile: "
-        "separated by spaces, or a JSON list.",
+        "separated by spaces. A JSON list names keys with spaces, commas or operators in them.",
     ),
     Option(
         "planBy",

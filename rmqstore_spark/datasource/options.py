@@ -23,7 +23,7 @@ from rmqstore_spark.datasource.positions import (
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["Options", "check_options", "parse_options"]
+__all__ = ["Options", "check_options", "check_table_options", "parse_options"]
 
 _EITHER = OptionTable((*OPTIONS, *SINK_OPTIONS))
 _log = logging.getLogger("rmqstore_spark")
@@ -88,6 +88,16 @@ def check_options(given: Mapping[str, str]) -> None:
     WRITING.read({name: text for name, text in known.items() if _means_one(name, WRITING)})
 
 
+def check_table_options(given: Mapping[str, str]) -> None:
+    """Check the options of a new table, which are those of reading.
+
+    Raises:
+        OptionError: one is for writing, or none says where the store is.
+    """
+    _check_direction(given)
+    _check_place(READING.read(given))
+
+
 def _means_one(name: str, table: OptionTable) -> bool:
     """Whether a name is an option of a table, and no other one of the other table."""
     found = {id(option) for t in (READING, WRITING) if (option := t.named(name)) is not None}
@@ -105,9 +115,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         OptionError: an option is unknown, given twice, wrong or missing, or two contradict
             each other.
     """
-    for name in given:
-        if READING.named(name) is None and WRITING.named(name) is not None:
-            raise OptionError(f"Option {name} is for writing: leave it out when reading.")
+    _check_direction(given)
     values = READING.read(given)
     _check_scope(values, streaming)
     values = READING.with_defaults(values)
@@ -178,13 +186,20 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
     )
 
 
+def _check_direction(given: Mapping[str, str]) -> None:
+    for name in given:
+        if READING.named(name) is None and WRITING.named(name) is not None:
+            raise OptionError(f"Option {name} is for writing: leave it out when reading.")
+
+
 def _check_place(values: Mapping[str, Any]) -> None:
     """Refuse a query that names no store, or in two ways."""
     if "path" not in values and "endpoint" not in values:
         raise OptionError(
             "Option path is missing: name a store directory, as in load('/data/store'), or the "
-            "endpoint of a store process. (A table must be created without a list of columns: "
-            "with one, Spark 4 keeps its options from a Python source.)"
+            "endpoint of a store process. (A table keeps its options only if it was created by "
+            "CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns and without "
+            "AS SELECT: drop it and create it so.)"
         )
     for name in ("path", "storePathCommitLog"):
         if name in values and "endpoint" in values:

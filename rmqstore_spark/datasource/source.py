@@ -18,9 +18,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import plain_errors
-from rmqstore_spark.datasource.options import check_options, parse_options
+from rmqstore_spark.datasource.options import (
+    check_options,
+    check_table_options,
+    parse_options,
+)
 from rmqstore_spark.datasource.schema import full_schema, project
-from rmqstore_spark.datasource.tables import query_options, source_options, with_options
+from rmqstore_spark.datasource.tables import (
+    is_new_table,
+    query_options,
+    source_options,
+    with_options,
+)
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["RmqStoreDataSource"]
@@ -44,9 +53,14 @@ class RmqStoreDataSource(DataSource):
         """Name the format."""
         return "rmqstore"
 
+    @plain_errors
     def schema(self) -> StructType:
         """Give all columns."""
-        return with_options(full_schema(), self.options)
+        if not is_new_table(self.options):
+            return full_schema()
+        options = source_options(self.options)
+        check_table_options(options)
+        return with_options(full_schema(), options)
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -75,7 +89,7 @@ class RmqStoreDataSource(DataSource):
                 'consumers have yet to read is not taken away. Say mode("append"); a topic that '
                 "is to go is removed by `rmqstore delete-topic`."
             )
-        options = parse_sink_options(query_options(self.options, schema), streaming=False)
+        options = parse_sink_options(self.options, streaming=False)
         return RmqStoreWriter(options, find_columns(schema, options))
 
     @plain_errors
@@ -93,5 +107,5 @@ class RmqStoreDataSource(DataSource):
                 "micro-batch, and a message store is only appended to. Say "
                 'outputMode("append"), with a watermark where there is an aggregation.'
             )
-        options = parse_sink_options(query_options(self.options, schema), streaming=True)
+        options = parse_sink_options(self.options, streaming=True)
         return RmqStoreStreamWriter(options, find_columns(schema, options))

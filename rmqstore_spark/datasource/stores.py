@@ -22,6 +22,7 @@ __all__ = [
     "ChosenQueue",
     "OpenStore",
     "StoreSpec",
+    "check_pattern",
     "check_topics",
     "chosen_queues",
     "open_stores",
@@ -261,6 +262,27 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
                 f"Topic {name!r} has no queue {some(map(str, missing))} in {where}. It has: "
                 f"{some(map(str, sorted(existing[name])))}."
             )
+
+
+def check_pattern(options: Options, stores: Sequence[Store]) -> None:
+    """Check that `subscribePattern` matches a topic, as far as the stores have queues that tell.
+
+    Raises:
+        TopicNotFoundError: it matches none.
+    """
+    if options.pattern is None or not all(store.has_queues for store in stores):
+        return
+    names = {topic.name for store in stores for topic in store.known_topics()}
+    if any(wants_topic(options, name) for name in names):
+        return
+    remedy = ""
+    if any(map(options.pattern.fullmatch, names)):
+        remedy = "It matches system topics: set includeSystemTopics=true to read them. "
+    raise TopicNotFoundError(
+        f"subscribePattern {options.pattern.pattern!r} matches no topic in "
+        f"{some([str(store.path) for store in stores])}. {remedy}"
+        f"There are: {some(sorted(names))}."
+    )
 
 
 def _topics_in_log(store: Store, wanted: set[str]) -> set[str]:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.reader.filters import parse_names
+from rmqstore_spark.reader.times import check_milliseconds, parse_timestamp_ms
 
 __all__ = [
     "parse_boolean",
@@ -89,6 +90,7 @@ def timestamp_ms(value: object) -> int:
     if isinstance(value, str):
         return parse_timestamp_ms(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONG_MAX:
+        check_milliseconds(value)
         return value
     raise ValueError("times must be milliseconds since 1970 or ISO-8601 texts")
 
@@ -109,23 +111,6 @@ def parse_json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be a JSON object")
     return value
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Read a list of names: comma-separated, or a JSON list of strings."""
-    if text.lstrip().startswith("["):
-        try:
-            value = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
-            value = None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ValueError("must be a JSON list of strings")
-        names = [item.strip() for item in value]
-    else:
-        names = [item.strip() for item in text.split(",")]
-    if not names or not all(names):
-        raise ValueError("must not be empty, nor have empty parts")
-    return tuple(names)
 
 
 def parse_paths(text: str) -> tuple[str, ...]:

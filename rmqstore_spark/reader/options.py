@@ -46,6 +46,12 @@ class ReadOptions:
             raise OptionError(
                 f"No column is called {', '.join(unknown)}. The columns are {', '.join(COLUMNS)}."
             )
+        for name in ("tags", "keys"):
+            if isinstance(getattr(self, name), str):
+                raise OptionError(
+                    f"{name} is a set of {name}, and no text: reader.filters.parse_{name} makes "
+                    "one of a text."
+                )
         if self.batch_rows < 1 or self.batch_bytes < 1:
             raise OptionError("batch_rows and batch_bytes must be at least 1.")
         if self.mode not in ("FAILFAST", "DROPMALFORMED"):

@@ -5,9 +5,25 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-__all__ = ["parse_timestamp_ms"]
+__all__ = ["check_milliseconds", "parse_timestamp_ms"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SECONDS = range(10**9, 10**11)
+"""Milliseconds of 1970 to 1973, when there was no message; seconds of 2001 and later."""
+_MICROSECONDS = range(10**14, 2**63)
+"""Milliseconds of the year 5138 and later; microseconds of 1973 and later, and nanoseconds."""
+
+
+def check_milliseconds(number: int) -> None:
+    """Refuse a number that is a time in another unit.
+
+    Raises:
+        ValueError: it is one; the text fits behind the name of what it was given for.
+    """
+    if number in _SECONDS:
+        raise ValueError(f"must be in milliseconds, and looks like seconds: give {number}000")
+    if number in _MICROSECONDS:
+        raise ValueError("must be in milliseconds, and looks like microseconds or nanoseconds")
 
 
 def parse_timestamp_ms(text: str) -> int:
@@ -21,7 +37,8 @@ def parse_timestamp_ms(text: str) -> int:
         ValueError: it is neither; the text fits behind the name of what it was given for.
     """
     word = text.strip()
-    if re.fullmatch(r"[0-9]{1,18}", word):
+    if re.fullmatch(r"[0-9]{1,19}", word):
+        check_milliseconds(int(word))
         return int(word)
     # Before Python 3.11 fromisoformat knows neither "Z" nor fractions of other than 3 or 6 digits.
     iso = re.sub(r"[zZ]$", "+00:00", word)

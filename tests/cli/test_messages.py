@@ -109,6 +109,9 @@ def test_tags_and_keys(rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) ->
         "read", "--json", "-t", "TopicTest", "--tag", "TagA", "--tag", "TagB", *store_of("basic")
     )
     assert sorted(map(undone, ended.messages), key=queue_key) == tagged
+    for either in (["--tag", "TagA || TagB"], ["--tag", '["TagA"]', "--tag", "TagB"]):
+        again = rmqstore("read", "--json", "-t", "TopicTest", *either, *store_of("basic"))
+        assert again.messages == ended.messages
     keyed = [row for row in rows if row["keys"] and {"key9", "order1"} & set(row["keys"])]
     assert len(keyed) >= 2
     ended = rmqstore(
@@ -233,6 +236,14 @@ def test_ids(rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
         (["read", "--from", "2", "--to", "1"], "--to"),
         (["read", "-o", "2", "--end-offset", "1"], "--end-offset"),
         (["read", "-t", "Nope"], "LiveTopic"),
+        (["read", "-q", "99"], "has a queue 99"),
+        (["tail", "-q", "99"], "has a queue 99"),
+        (["query", "--uniq-key", "x", "-t", "Nope"], "LiveTopic"),
+        (["read", "--tag", "A && B"], "--tag must be"),
+        (["tail", "--tag", "A,B"], "--tag must be"),
+        (["read", "--key", "a,b"], "--key must be keys"),
+        (["read", "--from", "1700000000"], "looks like seconds"),
+        (["offsets", "--at", "1700000000"], "looks like seconds"),
         (["read", "-t", "LiveTopic", "-q", "4"], "0, 1, 2, 3"),
         (["read", "-t", "LiveTopic", "-o", "9999"], "0 to 224"),
         (["read", "-c", "nope"], "preparedTransactionOffset"),

@@ -40,6 +40,7 @@ from tests.datasource.driving import (
 from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES, load_queues
 from tests.support.records import commitlog_folders
+from tests.support.storebuilder import Traffic, build_store
 
 
 def store_options(folder: Path) -> dict[str, Any]:
@@ -163,7 +164,6 @@ def test_topics_by_default_are_all_but_system_ones(golden: Golden) -> None:
     assert topics_of(batch_rows(store, subscribePattern="LiveT.*")) == {
         topic for topic in every if topic.startswith("LiveT")
     }
-    assert topics_of(batch_rows(store, subscribePattern="Live")) == set()
     assert topics_of(batch_rows(store, subscribePattern=".*", includeSystemTopics=True)) == every
 
 
@@ -453,6 +453,26 @@ def test_tags(plan_by: str, golden: Golden) -> None:
     ]
     assert sorted(keys_of(rows)) == sorted(keys_of(wanted))
     assert wanted
+
+
+def test_a_tag_that_holds_operators_is_named_in_a_list(tmp_path: Path) -> None:
+    traffic = Traffic(messages=40, tags=("a && b", "a", "b"))
+    path = build_store(tmp_path / "store", traffic)
+    rows = batch_rows(path, tags='["a && b"]')
+    assert rows
+    assert {row["tags"] for row in rows} == {"a && b"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("Topic", r"'Topic' matches no topic in .* There are: .*TopicTest"),
+        ("%RETRY%.*", r"matches system topics: set includeSystemTopics=true"),
+    ],
+)
+def test_a_pattern_that_matches_no_topic(pattern: str, words: str, golden: Golden) -> None:
+    with pytest.raises(TopicNotFoundError, match=words):
+        batch_rows(golden("basic") / "store", subscribePattern=pattern)
 
 
 def test_keys(golden: Golden) -> None:

@@ -151,15 +151,60 @@ def test_an_option_like_no_other_lists_all() -> None:
         ({"subscribePattern": "("}, "is no regular expression"),
         ({"minPartitions": "0"}, "must be at least 1"),
         ({"maxBytesPerPartition": "0"}, "must be at least 1"),
-        ({"tags": "A || "}, "must be"),
-        ({"tags": "A || *"}, "must be"),
         ({"keys": " "}, "names no key"),
+        ({"startingTimestamp": "1700000000"}, "looks like seconds: give 1700000000000"),
+        ({"endingTimestamp": "1700000000"}, "looks like seconds: give 1700000000000"),
+        ({"endingTimestamp": "1700000000000000"}, "looks like microseconds"),
+        ({"endingTimestamp": "1700000000000000000"}, "looks like microseconds or nanoseconds"),
+        ({"startingOffsetsByTimestamp": '{"T":{"0":1700000000}}'}, "looks like seconds"),
         ({"decompress": "1"}, "Option decompress must be true or false, not '1'"),
     ],
 )
 def test_wrong_and_contradictory_options(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         parse_options({"path": "/s", **given}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("A || ", "|| A", "A || *", "A*", "A && B", "A&B", "A|B", "A,B", "A;B", "A B", "A or B"),
+        *("A AND B", "!A", "(A)", "a > 5", "a=5", "a<>5", "'A'", "A ||| B", "TAGS IN ('A')"),
+    ],
+)
+def test_a_tag_expression_has_no_operator_but_one(text: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"Option tags must be .* with \|\| between them, the only"
+    ):
+        parse(tags=text)
+
+
+def test_tags_as_rocketmq_reads_them() -> None:
+    assert parse(tags="A||B").tags == frozenset({"A", "B"})
+    assert parse(tags=" a-b_c.d/e:1%+@#$ ").tags == frozenset({"a-b_c.d/e:1%+@#$"})
+    assert parse(tags="标签 || ü").tags == frozenset({"标签", "ü"})
+    assert parse(tags="").tags is None
+    assert parse(tags=" * ").tags is None
+    assert parse(tags='["A && B", "*", "a,b"]').tags == frozenset({"A && B", "*", "a,b"})
+
+
+@pytest.mark.parametrize("text", ["[]", '[""]', "[1]", '["A"'])
+def test_refused_lists_of_tags(text: str) -> None:
+    with pytest.raises(OptionError, match="must"):
+        parse(tags=text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a,b", "a, b", "a || b", "a && b", "a AND b", "a or b", "a;b", "*"]
+)
+def test_keys_know_no_operators(text: str) -> None:
+    with pytest.raises(OptionError, match="must be keys with spaces between them"):
+        parse(keys=text)
+
+
+def test_keys_to_the_letter() -> None:
+    assert parse(keys="a=1 b|c ORDER-7").keys == frozenset({"a=1", "b|c", "ORDER-7"})
+    assert parse(keys='["a,b", "OR"]').keys == frozenset({"a,b", "OR"})
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,18 @@ def test_topics_are_mapped(rules: list[str], topic: str, written: str) -> None:
     assert TopicMap.parse(rules)(topic) == written
 
 
-@pytest.mark.parametrize("rule", ["orders", "=x", "x=", "*a*=b", "a=*b*"])
+@pytest.mark.parametrize("rule", ["orders", "=x", "x=", "*a*=b", "a=*b*", "orders=copy_*"])
 def test_a_rule_that_is_none(rule: str) -> None:
     with pytest.raises(OptionError, match="OLD=NEW"):
         TopicMap.parse([rule])
+
+
+def test_a_rule_for_a_topic_that_is_not_read() -> None:
+    read = {"orders": 4, "orders_eu": 2, "audit": 1}
+    assert TopicMap.parse(["orders=x", "orders*=x"]).queues(read) == {"x": 4, "audit": 1}
+    assert TopicMap.parse(["retry*=x"]).queues(read) == read
+    with pytest.raises(OptionError, match=r"--map order=x fits no topic that is read: audit, ord"):
+        TopicMap.parse(["order=x"]).queues(read)
 
 
 class Clock:

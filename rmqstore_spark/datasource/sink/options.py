@@ -65,8 +65,12 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
     if "endpoint" not in values:
         raise OptionError(
             "Option endpoint is missing: name the store process that writes, as in "
-            "option('endpoint', 'grpc://127.0.0.1:10921'). `rmqstore serve` starts one and prints "
-            "its endpoint; rmqstore_spark.embedded(path) starts one for the life of a script."
+            "df.write.format('rmqstore').option('endpoint', 'grpc://127.0.0.1:10921')"
+            ".mode('append').save(); Spark does not tell a table's own options to its writer, so "
+            "SQL must name it too: INSERT INTO t WITH (endpoint = '...') SELECT ..., or insert "
+            "into a temporary view that was created USING rmqstore OPTIONS (endpoint '...'). "
+            "`rmqstore serve` starts a store process and prints its endpoint; "
+            "rmqstore_spark.embedded(path) starts one for the life of a script."
         )
     if streaming:
         _check_stream(given)

@@ -330,18 +330,3 @@ def test_tls_and_a_token_that_nothing_shows(
         assert secret not in logged
         assert secret not in plan.getvalue()
     assert TOKEN not in store.process.output
-
-
-# ---- SQL ----------------------------------------------------------------------------------------
-
-
-def test_a_table_of_sql_is_written(spark: SparkSession, served: Served) -> None:
-    spark.sql(
-        f"CREATE TABLE sink USING rmqstore OPTIONS (endpoint '{served.endpoint}', topic '{TOPIC}')"
-    )
-    try:
-        spark.sql("INSERT INTO sink (body, tags) SELECT CAST(concat('row-', id) AS binary), 't' "
-                  "FROM range(50)")  # fmt: skip
-    finally:
-        spark.sql("DROP TABLE sink")
-    assert served.bodies(TOPIC, least=50) == bodies(50)

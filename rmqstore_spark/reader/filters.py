@@ -1,0 +1,80 @@
+"""What filters on tags and keys mean, as the source's options and the command take them.
+
+RocketMQ's tag expression (FilterAPI.buildSubscriptionData) is `*`, or tags with `||` between them.
+It has no other operator, and takes anything else for a part of a tag: `TagA && TagB` is one tag,
+which no message has. So what looks like another operator is refused here. A JSON list names tags
+and keys to the letter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+__all__ = ["parse_keys", "parse_names", "parse_tags"]
+
+_NO_TAG: Final = re.compile(r"""[\s,;&|!<>=()*'"]""")
+_NO_KEY: Final = re.compile(r"[,;]|^(\|\||&&|AND|OR|and|or|\*)$")
+
+
+def parse_tags(text: str) -> frozenset[str] | None:
+    """Read a tag expression, or a JSON list of tags.
+
+    Returns:
+        The tags, None for all.
+
+    Raises:
+        ValueError: it is neither; the text fits behind the name of what it was given for.
+    """
+    if text.lstrip().startswith("["):
+        return frozenset(parse_names(text))
+    tags = [tag.strip() for tag in text.split("||")]
+    if tags in ([""], ["*"]):
+        return None
+    if not all(tags) or any(map(_NO_TAG.search, tags)):
+        raise ValueError(
+            'must be "*" or tags with || between them, the only operator that RocketMQ has for '
+            'tags; a tag with other signs in it is named in a JSON list, as ["a&&b"]'
+        )
+    return frozenset(tags)
+
+
+def parse_keys(text: str) -> frozenset[str]:
+    """Read keys with spaces between them, or a JSON list of keys.
+
+    Raises:
+        ValueError: it is neither; the text fits behind the name of what it was given for.
+    """
+    if text.lstrip().startswith("["):
+        return frozenset(parse_names(text))
+    keys = frozenset(text.split())
+    if not keys:
+        raise ValueError("names no key")
+    if any(map(_NO_KEY.search, keys)):
+        raise ValueError(
+            "must be keys with spaces between them, without operators; a key with other signs in "
+            'it is named in a JSON list, as ["a,b"]'
+        )
+    return keys
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a list of names: comma-separated, or a JSON list of strings.
+
+    Raises:
+        ValueError: it is neither; the text fits behind the name of what it was given for.
+    """
+    if text.lstrip().startswith("["):
+        try:
+            value = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            value = None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError("must be a JSON list of strings")
+        names = [item.strip() for item in value]
+    else:
+        names = [item.strip() for item in text.split(",")]
+    if not names or not all(names):
+        raise ValueError("must not be empty, nor have empty parts")
+    return tuple(names)
