@@ -160,7 +160,7 @@ def failure_of(queries: Start, writer: Any, folder: Path) -> Exception:
 def test_an_error_in_the_users_own_function_keeps_its_traceback(
     spark: SparkSession, damaged: Path
 ) -> None:
-    """Spark ends a worker that has raised an error of ours: the next one starts without its marks."""
+    """Spark ends a worker that has raised an error of ours, and what that worker set goes with it."""
     from pyspark.sql.functions import udf
 
     divided = udf(lambda number: 1 // (number - number), "int")
