@@ -22,6 +22,7 @@ from rmqstore_spark.datasource.options import check_options, parse_options
 from rmqstore_spark.datasource.schema import full_schema, project
 from rmqstore_spark.datasource.tables import query_options, source_options, with_options
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.workers import check_packages
 
 __all__ = ["RmqStoreDataSource"]
 
@@ -36,6 +37,7 @@ class RmqStoreDataSource(DataSource):
     @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_packages()  # Spark's own workers would crash without pyarrow, and not say why
         # Said at load(), not when the first action runs.
         check_options(source_options(options))
 
