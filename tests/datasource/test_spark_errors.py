@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 Start = Callable[..., Any]
 
-UNKNOWN = "rmqstore_spark.errors.OptionError: There is no option 'subscribd'. Did you mean subscribe?"
+UNKNOWN = (
+    "rmqstore_spark.errors.OptionError: There is no option 'subscribd'. Did you mean subscribe?"
+)
 CONTRADICTION = (
     "rmqstore_spark.errors.OptionError: Options subscribe and assign contradict each other: "
     "give one."
@@ -72,7 +74,11 @@ def check_sentence(error: Exception, sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [({"subscribd": "orders"}, UNKNOWN), (TWICE, CONTRADICTION), ({"subscribe": "nothing"}, NO_TOPIC)],
+    [
+        ({"subscribd": "orders"}, UNKNOWN),
+        (TWICE, CONTRADICTION),
+        ({"subscribe": "nothing"}, NO_TOPIC),
+    ],
 )
 def test_a_read_that_is_planned(
     spark: SparkSession, store: Path, options: dict[str, str], sentence: str
