@@ -1,4 +1,4 @@
-"""The Python of Spark's workers: chosen where nobody chose it, and named where it is the wrong one."""
+"""The Python of Spark's workers: chosen where the user has not, named where it lacks packages."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import OptionError, RefusedError
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission

@@ -1,4 +1,4 @@
-"""What a user of Spark reads where something is wrong: the sentence, and nothing of ours around it."""
+"""What a user of Spark reads where something is wrong: the sentence, without our frames."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def failure_of(queries: Start, writer: Any, folder: Path) -> Exception:
 def test_an_error_in_the_users_own_function_keeps_its_traceback(
     spark: SparkSession, damaged: Path
 ) -> None:
-    """Spark ends a worker that has raised an error of ours, and what that worker set goes with it."""
+    """Spark ends a worker that has raised an error of ours, and its environment with it."""
     from pyspark.sql.functions import udf
 
     divided = udf(lambda number: 1 // (number - number), "int")
