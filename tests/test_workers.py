@@ -49,7 +49,8 @@ def run(script: str, env: dict[str, str], folder: Path) -> str:
 def test_a_program_with_an_embedded_store_needs_no_setting(tmp_path: Path) -> None:
     script = f"""
         import rmqstore_spark
-        endpoint = rmqstore_spark.embedded("store").start()
+        store = rmqstore_spark.embedded("store")
+        endpoint = store.start()
     {textwrap.indent(SESSION, "    ")}
         rows = spark.range(3).selectExpr("cast(id AS string) AS body", "'orders' AS topic")
         rows.write.format("rmqstore").option("endpoint", endpoint).mode("append").save()
