@@ -9,6 +9,8 @@ told when the format is used.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 
 __all__ = ["DefaultSource"]
 
@@ -30,8 +32,10 @@ except Exception as _error:  # noqa: BLE001 - whatever is wrong must not reach S
 
             def __init__(self, options: object) -> None:  # noqa: ARG002 - Spark gives them
                 """Say what is wrong."""
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # of this worker, which ends here
                 raise ImportError(
                     f"rmqstore-spark is installed but cannot be imported ({_cause}). Install it "
-                    "with its dependencies for the Python that Spark runs (PYSPARK_PYTHON), on "
-                    "the driver and on every executor."
+                    f"with its dependencies into the Python that Spark runs, {sys.executable}, or "
+                    "set PYSPARK_PYTHON to the Python that has it before Spark starts: on the "
+                    "driver and on every executor."
                 )

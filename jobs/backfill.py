@@ -99,19 +99,20 @@ def _size(text: str) -> int:
 def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
     """What must be the same for a run to go on with another's work."""
     options = source_options(arguments)
-    paths = [local_path(path) for path in parse_paths(options["path"])]
-    absolute = [
-        os.path.abspath(local) if local is not None else path
-        for local, path in zip(paths, parse_paths(options["path"]), strict=True)
-    ]
+    if "path" in options:
+        options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
     return {
         **options,
-        "path": json.dumps(absolute),
         "schema": arguments.schema,
         "compression": arguments.compression or "zstd",
         "target-file-size": arguments.target_file_size,
         "row-group-size": arguments.row_group_size,
     }
+
+
+def _absolute(path: str) -> str:
+    local = local_path(path)
+    return path if local is None else os.path.abspath(local)
 
 
 def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from rmqstore_spark.errors import RmqStoreError
 
 __all__ = ["run_job"]
 
-# Spark hands on what a Python process of its own raised as text: a traceback and this line.
-_OURS = re.compile(r"^(?:\S+: )?rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+# Spark hands on what a Python process of its own raised as text, behind words of its own.
+_OURS = re.compile(r"(?:^|: )rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def run_job(body: Callable[[], int | None]) -> int:

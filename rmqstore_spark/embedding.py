@@ -2,7 +2,8 @@
 
 For notebooks, scripts and tests. The process is `rmqstore serve` on a free port of this machine's
 loopback address. It ends with its `with` block, with the interpreter, and also when this process is
-killed: its standard input is a pipe whose other side only this process has.
+killed: its standard input is a pipe whose other side only this process has. A Spark session that is
+started after it runs its workers with this program's Python, unless PYSPARK_PYTHON names another.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.workers import use_this_python
 
 __all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
 
@@ -118,6 +120,7 @@ class EmbeddedStore:
             ServiceError: it did not come up; holds what it said.
             OptionError: path or settings hold what cannot be said to a process.
         """
+        use_this_python()  # only workers of this machine can reach the endpoint
         if self.pid is not None:
             return self.endpoint
         self.stop()

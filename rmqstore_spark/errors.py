@@ -11,6 +11,7 @@
     ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
     ├── RefusedError                           a store refuses to stage or commit; RocketMQ's status
+    ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── RowError (ValueError)                  a row that cannot become a message
     ├── BlockError (ValueError)                a block to be stored with an unacceptable record
@@ -27,6 +28,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptStoreError",
     "DataLossError",
+    "InstallationError",
     "OptionError",
     "RefusedError",
     "RmqStoreError",
@@ -48,6 +50,10 @@ class RmqStoreError(Exception):
 
 class OptionError(RmqStoreError, ValueError):
     """An option is unknown, has a wrong value, or contradicts another."""
+
+
+class InstallationError(RmqStoreError, ImportError):
+    """The Python that runs this lacks packages that it needs."""
 
 
 class RowError(RmqStoreError, ValueError):

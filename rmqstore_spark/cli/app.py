@@ -17,6 +17,7 @@ from rmqstore_spark.cli.connection import (
     TlsCert,
     TlsKey,
     TokenFile,
+    takes_credentials,
     use_credentials,
 )
 from rmqstore_spark.cli.groups import groups
@@ -47,18 +48,19 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     name="rmqstore",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Plain help needs no import of rich, and usage errors stay one line.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+_LOCAL = (serve, recover)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
     *(serve, put, create_topic, delete_topic, flush, stats, stop, recover),
 ):
-    app.command(command.__name__.replace("_", "-"))(command)
+    taken = command if command in _LOCAL else takes_credentials(command)
+    app.command(command.__name__.replace("_", "-"))(taken)
 
 
 def _show_version(wanted: bool) -> None:
@@ -84,7 +86,7 @@ def _start(
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL of fsspec, or
     the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve and recover
-    change a store's files; the options below are for store processes that ask for them.
+    change a store's files; options about tokens and TLS are for store processes that ask for them.
     """
     use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,6 +25,7 @@ __all__ = [
     "TokenFile",
     "connect",
     "given_credentials",
+    "takes_credentials",
     "use_credentials",
 ]
 
@@ -75,9 +79,16 @@ class Credentials:
     tls_cert: str | None = None
     tls_key: str | None = None
 
-    def __post_init__(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
+    def over(self, others: Credentials) -> Credentials:
+        """These, and the others where these have none.
+
+        Raises:
+            OptionError: together they have a certificate or a key, and not both.
+        """
+        merged = {**others.options(), **self.options()}
+        if ("tls_cert" in merged) != ("tls_key" in merged):
             raise OptionError("--tls-cert and --tls-key belong together: give both.")
+        return Credentials(**merged)
 
     def options(self) -> dict[str, Any]:
         """Those that were given, as a client's arguments."""
@@ -94,8 +105,35 @@ def use_credentials(credentials: Credentials) -> None:
 
 
 def given_credentials() -> Credentials:
-    """Those that were given before the command's name."""
+    """Those that were given, before the command's name or behind it."""
     return _given.get(_NONE)
+
+
+def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take the options of `Credentials` behind its name as well as before it."""
+    added = inspect.signature(_credentials, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def wrapper(**arguments: Any) -> None:
+        behind = _credentials(**{name: arguments.pop(name) for name in added})
+        use_credentials(behind.over(given_credentials()))
+        command(**arguments)
+
+    own = inspect.signature(command, eval_str=True)
+    parameters = [*own.parameters.values(), *added.values()]
+    # Typer makes the command's options of these.
+    wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
+
+
+def _credentials(
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> Credentials:
+    return Credentials(token_file, tls_ca, tls_cert, tls_key)
 
 
 def connect(endpoint: str) -> StoreClient:

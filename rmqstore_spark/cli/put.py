@@ -12,7 +12,7 @@ import typer
 from rmqstore_spark.cli.connection import EndpointOf, connect
 from rmqstore_spark.cli.terminal import say
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.layout.constants import is_safe_topic_name
+from rmqstore_spark.layout.constants import topic_fault
 
 if TYPE_CHECKING:
     from rmqstore_spark.cli.incoming import Message, Template
@@ -124,10 +124,9 @@ def _learn_topics(
 
 
 def _safe(topic: str) -> str:
-    if not is_safe_topic_name(topic):
-        raise OptionError(
-            f"{topic!r} is no topic: its name has 1 to 127 letters, digits, and of these: % | - _"
-        )
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise OptionError(fault)
     return topic
 
 

@@ -1,17 +1,18 @@
-"""Errors as a user of Spark gets to see them.
+"""Errors as a user of Spark sees them.
 
-Spark shows the traceback of the Python process that raised, then the message. The frames of this
-package say nothing to a user: they are taken out, so that the message stands in sight. `DEBUG` on
-the logger `rmqstore_spark` brings them back.
+What a Python worker of Spark raises reaches the user as text: a traceback, then the message. The
+frames say nothing to a user, so a worker that fails with an error of this package hides them, and
+only the message is left. `DEBUG` on the logger `rmqstore_spark` logs them in the worker.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from rmqstore_spark.errors import RmqStoreError
 
@@ -25,16 +26,23 @@ _log = logging.getLogger("rmqstore_spark")
 
 _LISTED = 30
 
+# Spark sets the first one in every worker that it starts, under one of two endings, and the second
+# one where `spark.sql.execution.pyspark.udf.hideTraceback.enabled` is set. It looks at the second
+# one when it writes down what a worker raised, and ends that worker then.
+_IN_WORKER: Final = "PYTHON_WORKER_FACTORY_"
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+
 
 def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a method that Spark calls raise this package's errors without their frames."""
+    """Let a method that Spark calls raise this package's errors without a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except RmqStoreError as error:
-            raise _plain(error) from None
+            _hide_traceback(error)
+            raise
 
     return wrapper
 
@@ -44,12 +52,15 @@ def plain_errors_of(items: Iterator[T]) -> Iterator[T]:
     try:
         yield from items
     except RmqStoreError as error:
-        raise _plain(error) from None
+        _hide_traceback(error)
+        raise
 
 
-def _plain(error: RmqStoreError) -> RmqStoreError:
+def _hide_traceback(error: RmqStoreError) -> None:
+    """Let Spark show the message alone. Outside its workers, errors stay as they are."""
     _log.debug("raised to Spark", exc_info=error)
-    return error.with_traceback(None)
+    if any(name.startswith(_IN_WORKER) for name in os.environ):
+        os.environ[_HIDE_TRACEBACK] = "1"
 
 
 def host_name() -> str:

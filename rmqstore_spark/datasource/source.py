@@ -31,6 +31,7 @@ from rmqstore_spark.datasource.tables import (
     with_options,
 )
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.workers import check_packages
 
 __all__ = ["RmqStoreDataSource"]
 
@@ -45,6 +46,7 @@ class RmqStoreDataSource(DataSource):
     @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_packages()  # Spark's own workers would crash without pyarrow, and not say why
         # Said at load(), not when the first action runs.
         check_options(source_options(options))
 

@@ -105,6 +105,7 @@ _SYSTEM_PREFIXES: Final = (
     "RMQ_SYS_",
     "rmq_sys_",
 )
+_CLIENTS_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _TOPIC_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}")
@@ -125,6 +126,31 @@ def is_system_topic(name: str) -> bool:
 def is_safe_topic_name(name: str) -> bool:
     """Whether a broker would take this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
     return _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_writable_topic(name: str) -> bool:
+    """Whether clients may write to a topic of this name, make it and delete it.
+
+    They may not touch what a broker keeps for itself. `%RETRY%...` and `%DLQ%...` are for clients
+    too: a consumer whose broker takes no message back sends it to its retry topic itself, and dead
+    letters are copied and replayed. (Upstream: TopicValidator.isNotAllowedSendTopic, which knows
+    fewer of a broker's own names.)
+    """
+    return is_safe_topic_name(name) and (
+        name.startswith(_CLIENTS_PREFIXES) or not is_system_topic(name)
+    )
+
+
+def topic_fault(name: str) -> str | None:
+    """Why clients may not write to a topic of this name: a sentence; None where they may."""
+    if not is_safe_topic_name(name):
+        return (
+            f"{name[:MAX_TOPIC_LENGTH]!r} is no name of a topic: it takes 1 to {MAX_TOPIC_LENGTH} "
+            "of the characters a-z, A-Z, 0-9, %, |, - and _."
+        )
+    if not is_writable_topic(name):
+        return f"The topic {name!r} is the store's own: clients do not write to it."
+    return None
 
 
 def is_safe_folder_name(name: str) -> bool:

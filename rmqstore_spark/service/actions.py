@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.layout.constants import is_safe_topic_name, is_system_topic
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
@@ -37,6 +36,7 @@ from rmqstore_spark.wire.messages import (
     WalkRequest,
 )
 from rmqstore_spark.wire.protocol import MAX_REQUEST, PROTOCOL, Actions
+from rmqstore_spark.writer.topics import require_clients_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.writer.store import StoreWriter
@@ -129,10 +129,10 @@ class StoreActions:
 
     def _open(self, request: OpenRequest) -> OpenReply:
         config = self._store.config
+        for name in request.topics or ():
+            require_clients_topic(name)
         missing = [name for name in request.topics or () if name not in self._store.topics]
         if missing and config.auto_create_topic_enable:
-            for name in missing:
-                _require_writable(name)
             self._store.create_topics(missing)
         return OpenReply(
             protocol=PROTOCOL,
@@ -148,7 +148,6 @@ class StoreActions:
         )
 
     def _create(self, request: TopicRequest) -> Done:
-        _require_writable(request.name)
         numbers: dict[str, Any] = {
             "read_queue_nums": request.read_queue_nums,
             "write_queue_nums": request.write_queue_nums,
@@ -161,7 +160,6 @@ class StoreActions:
         return Done()
 
     def _delete(self, request: TopicRequest) -> Done:
-        _require_writable(request.name)
         self._store.delete_topic(request.name)
         return Done()
 
@@ -272,11 +270,3 @@ class StoreActions:
 
 def _settings_of(topic: TopicConfig) -> TopicSettings:
     return TopicSettings(topic.read_queue_nums, topic.write_queue_nums, topic.perm)
-
-
-def _require_writable(name: str) -> None:
-    """Refuse topics that clients have no say in."""
-    if not is_safe_topic_name(name):
-        raise OptionError(f"{name!r} is no name of a topic: it takes 1 to 127 of [%|a-zA-Z0-9_-].")
-    if is_system_topic(name):
-        raise RefusedError(f"{name} is the store's own topic.", ILLEGAL)

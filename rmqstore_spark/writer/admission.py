@@ -16,6 +16,7 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
     is_safe_folder_name,
+    topic_fault,
 )
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.config import StoreConfig
@@ -24,7 +25,6 @@ from rmqstore_spark.writer.topics import (
     MOST_QUEUES,
     TopicConfig,
     TopicTable,
-    is_writable_topic,
 )
 
 __all__ = ["Admission", "disk_used_ratio"]
@@ -184,8 +184,9 @@ class Admission:
     def _make_missing(self, names: Collection[str]) -> None:
         """Make the topics that are not there, in one writing however many they are."""
         for name in names:
-            if not is_writable_topic(name):
-                raise _illegal(f"The topic {name!r} is the store's own: no client writes to it.")
+            fault = topic_fault(name)
+            if fault is not None:
+                raise _illegal(fault)
         missing = [name for name in names if name not in self._topics]
         if not missing:
             return

@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.layout.constants import is_safe_topic_name
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.admission import Admission
@@ -33,7 +32,7 @@ from rmqstore_spark.writer.running import Running
 from rmqstore_spark.writer.staging import Stage
 from rmqstore_spark.writer.status import PutResult
 from rmqstore_spark.writer.summary import Recovery
-from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
+from rmqstore_spark.writer.topics import TopicConfig, TopicTable, require_clients_topic
 
 __all__ = ["StoreWriter"]
 
@@ -174,7 +173,7 @@ class StoreWriter:
             StoreWriteError: it could not be written down.
         """
         self._require_alive()
-        _require_users(name)
+        require_clients_topic(name)
         write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
@@ -182,7 +181,7 @@ class StoreWriter:
         """Make topics as `create_topic` does without numbers: all of them at once, or none."""
         self._require_alive()
         for name in names:
-            _require_users(name)
+            require_clients_topic(name)
         counts = self._admission.queue_nums(names)
         self.topics.create_all([TopicConfig(n, k, k) for n, k in zip(names, counts, strict=True)])
 
@@ -196,7 +195,7 @@ class StoreWriter:
     ) -> TopicConfig:
         """Change what is given of a topic; see `TopicTable.update`, and `create_topic`."""
         self._require_alive()
-        _require_users(name)
+        require_clients_topic(name)
         return self.topics.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
         )
@@ -211,7 +210,7 @@ class StoreWriter:
             StoreWriteError: that could not be written down, or there is no room for queues.
         """
         self._require_alive()
-        _require_users(name)
+        require_clients_topic(name)
         appender = self._running.appender
         with appender.appending():
             self._running.drain()
@@ -377,9 +376,3 @@ class StoreWriter:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
         if self._admission.failure is not None:
             self._admission.check_state()
-
-
-def _require_users(name: str) -> None:
-    """Refuse to touch a topic that is not for users: its messages mean something to the store."""
-    if is_safe_topic_name(name) and not is_writable_topic(name):
-        raise OptionError(f"The topic {name} is the store's own. Choose another name.")

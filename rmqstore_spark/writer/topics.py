@@ -18,11 +18,9 @@ from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.constants import (
-    DLQ_GROUP_TOPIC_PREFIX,
     MAX_TOPIC_LENGTH,
-    RETRY_GROUP_TOPIC_PREFIX,
     is_safe_topic_name,
-    is_system_topic,
+    topic_fault,
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson
 from rmqstore_spark.writer.failpoints import reach
@@ -33,7 +31,7 @@ __all__ = [
     "PERM_WRITE",
     "TopicConfig",
     "TopicTable",
-    "is_writable_topic",
+    "require_clients_topic",
 ]
 
 _log = logging.getLogger(__name__)
@@ -51,15 +49,6 @@ _USUAL: Final[dict[str, Any]] = {
 }
 MOST_QUEUES: Final = 65_536
 """Queues that a topic may have."""
-_WRITABLE_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
-
-
-def is_writable_topic(name: str) -> bool:
-    """Whether clients may write to a topic, if they know it: none that the broker keeps for itself.
-
-    (Upstream `TopicValidator.isNotAllowedSendTopic`; ours refuses all of a broker's own names.)
-    """
-    return name.startswith(_WRITABLE_PREFIXES) or not is_system_topic(name)
 
 
 @dataclass(frozen=True)
@@ -267,9 +256,18 @@ class TopicTable:
         self._file, self._topics = made, topics
 
 
+def require_clients_topic(name: str) -> None:
+    """Refuse to touch a topic that is not for clients.
+
+    Raises:
+        OptionError: it is the store's own, or no topic can have this name.
+    """
+    fault = topic_fault(name)
+    if fault is not None:
+        raise OptionError(fault)
+
+
 def _require_name(name: str) -> None:
+    """Refuse what no topic can be called; the store's own topics are in the table too."""
     if not is_safe_topic_name(name):
-        raise OptionError(
-            f"{name[:MAX_TOPIC_LENGTH]!r} is no name of a topic: it takes 1 to {MAX_TOPIC_LENGTH} "
-            "of the characters a-z, A-Z, 0-9, %, |, - and _."
-        )
+        raise OptionError(str(topic_fault(name)))

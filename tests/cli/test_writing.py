@@ -261,6 +261,37 @@ def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:
         assert token.read_text() not in process.output
 
 
+@pytest.mark.parametrize("command", [["stats"], ["flush"], ["topics"], ["put", "-t", "a"]])
+def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str]) -> None:
+    token, wrong = tmp_path / "token", tmp_path / "wrong"
+    for file, text in ((token, "3f8a0c92d1" * 4), (wrong, "00" * 20)):
+        file.write_text(text)
+        file.chmod(0o600)
+    good, bad = (["--token-file", str(file)] for file in (token, wrong))
+    with StoreProcess(tmp_path / "store", tmp_path, f"--set=tokenPath={token}") as process:
+        endpoint = process.endpoint
+        for line in (
+            [*good, *command, endpoint],
+            [*command, *good, endpoint],
+            [*command, endpoint, *good],
+            [*bad, *command, endpoint, *good],  # the one that stands nearer to the command
+        ):
+            ended = run(*line, input="x\n")
+            assert ended.returncode == 0, ended.stderr
+        said = refused(run(*good, *command, endpoint, *bad, input="x\n"))
+        assert "does not know this one" in said
+
+
+def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    cert, key = ("--tls-cert", tmp_path / "cert.pem"), ("--tls-key", tmp_path / "key.pem")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
+        for line in ((*cert, "stats", endpoint), ("stats", endpoint, *key)):
+            assert "belong together" in rmqstore(*line, code=2).stderr
+        assert "cert.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
+
+
 @pytest.mark.parametrize("command", ["stats", "flush", "stop", "put"])
 def test_endpoints_that_are_none(command: str) -> None:
     assert "is no endpoint of a store process" in refused(run(command, "grcp://x", input=""))

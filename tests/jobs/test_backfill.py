@@ -16,6 +16,7 @@ from tests.jobs.running import data_files, read_back, run_backfill, run_here
 from tests.support.expected import backed_rows, log_rows, queue_key
 from tests.support.golden import load_records
 from tests.support.records import commitlog_folders
+from tests.support.serving import block_of, served
 from tests.support.storebuilder import Traffic, build_store
 
 Golden = Callable[[str], Path]
@@ -41,6 +42,16 @@ def test_golden_stores(name: str, plan_by: str, golden: Golden, tmp_path: Path) 
         assert row.pop("date") == row["storeTimestamp"].date().isoformat()
     expected = log_rows(folder) if name == "unclean-nocq" else backed_rows(folder)
     assert rows == sorted(expected, key=queue_key)
+
+
+def test_a_store_is_read_through_its_process(tmp_path: Path) -> None:
+    with served(tmp_path / "store", broker_name="ours") as here:
+        assert here.store.put(block_of([b"a", b"b", b"c"], "orders")).ok
+        run_backfill(here.endpoint, tmp_path / "out")
+    rows = read_back(tmp_path / "out")
+    assert [(row["brokerName"], row["topic"], row["body"]) for row in rows] == [
+        ("ours", "orders", body) for body in (b"a", b"b", b"c")
+    ]
 
 
 def test_rows_of_a_file_keep_the_order_of_their_queues(golden: Golden, tmp_path: Path) -> None:

@@ -56,6 +56,29 @@ def test_topics_of_users_are_not(name: str) -> None:
     assert not c.is_system_topic(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "writable"),
+    [
+        ("orders", True),
+        ("%RETRY%group", True),
+        ("%DLQ%group", True),
+        ("%LMQ%queue", True),
+        ("SCHEDULE_TOPIC_XXXX", False),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", False),
+        ("rmq_sys_RMQSTORE_COMMIT", False),
+        ("TBW102", False),
+        ("OFFSET_MOVED_EVENT", False),
+        ("DefaultCluster_REPLY_TOPIC", False),
+        ("a/b", False),
+        ("%RETRY%a/b", False),
+        ("", False),
+    ],
+)
+def test_topics_that_clients_write_to(name: str, writable: bool) -> None:
+    assert c.is_writable_topic(name) is writable
+    assert (c.topic_fault(name) is None) is writable
+
+
 @pytest.mark.parametrize("name", ["a", "%RETRY%cg_1", "orders_v2-EU", "a|b", "x" * 127])
 def test_topic_names_that_a_broker_takes(name: str) -> None:
     assert c.is_safe_topic_name(name)

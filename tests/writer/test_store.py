@@ -368,7 +368,7 @@ def test_topics_of_the_store_are_left_alone(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         for name in ("rmq_sys_RMQSTORE_COMMIT", "SCHEDULE_TOPIC_XXXX"):
             for touch in (store.create_topic, store.update_topic, store.delete_topic):
-                with pytest.raises(OptionError, match=f"The topic {name} is the store's own"):
+                with pytest.raises(OptionError, match=f"The topic {name!r} is the store's own"):
                     touch(name)
         store.create_topic("%RETRY%group", write_queue_nums=1)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.errors import CorruptStoreError, OptionError, TopicNotFoundError
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.writer.topics import TopicConfig, TopicTable, is_writable_topic
+from rmqstore_spark.writer.topics import TopicConfig, TopicTable
 from tests.support.storing import Clock
 
 NAMES = st.from_regex(r"[%|a-zA-Z0-9_-]{1,127}", fullmatch=True)
@@ -150,24 +150,6 @@ def test_the_reader_finds_them(tmp_path: Path) -> None:
         assert (topic.name, topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (
             "A", 3, 2, 4,
         )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "writable"),
-    [
-        ("orders", True),
-        ("%RETRY%group", True),
-        ("%DLQ%group", True),
-        ("%LMQ%queue", True),
-        ("SCHEDULE_TOPIC_XXXX", False),
-        ("RMQ_SYS_TRANS_HALF_TOPIC", False),
-        ("rmq_sys_RMQSTORE_COMMIT", False),
-        ("TBW102", False),
-        ("OFFSET_MOVED_EVENT", False),
-    ],
-)
-def test_topics_of_the_broker_are_its_own(name: str, writable: bool) -> None:
-    assert is_writable_topic(name) is writable
 
 
 def test_the_file_is_json_for_others_too(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rmqstore_spark.errors import OptionError, RowError
 from rmqstore_spark.layout.constants import (
     PROPERTY_KEYS,
     PROPERTY_UNIQ_KEY,
-    is_safe_topic_name,
+    topic_fault,
 )
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, EncodedRecords, encode_records
 from rmqstore_spark.layout.hosts import encode_host, same_host
@@ -157,12 +157,10 @@ class Encoder:
         for name in topics.unique().to_pylist():
             if name in self._checked_topics:
                 continue
-            if not is_safe_topic_name(name):
+            fault = topic_fault(name)
+            if fault is not None:
                 row = int(pc.index(topics, name).as_py())
-                raise RowError(
-                    row,
-                    "cannot be stored: a topic's name has 1 to 127 characters of [%|a-zA-Z0-9_-]",
-                )
+                raise RowError(row, f"cannot be stored: {fault.rstrip('.')}")
             self._checked_topics.add(name)
 
     def _check_bodies(self, bodies: pa.BinaryArray) -> None:

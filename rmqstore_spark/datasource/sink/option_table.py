@@ -15,7 +15,8 @@ from rmqstore_spark.datasource.values import (
     parse_choice,
     parse_integer,
 )
-from rmqstore_spark.layout.constants import is_safe_topic_name
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import topic_fault
 
 __all__ = ["SINK_OPTIONS", "SPARKS_OWN", "WRITING"]
 
@@ -27,8 +28,9 @@ _LONGEST_ID: Final = 200
 
 def _topic(text: str) -> str:
     name = text.strip()
-    if not is_safe_topic_name(name):
-        raise ValueError("must be 1 to 127 characters of [%|a-zA-Z0-9_-]")
+    fault = topic_fault(name)
+    if fault is not None:
+        raise OptionError(fault)
     return name
 
 

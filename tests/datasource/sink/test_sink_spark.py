@@ -52,10 +52,6 @@ def stored(spark: SparkSession, store: Served, least: int, **options: Any) -> Da
     return spark.read.format("rmqstore").options(**options).load(str(store.path))
 
 
-def message(error: PySparkException) -> str:
-    return str(error)
-
-
 # ---- what arrives -------------------------------------------------------------------------------
 
 
@@ -244,9 +240,9 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
     writer = frame.write.format("rmqstore").mode("append").options(**options)
     with pytest.raises(PySparkException) as caught:
         writer.option("endpoint", "grpc://127.0.0.1:9").save()
-    text = message(caught.value)
+    text = str(caught.value)
     assert words in text
-    assert text.count('File "') <= 3  # no frames but the one that Spark called
+    assert 'File "' not in text
     assert "During handling" not in text
 
 
@@ -272,7 +268,7 @@ def test_a_row_that_cannot_be_stored_is_named(spark: SparkSession, served: Serve
         "body")))  # fmt: skip
     with pytest.raises(PySparkException) as caught:
         write(frame, served, topic=TOPIC)
-    text = message(caught.value)
+    text = str(caught.value)
     assert f"Row 77 of this task (topic '{TOPIC}') has null in column body" in text
     assert served.bodies(TOPIC) == Counter()
 

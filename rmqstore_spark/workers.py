@@ -1,0 +1,43 @@
+"""The Python that Spark runs its workers with, and what it must have.
+
+Without PYSPARK_PYTHON Spark runs `python3`, which is another Python than that of a program in a
+virtual environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+from rmqstore_spark.errors import InstallationError
+
+__all__ = ["check_packages", "use_this_python"]
+
+_PACKAGES: Final = ("fsspec", "isal", "lz4", "numpy", "pyarrow", "zstandard")
+
+
+def use_this_python() -> None:
+    """Let Spark run its workers with this Python, unless the user has chosen one.
+
+    Spark looks at that when its JVM starts. A program that spark-submit has started is left alone:
+    its JVM runs, and its workers may run on machines that have no Python at this place.
+    """
+    if sys.executable and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def check_packages() -> None:
+    """Look whether this Python has the packages that reading and writing need.
+
+    Raises:
+        InstallationError: it has not.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise InstallationError(
+            f"Spark runs its workers with {sys.executable}, and that Python has no "
+            f"{', '.join(missing)}. Before Spark starts, set PYSPARK_PYTHON to the Python that "
+            "rmqstore-spark is installed in, on the driver and on every executor."
+        )

@@ -1,0 +1,112 @@
+"""The Python of Spark's workers: chosen where the user has not, named where it lacks packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.processes import ROOT, environment
+
+PATIENCE = 300
+SESSION = """
+    from pyspark.sql import SparkSession
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF").getOrCreate()
+    )
+"""
+CHOSEN = "import os; print(os.environ.get('PYSPARK_PYTHON'))"
+HERE = "from rmqstore_spark.workers import use_this_python as choose; choose();"
+IN_JOBS = "from jobs.session import prepare_environment as choose; choose();"
+
+
+def without_a_choice(folder: Path) -> dict[str, str]:
+    """An environment that names no Python, and where `python3` is no good."""
+    broken = folder / "bin" / "python3"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    given = environment()
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        del given[name]
+    return {**given, "PATH": f"{broken.parent}:{given['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def run(script: str, env: dict[str, str], folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=env, cwd=folder, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_program_with_an_embedded_store_needs_no_setting(tmp_path: Path) -> None:
+    script = f"""
+        import rmqstore_spark
+        store = rmqstore_spark.embedded("store")
+        endpoint = store.start()
+    {textwrap.indent(SESSION, "    ")}
+        rows = spark.range(3).selectExpr("cast(id AS string) AS body", "'orders' AS topic")
+        rows.write.format("rmqstore").option("endpoint", endpoint).mode("append").save()
+        read = spark.read.format("rmqstore").option("endpoint", endpoint).load()
+        print(sorted(bytes(row.body).decode() for row in read.select("body").collect()))
+    """
+    assert "['0', '1', '2']" in run(script, without_a_choice(tmp_path), tmp_path)
+
+
+def test_a_python_without_the_packages_is_told_at_once(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    script = f"""{SESSION}
+    rows = spark.range(1).selectExpr("'a' AS body")
+    for ask in (
+        lambda: spark.read.format("rmqstore").load("/x"),
+        lambda: rows.write.format("rmqstore").mode("append").save(),
+    ):
+        try:
+            ask()
+        except Exception as error:
+            print(str(error).splitlines()[0])
+            print("frames:", str(error).count('File "'))
+    """
+    env = {**environment(), "PYTHONPATH": str(ROOT)}
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = bare
+    lines = run(script, env, tmp_path).splitlines()
+    assert len(lines) == 4
+    for sentence, frames in (lines[:2], lines[2:]):
+        assert f"Spark runs its workers with {bare}, and that Python has no " in sentence
+        assert " pyarrow" in sentence
+        assert "set PYSPARK_PYTHON to the Python that rmqstore-spark is installed in" in sentence
+        assert frames == "frames: 0"
+
+
+@pytest.mark.parametrize("script", [HERE, IN_JOBS], ids=["embedded", "jobs"])
+def test_a_choice_is_respected(tmp_path: Path, script: str) -> None:
+    env = without_a_choice(tmp_path)
+    assert run(script + CHOSEN, env, tmp_path).strip() == sys.executable
+    chosen = {**env, "PYSPARK_PYTHON": "/opt/python"}
+    assert run(script + CHOSEN, chosen, tmp_path).strip() == "/opt/python"
+    submitted = {**env, "PYSPARK_GATEWAY_PORT": "1"}
+    assert run(script + CHOSEN, submitted, tmp_path).strip() == "None"
+
+
+def test_jobs_leave_a_cluster_alone(tmp_path: Path) -> None:
+    env = without_a_choice(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.master   yarn\n")
+    for given in (
+        {"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell"},
+        {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=k8s://host pyspark-shell"},
+        {"SPARK_CONF_DIR": str(tmp_path / "conf")},
+        {"SPARK_HOME": str(tmp_path)},
+        {"MASTER": "spark://host:7077"},
+    ):
+        assert run(IN_JOBS + CHOSEN, {**env, **given}, tmp_path).strip() == "None"
+    local = {"PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell", "SPARK_HOME": str(tmp_path)}
+    assert run(IN_JOBS + CHOSEN, {**env, **local}, tmp_path).strip() == sys.executable
