@@ -53,7 +53,9 @@ def stage(store: Served, *wanted: bytes) -> dict[str, Any]:
     """Stage messages; gives what the store says of the stage."""
     command = json.dumps({"op": "stage", "stageId": uuid4().hex}).encode()
     schema = pa.schema([pa.field("records", pa.binary(), nullable=False)])
-    batch = pa.record_batch([pa.array([block_of(wanted).tobytes()], pa.binary())], schema=schema)
+    batch = pa.record_batch(
+        [pa.array([block_of(list(wanted)).tobytes()], pa.binary())], schema=schema
+    )
     with flight.FlightClient(store.endpoint) as client:
         out, answers = client.do_exchange(flight.FlightDescriptor.for_command(command))
         out.begin(schema)
