@@ -386,8 +386,8 @@ def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_stag
         longer.append(rows_block([b"z" * 500] * BATCH))
         with pytest.raises(RefusedError, match="120 rows with 60000 bytes of bodies"):
             store.commit(CommitRequest(writer(1), (longer.finish(),)))
-    others = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
-    assert scanned(path) == expected(0, 1) + others
+    rest = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
+    assert scanned(path) == expected(0, 1) + rest
 
 
 def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path: Path) -> None:
