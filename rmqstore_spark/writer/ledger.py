@@ -33,7 +33,7 @@ from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.owners import is_another, is_identity
 
 if TYPE_CHECKING:
-    from rmqstore_spark.writer.marker import Markers
+    from rmqstore_spark.writer.markers import Markers
 
 __all__ = ["Committed", "Content", "Ledger", "WriterId"]
 

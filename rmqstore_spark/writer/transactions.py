@@ -17,7 +17,8 @@ from rmqstore_spark.writer.commit import CommitRequest, CommitResult, Committer
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.flush import FlushService
 from rmqstore_spark.writer.ledger import Ledger
-from rmqstore_spark.writer.marker import MARKER_TOPIC, Markers
+from rmqstore_spark.writer.marker import MARKER_TOPIC
+from rmqstore_spark.writer.markers import Markers
 from rmqstore_spark.writer.periodic import Periodic
 from rmqstore_spark.writer.staging import Stage, Staging, StagingLimits
 from rmqstore_spark.writer.topics import PERM_READ, TopicTable

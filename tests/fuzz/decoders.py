@@ -57,9 +57,9 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
-from rmqstore_spark.writer import marker
 from rmqstore_spark.writer.ledger import Ledger
-from rmqstore_spark.writer.marker import Markers
+from rmqstore_spark.writer.marker import read_marker
+from rmqstore_spark.writer.markers import Markers
 from rmqstore_spark.writer.properties_file import parse_properties
 from rmqstore_spark.writer.state import StoreState
 from tests.support.blocks import block_outcome
@@ -257,7 +257,7 @@ def ledger(data: bytes) -> Any:
         taken = Ledger(str(path), Markers(str(path.parent)))
         taken._load(1 << 60)
         state = StoreState.load(str(path.parent.parent))
-    return len(taken), repr(marker._marked(data, 5)), repr(state)
+    return len(taken), repr(read_marker(data, 5)), repr(state)
 
 
 @contextmanager

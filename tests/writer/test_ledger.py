@@ -11,9 +11,10 @@ import pytest
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer import ledger as ledger_module
-from rmqstore_spark.writer import marker as marker_module
+from rmqstore_spark.writer import markers as markers_module
 from rmqstore_spark.writer.ledger import Committed, Content, Ledger, WriterId
-from rmqstore_spark.writer.marker import MARKER_TOPIC, Markers, marker_body
+from rmqstore_spark.writer.marker import MARKER_TOPIC, marker_body
+from rmqstore_spark.writer.markers import Markers
 from tests.support.storebuilder import StoreBuilder
 from tests.support.traffic import Traffic
 
@@ -114,7 +115,7 @@ def test_a_number_marks_itself_and_no_other(log: Log) -> None:
 def test_earlier_batches_are_looked_up_in_the_log(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marker_module, "_AT_ONCE", 3)  # as of a log with more markers
+    monkeypatch.setattr(markers_module, "_AT_ONCE", 3)  # as of a log with more markers
     numbers = range(0, 60, 3)
     log.commit(*(query(n, name) for n in numbers for name in ("q", "other", "q2")))
     ledger = log.open()
@@ -304,24 +305,25 @@ def test_no_more_is_remembered_than_fits(log: Log, monkeypatch: pytest.MonkeyPat
     assert [knows(ledger, writer) for writer in writers] == [False, False, True, True, True]
 
 
+@pytest.mark.parametrize("name", ["honest", 'tä\u96ea\\ "x","number":9'])
 @pytest.mark.parametrize("kind", ["stream", "batch"])
 def test_a_writer_that_made_way_for_others_is_looked_up_in_the_log(
-    log: Log, monkeypatch: pytest.MonkeyPatch, kind: str
+    log: Log, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
     monkeypatch.setitem(ledger_module._MOST, kind, 3)
     make = WriterId.of_stream if kind == "stream" else WriterId.of_batch
-    log.commit(make("honest", 6), make("honest", 7), identity="spark-a")
+    log.commit(make(name, 6), make(name, 7), identity="spark-a")
     log.commit(*(make(f"flood-{n}", 1) for n in range(20)), identity="spark-b")
     for _ in range(2):
         ledger = log.open()
         assert len(ledger) == 3
-        assert knows(ledger, make("honest", 7))
-        assert knows(ledger, make("honest", 6))
-        assert not knows(ledger, make("honest", 8))
+        assert knows(ledger, make(name, 7))
+        assert knows(ledger, make(name, 6))
+        assert not knows(ledger, make(name, 8))
         assert not knows(ledger, make("new", 1))
-        assert refusal(ledger, make("honest", 7), Content(11, 500)).status == "MESSAGE_ILLEGAL"
-        assert refusal(ledger, make("honest", 5)).status == "MESSAGE_ILLEGAL"
-        assert refusal(ledger, make("honest", 8), identity="spark-b").status == "NO_PERMISSION"
+        assert refusal(ledger, make(name, 7), Content(11, 500)).status == "MESSAGE_ILLEGAL"
+        assert refusal(ledger, make(name, 5)).status == "MESSAGE_ILLEGAL"
+        assert refusal(ledger, make(name, 8), identity="spark-b").status == "NO_PERMISSION"
         ledger.save()
 
 
