@@ -20,7 +20,13 @@ from rmqstore_spark.datasource.sink.commit import commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
-from rmqstore_spark.errors import OptionError, RefusedError, RowError, ServiceError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    RowError,
+    ServiceError,
+)
 from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
@@ -136,6 +142,16 @@ def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
         assert words in str(seen.value)
     stream_writer(options).abort(again, 0)
     assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+def test_a_commit_without_word_of_a_task_is_refused(served: Served) -> None:
+    options = options_for([served])
+    with pytest.raises(RmqStoreError, match="task 1 of 2"):
+        stream_writer(options).commit([attempt(options, range(10)), None], 0)
+    batch = options_for([served], streaming=False)
+    with pytest.raises(RmqStoreError, match="task 0 of 2"):
+        batch_writer(batch).commit([None, attempt(batch, range(10))])
+    assert served.commits() == 0
 
 
 def test_a_replay_in_other_partitions_is_known(served: Served) -> None:
