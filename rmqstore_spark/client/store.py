@@ -149,7 +149,9 @@ class StoreClient:
         """Append stages to the log, whole and once. Repeating it does nothing.
 
         Raises:
-            RefusedError: a stage is missing, or holds something else than it should.
+            RefusedError: there are no rows; a stage is missing, or holds something else than it
+                should; the writer's number was used for other rows; or the writer or a stage is
+                another client's.
         """
         return self.connection.call(Actions.COMMIT, request, CommitResult)
 

@@ -31,6 +31,7 @@ __all__ = [
     "Block",
     "BlockError",
     "Route",
+    "body_sizes",
     "check_block",
     "index_hashes",
     "number_rows",
@@ -43,6 +44,10 @@ MAX_ROWS: Final = 1 << 16
 """Records of a block, unless the caller allows another number."""
 
 _MIN_RECORD: Final = status_of.MIN_RECORD
+_SYS_FLAG_LAST: Final = 39
+_BODY_LENGTH: Final = 84  # where both hosts are IPv4
+_V6_EXTRA: Final = 12
+_BORN_V6_BIT, _STORE_V6_BIT = 4, 5
 _MOST_BYTES: Final = 2**31 - 1
 _MOST_KEYS: Final = 1 << 15
 """More than one record can have: the shortest takes a letter and a space."""
@@ -198,6 +203,15 @@ def _properties_exceed(record: U1) -> bool:
     at = topic_at + 1 + number(topic_at, 1)
     length = number(at, 2)
     return length > MAX_PROPERTIES_LENGTH and at + 2 + length == total
+
+
+def body_sizes(block: Block) -> I4:
+    """The bytes of each record's body, as it is stored."""
+    flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
+    wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
+    at = starts + _BODY_LENGTH + _V6_EXTRA * wide
+    found = block.data[at[:, None] + np.arange(4)].view(">i4")
+    return found.astype(np.int32).reshape(-1)
 
 
 def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -> I8:

@@ -76,14 +76,14 @@ class StoreActions:
         self._is_stopping = is_stopping
         self._queries = threading.BoundedSemaphore(_QUERIES)
         self._store_id = store_id(store.path)
-        self._known: dict[str, Callable[[bytes], bytes]] = {
+        self._known: dict[str, Callable[[bytes, str], bytes]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
             Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
             Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
             Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
-            Actions.COMMIT: self._action(Actions.COMMIT, CommitRequest, self._commit),
-            Actions.ABORT: self._action(Actions.ABORT, AbortRequest, self._abort),
+            Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
+            Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
             Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
             Actions.STATS: self._action(Actions.STATS, Done, self._stats),
             Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
@@ -98,8 +98,13 @@ class StoreActions:
         """All actions."""
         return tuple(self._known)
 
-    def do(self, name: str, body: bytes) -> bytes:
+    def do(self, name: str, body: bytes, identity: str = "") -> bytes:
         """Do an action; gives its answer as it travels.
+
+        Args:
+            name: of the action.
+            body: the request.
+            identity: of the client, where its certificate gives one; empty elsewhere.
 
         Raises:
             RefusedError: there is no such action, or the request is wrong, or refused.
@@ -109,18 +114,28 @@ class StoreActions:
         if known is None:
             text = f"There is no action {name[:64]!r}. There are: {', '.join(self._known)}."
             raise RefusedError(text, ILLEGAL)
-        return known(body)
+        return known(body, identity)
+
+    @classmethod
+    def _action(
+        cls, name: str, kind: type[R], work: Callable[[R], object]
+    ) -> Callable[[bytes, str], bytes]:
+        """An action that is the same for every client."""
+        return cls._owned(name, kind, lambda request, _identity: work(request))
 
     @staticmethod
-    def _action(name: str, kind: type[R], work: Callable[[R], object]) -> Callable[[bytes], bytes]:
+    def _owned(
+        name: str, kind: type[R], work: Callable[[R, str], object]
+    ) -> Callable[[bytes, str], bytes]:
+        """An action on what may belong to another client."""
         most = MAX_REQUEST.get(name, _SMALL_REQUEST)
 
-        def do(body: bytes) -> bytes:
+        def do(body: bytes, identity: str) -> bytes:
             try:
                 request = decode(kind, body, most=most)
             except MessageError as error:
                 raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
-            answer = work(request)
+            answer = work(request, identity)
             return answer if isinstance(answer, bytes) else encode(answer)
 
         return do
@@ -192,11 +207,11 @@ class StoreActions:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def _commit(self, request: CommitRequest) -> CommitResult:
-        return self._store.commit(request)
+    def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
+        return self._store.commit(request, identity)
 
-    def _abort(self, request: AbortRequest) -> Done:
-        self._store.abort(request.stage_ids)
+    def _abort(self, request: AbortRequest, identity: str) -> Done:
+        self._store.abort(request.stage_ids, identity)
         return Done()
 
     # ---- the process ---------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Commits: what tasks have staged gets into the log, whole and once.
 
+    ledger asked what the log knows
     under the append lock:
         ledger asked -> stages claimed and compared -> placed, the marker behind them
         -> written hidden -> flushed -> head published -> flushed
@@ -26,8 +27,9 @@ from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.batchblock import BatchBlock, Stamp
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.flush import FlushService
-from rmqstore_spark.writer.ledger import Committed, Ledger, WriterId, marker_body
-from rmqstore_spark.writer.marker import Marker
+from rmqstore_spark.writer.ledger import Committed, Content, Ledger, WriterId
+from rmqstore_spark.writer.marker import Marker, marker_body
+from rmqstore_spark.writer.owners import is_identity
 from rmqstore_spark.writer.placement import TooLargeError
 from rmqstore_spark.writer.stage import Stage, StageInfo
 from rmqstore_spark.writer.staging import Staging
@@ -51,6 +53,26 @@ class CommitRequest:
     writer: WriterId
     stages: tuple[StageInfo, ...]
 
+    @property
+    def content(self) -> Content:
+        """What the stages hold together."""
+        rows = sum(info.rows for info in self.stages)
+        return Content(rows, sum(info.body_bytes for info in self.stages))
+
+    def check(self) -> None:
+        """Refuse what no client of ours sends.
+
+        Raises:
+            RefusedError: the writer is none, or there are no rows.
+        """
+        self.writer.check()
+        if not self.content.rows:
+            raise RefusedError(
+                f"{self.writer} cannot be committed: its commit has no rows. Leave out the commit "
+                "of a batch that is empty.",
+                "MESSAGE_ILLEGAL",
+            )
+
 
 @dataclass(frozen=True)
 class CommitResult:
@@ -58,7 +80,7 @@ class CommitResult:
 
     Attributes:
         status: ALREADY_COMMITTED where an earlier one had done it.
-        rows: of the batch; 0 where a later one of the same writer was committed.
+        rows: of the batch.
         physical_offset: where its first record stands in the log.
     """
 
@@ -107,30 +129,39 @@ class Committer:
         self._on_failure = on_failure
         self.commits = 0
 
-    def commit(self, request: CommitRequest) -> CommitResult:
+    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Commit a batch, unless it is known to be committed.
 
+        Args:
+            request: what to commit.
+            identity: of the client that commits; empty where clients are not told apart.
+
         Raises:
-            RefusedError: nothing was committed, and what was staged is there as before.
+            RefusedError: nothing was committed, and what was staged is there as before. Also where
+                the writer's number was used for something else, or belongs to another client.
             StoreWriteError: the outcome is open until the store has been opened again; then the
                 same commit can be repeated.
         """
-        request.writer.check()
+        request.check()
+        if not is_identity(identity):
+            text = f"{identity[:64]!r}... is no name of a client: it takes 2048 printable ones."
+            raise RefusedError(text, "NO_PERMISSION")
+        writer, content = request.writer, request.content
+        recalled = self._ledger.recall(writer)
         with self._appender.appending(patient=True):
             self._check_state()
-            done = self._ledger.find(request.writer)
-            stages = [] if done else self._claim(request)
-            committed = done or self._append(request.writer, stages)
+            done = self._ledger.find(writer, content, identity, recalled)
+            stages = [] if done else self._claim(request, identity)
+            committed = done or self._append(writer, stages, identity)
         if done:
             ids = [info.stage_id for info in request.stages]
-            self._staging.abort(ids, f"not needed: {request.writer} had been committed")
-            rows = done.rows if done.number == request.writer.number else 0
-            return CommitResult("ALREADY_COMMITTED", rows, done.physical_offset)
+            self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
+            return CommitResult("ALREADY_COMMITTED", done.content.rows, done.physical_offset)
         self.commits += 1
         self._staging.finish(stages)
-        return CommitResult("COMMITTED", committed.rows, committed.physical_offset)
+        return CommitResult("COMMITTED", committed.content.rows, committed.physical_offset)
 
-    def _claim(self, request: CommitRequest) -> list[Stage]:
+    def _claim(self, request: CommitRequest, identity: str) -> list[Stage]:
         total = sum(info.bytes for info in request.stages)
         if total > self._max_bytes:
             raise RefusedError(
@@ -139,28 +170,30 @@ class Committer:
                 "or let each of more tasks commit alone (atomic=false).",
                 "MESSAGE_ILLEGAL",
             )
-        return self._staging.claim(request.stages)
+        return self._staging.claim(request.stages, identity)
 
-    def _append(self, writer: WriterId, stages: Sequence[Stage]) -> Committed:
+    def _append(self, writer: WriterId, stages: Sequence[Stage], identity: str) -> Committed:
         """Put stages and their marker into the log; under the append lock."""
         # Later than all that the checkpoint can know of: its times never cover a hidden block.
         stamp = Stamp(self._appender.timestamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
-            return self._append_block(writer, stages, block)
+            return self._append_block(writer, stages, block, identity)
         finally:
             block.close()
 
     def _append_block(
-        self, writer: WriterId, stages: Sequence[Stage], block: BatchBlock
+        self, writer: WriterId, stages: Sequence[Stage], block: BatchBlock, identity: str
     ) -> Committed:
         try:
             for stage in stages:
                 self._check_routes(stage.routes)
                 block.add(stage)
-            rows, size = block.rows, block.bytes
-            begin = max(block.begin, self._appender.log.max_offset)
-            marker = self._marker(writer, stages, block, begin)
+            content = Content(block.rows, sum(stage.info.body_bytes for stage in stages))
+            size, begin = block.bytes, block.begin
+            ids = tuple(stage.stage_id for stage in stages)
+            body = marker_body(writer, content, size, begin, ids, identity)
+            marker = Marker(writer, body, self._host_text, block.timestamp)
             (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
             block.add(marker)
             self._write(block)
@@ -171,17 +204,10 @@ class Committer:
                 raise RefusedError(text, "MESSAGE_ILLEGAL") from error
             raise
         self._publish(block, writer)
-        committed = Committed(writer.number, rows, size, begin, block.last)
+        committed = Committed(writer.number, content, size, begin, block.last, identity)
         self._ledger.add(writer, committed, marker_offset)
         self._dispatch(block)
         return committed
-
-    def _marker(
-        self, writer: WriterId, stages: Sequence[Stage], rows: BatchBlock, begin: int
-    ) -> Marker:
-        ids = tuple(stage.stage_id for stage in stages)
-        body = marker_body(writer, rows.rows, rows.bytes, begin, ids)
-        return Marker(writer, body, self._host_text, rows.timestamp)
 
     def _write(self, block: BatchBlock) -> None:
         """Bring the block to disk, hidden; where that fails, take back what was written.

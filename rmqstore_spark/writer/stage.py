@@ -31,7 +31,7 @@ from isal import isal_zlib
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.block import Block, Route, index_hashes
+from rmqstore_spark.layout.block import Block, Route, body_sizes, index_hashes
 from rmqstore_spark.layout.spans import I4, U1
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.portion import KEY_DTYPE, ROW_DTYPE, Extent, Keys, Portion, Rows
@@ -54,12 +54,14 @@ class StageInfo:
         stage_id: 32 hex digits, made by the task.
         rows: records.
         bytes: of all records.
-        checksum: CRC-32 of them, as they were sent.
+        body_bytes: of their bodies alone.
+        checksum: CRC-32 of the records, as they were sent.
     """
 
     stage_id: str
     rows: int
     bytes: int
+    body_bytes: int
     checksum: int
 
 
@@ -98,15 +100,19 @@ class Stage:
     Attributes:
         stage_id: 32 hex digits.
         owner: who writes it, for messages to people.
+        identity: the client's, where clients are told apart; empty elsewhere.
         routes: topics and queues in the order of their first record.
         portions: what has been written, ascending.
         touched: when it was last written to, milliseconds.
         finished: it takes no more records.
     """
 
-    def __init__(self, room: StageRoom, stage_id: str, owner: str, folder: Path) -> None:
+    def __init__(
+        self, room: StageRoom, stage_id: str, owner: str, folder: Path, identity: str = ""
+    ) -> None:
         self.stage_id = stage_id
         self.owner = owner
+        self.identity = identity
         self.routes: list[Route] = []
         self.portions: list[Portion] = []
         self.touched = room.clock()
@@ -115,7 +121,7 @@ class Stage:
         self._folder = folder
         self._lock = threading.Lock()
         self._numbers: dict[Route, int] = {}
-        self._rows = self._checksum = 0
+        self._rows = self._body_bytes = self._checksum = 0
         self._closed_because = ""
         folder.mkdir(mode=FOLDER_MODE)
         with ExitStack() as made:
@@ -140,6 +146,7 @@ class Stage:
         """
         block = self._room.check(data)
         keys = self._hashed(block)
+        bodies = int(body_sizes(block).sum(dtype=np.int64))
         with self._lock:
             self._require_open()
             rows = np.empty(len(block), ROW_DTYPE)
@@ -156,6 +163,7 @@ class Stage:
                 self._room.forget(self, why)
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            self._body_bytes += bodies
             self.touched = self._room.clock()
             return self._rows
 
@@ -175,7 +183,9 @@ class Stage:
     @property
     def info(self) -> StageInfo:
         """What is in it."""
-        return StageInfo(self.stage_id, self._rows, self._records.size, self._checksum)
+        return StageInfo(
+            self.stage_id, self._rows, self._records.size, self._body_bytes, self._checksum
+        )
 
     @property
     def held_bytes(self) -> int:

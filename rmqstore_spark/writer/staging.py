@@ -21,6 +21,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.block import Block
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.writer.owners import is_another
 from rmqstore_spark.writer.stage import Stage, StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
@@ -75,6 +76,7 @@ class Staging:
         self._limits = limits
         self._lock = threading.Lock()
         self._stages: dict[str, Stage] = {}
+        self._claimed: dict[str, Stage] = {}
         self._bytes = 0
         self._held: dict[str, int] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
@@ -91,12 +93,14 @@ class Staging:
         """Bytes of the disk that stages take."""
         return self._bytes
 
-    def begin(self, stage_id: str, owner: str = "") -> Stage:
+    def begin(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin a stage.
 
         Args:
             stage_id: 32 hex digits (a UUID without its dashes), new with each attempt of a task.
             owner: who writes it, for messages to people.
+            identity: the client's, where clients are told apart: nobody else can commit or abort
+                the stage.
 
         Raises:
             RefusedError: no id, one in use, one that was aborted; or too many stages.
@@ -123,7 +127,7 @@ class Staging:
                     "OS_PAGECACHE_BUSY",
                 )
             try:
-                stage = Stage(self, stage_id, owner, self._folder / stage_id)
+                stage = Stage(self, stage_id, owner, self._folder / stage_id, identity)
             except OSError as error:
                 shutil.rmtree(self._folder / stage_id, ignore_errors=True)
                 text = f"No stage can be made in {self._folder}: {error}."
@@ -156,21 +160,40 @@ class Staging:
             self._held[stage.stage_id] = held + count
             self._bytes = total
 
-    def claim(self, wanted: Sequence[StageInfo]) -> list[Stage]:
+    def claim(self, wanted: Sequence[StageInfo], identity: str = "") -> list[Stage]:
         """Take stages out of the table, to commit them: nobody else can, and no abort removes them.
+
+        Args:
+            wanted: what tasks say that they have staged.
+            identity: of the client that commits; empty where clients are not told apart.
 
         Returns:
             The stages, in the order in which they were named.
 
         Raises:
-            RefusedError: one is missing, unfinished, or holds something else; nothing was taken.
+            RefusedError: one is missing, unfinished, another client's, or holds something else;
+                nothing was taken.
         """
         with self._lock:
             if len({info.stage_id for info in wanted}) < len(wanted):
                 raise RefusedError("A commit names a stage twice.", "MESSAGE_ILLEGAL")
+            self._require_own((info.stage_id for info in wanted), identity)
             for info in wanted:
                 self._require_as_said(info)
-            return [self._stages.pop(info.stage_id) for info in wanted]
+            stages = [self._stages.pop(info.stage_id) for info in wanted]
+            self._claimed.update((stage.stage_id, stage) for stage in stages)
+            return stages
+
+    def _require_own(self, stage_ids: Iterable[str], identity: str) -> None:
+        for stage_id in stage_ids:
+            stage = self._stages.get(stage_id) or self._claimed.get(stage_id)
+            if stage is not None and is_another(identity, stage.identity):
+                raise RefusedError(
+                    f"The stage {stage_id} belongs to the client {stage.identity!r}, and "
+                    f"{identity!r} may not commit or abort it. Give the driver and the executors "
+                    "of one application certificates with the same subject alternative name.",
+                    "NO_PERMISSION",
+                )
 
     def _require_as_said(self, info: StageInfo) -> None:
         stage = self._stages.get(info.stage_id)
@@ -193,6 +216,7 @@ class Staging:
         """Put claimed stages back after a commit that failed, so that it can be tried again."""
         for stage in stages:
             with self._lock:
+                del self._claimed[stage.stage_id]
                 why = self._gone.get(stage.stage_id)
                 if why is None:
                     self._stages[stage.stage_id] = stage
@@ -204,7 +228,7 @@ class Staging:
         for stage in stages:
             self._drop(stage, "committed")
 
-    def abort(self, stage_ids: Iterable[str], why: str = "aborted") -> None:
+    def abort(self, stage_ids: Iterable[str], why: str = "aborted", identity: str = "") -> None:
         """Remove stages, and let none of them be begun or committed again.
 
         Those that were committed, and those that nobody began, are no error.
@@ -212,13 +236,18 @@ class Staging:
         Args:
             stage_ids: which.
             why: what is told to those who still want one: "it was {why}".
+            identity: of the client that aborts; empty where clients are not told apart.
+
+        Raises:
+            RefusedError: one is another client's; nothing was removed.
         """
-        for stage_id in stage_ids:
-            if not _STAGE_ID.fullmatch(stage_id):
-                continue
-            with self._lock:
-                stage = self._stages.pop(stage_id, None)
+        ids = [stage_id for stage_id in stage_ids if _STAGE_ID.fullmatch(stage_id)]
+        with self._lock:
+            self._require_own(ids, identity)
+            found = [self._stages.pop(stage_id, None) for stage_id in ids]
+            for stage_id in ids:
                 self._bury(stage_id, why)
+        for stage in found:
             if stage is not None:
                 self._drop(stage, why)
 
@@ -275,6 +304,7 @@ class Staging:
 
     def _release(self, stage: Stage) -> None:
         self._bytes -= self._held.pop(stage.stage_id, 0)
+        self._claimed.pop(stage.stage_id, None)
 
     def _bury(self, stage_id: str, why: str) -> None:
         """Remember why a stage is gone; what has been remembered stays as it is."""

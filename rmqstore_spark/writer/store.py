@@ -269,35 +269,48 @@ class StoreWriter:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def begin_stage(self, stage_id: str, owner: str = "") -> Stage:
+    def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage what one attempt of a task writes.
 
         Args:
             stage_id: 32 hex digits, new with each attempt.
             owner: who writes it, for messages to people.
+            identity: of the client, where its certificate gives one; empty elsewhere.
 
         Raises:
             RefusedError: the id is none, in use or aborted, or the store takes nothing.
         """
-        return self._running.transactions.begin_stage(stage_id, owner)
+        return self._running.transactions.begin_stage(stage_id, owner, identity)
 
-    def commit(self, request: CommitRequest) -> CommitResult:
+    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Let what was staged appear in the log, whole and once; see `Committer.commit`.
+
+        Args:
+            request: what to commit.
+            identity: of the client, where its certificate gives one; empty elsewhere.
 
         Raises:
             RefusedError: nothing was committed.
             StoreWriteError: whether it was is open until the store is opened again.
         """
         begin = time.monotonic()
-        result = self._running.transactions.commit(request)
+        result = self._running.transactions.commit(request, identity)
         if result.status == "COMMITTED":
             self._puts.count(result.rows, sum(stage.bytes for stage in request.stages))
             self._commit_latency.observe(time.monotonic() - begin)
         return result
 
-    def abort(self, stage_ids: Iterable[str]) -> None:
-        """Remove stages, for good; those that were committed stay committed."""
-        self._running.transactions.abort(stage_ids)
+    def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
+        """Remove stages, for good; those that were committed stay committed.
+
+        Args:
+            stage_ids: which.
+            identity: of the client, where its certificate gives one; empty elsewhere.
+
+        Raises:
+            RefusedError: a stage is another client's; nothing was removed.
+        """
+        self._running.transactions.abort(stage_ids, identity)
 
     # ---- the rest ------------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own import OWN_FOLDER
 from rmqstore_spark.layout.block import Block, Route
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult, Committer
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.flush import FlushService
-from rmqstore_spark.writer.ledger import MARKER_TOPIC, Ledger
+from rmqstore_spark.writer.ledger import Ledger
+from rmqstore_spark.writer.marker import MARKER_TOPIC
+from rmqstore_spark.writer.markers import Markers
 from rmqstore_spark.writer.periodic import Periodic
 from rmqstore_spark.writer.staging import Stage, Staging, StagingLimits
 from rmqstore_spark.writer.topics import PERM_READ, TopicTable
@@ -77,9 +78,8 @@ class Transactions:
             clock,
             indexed=config.message_index_enable,
         )
-        with Store.open(store) as reader:
-            path = os.path.join(store, OWN_FOLDER, "ledger.json")
-            self._ledger = Ledger.open(path, reader, log_end)
+        path = os.path.join(store, OWN_FOLDER, "ledger.json")
+        self._ledger = Ledger.open(path, Markers(store), log_end)
         self._save_ledger()
         self._committer = Committer(
             appender,
@@ -95,20 +95,20 @@ class Transactions:
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
 
-    def begin_stage(self, stage_id: str, owner: str = "") -> Stage:
+    def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage what one attempt of a task writes; see `Staging.begin`."""
         self._check_state()
-        return self._staging.begin(stage_id, owner)
+        return self._staging.begin(stage_id, owner, identity)
 
-    def commit(self, request: CommitRequest) -> CommitResult:
+    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Let what was staged appear in the log, whole and once; see `Committer.commit`."""
         self._check_state()
         self._make_marker_topic()
-        return self._committer.commit(request)
+        return self._committer.commit(request, identity)
 
-    def abort(self, stage_ids: Iterable[str]) -> None:
+    def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
         """Remove stages, for good; those that were committed stay committed."""
-        self._staging.abort(stage_ids)
+        self._staging.abort(stage_ids, identity=identity)
 
     def stats(self) -> dict[str, Any]:
         """Figures, as JSON takes them."""

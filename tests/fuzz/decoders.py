@@ -58,6 +58,8 @@ from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
 from rmqstore_spark.writer.ledger import Ledger
+from rmqstore_spark.writer.marker import read_marker
+from rmqstore_spark.writer.markers import Markers
 from rmqstore_spark.writer.properties_file import parse_properties
 from rmqstore_spark.writer.state import StoreState
 from tests.support.blocks import block_outcome
@@ -252,11 +254,10 @@ def acknowledgement(data: bytes) -> Any:
 def ledger(data: bytes) -> Any:
     """What a store writes down of its commits and of its queues, and a commit's marker."""
     with _file(data) as path:
-        taken = Ledger(str(path))
+        taken = Ledger(str(path), Markers(str(path.parent)))
         taken._load(1 << 60)
-        taken._take_marker(5, data)
         state = StoreState.load(str(path.parent.parent))
-    return len(taken), repr(state)
+    return len(taken), repr(read_marker(data, 5)), repr(state)
 
 
 @contextmanager

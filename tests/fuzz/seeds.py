@@ -83,8 +83,12 @@ def _index() -> Iterator[bytes]:
 def _kept() -> Iterator[bytes]:
     marker = {"version": 1, "kind": "stream", "name": "q", "number": 3, "rows": 2, "bytes": 9}
     yield json.dumps({**marker, "physicalOffset": 0, "stages": ["a"]}).encode()
+    owned = {**marker, "version": 2, "bodyBytes": 5, "identity": "spark"}
+    yield json.dumps({**owned, "physicalOffset": 0, "stages": ["a"]}).encode()
     row = ["batch", "app", 7, 2, 300, 0, 200]
     yield json.dumps({"version": 1, "mark": 4, "writers": [row]}).encode()
+    row = ["batch", "app", 7, 2, 300, 100, 0, 200, "spark"]
+    yield json.dumps({"version": 2, "mark": 4, "writers": [row]}).encode()
     state = {"queues": {"T": {"0": 0}}, "absent": [["U", 1]], "indexEnd": 5, "indexFiles": ["x"]}
     yield json.dumps(state).encode()
 

@@ -73,6 +73,7 @@ def test_what_was_put_in_is_read_back_with_the_stores_stamp(
         Route(message.topic, message.queue_id) for message in messages
     ]
     assert found.queued.tolist() == [queued(message) for message in messages]
+    assert block.body_sizes(found).tolist() == [len(message.body) for message in messages]
     next_offsets = np.full(len(found.routes), begin, np.int64)
     queue_offset = block.number_rows(found.route_of, found.queued, next_offsets)
     physical = base + found.starts

@@ -15,7 +15,8 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult
 from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.ledger import MARKER_TOPIC, WriterId
+from rmqstore_spark.writer.ledger import WriterId
+from rmqstore_spark.writer.marker import MARKER_TOPIC
 from rmqstore_spark.writer.staging import StageInfo
 from rmqstore_spark.writer.store import StoreWriter
 from tests.support.blocks import encoded

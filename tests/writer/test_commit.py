@@ -8,20 +8,26 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.commit import CommitRequest
-from rmqstore_spark.writer.ledger import MARKER_TOPIC, WriterId
+from rmqstore_spark.writer.ledger import WriterId
+from rmqstore_spark.writer.marker import MARKER_TOPIC
+from rmqstore_spark.writer.rows import record_columns
 from rmqstore_spark.writer.store import StoreWriter
 from tests.support.batches import (
     BATCH,
     QUERY,
+    ROWS,
     bodies,
     commit_batch,
     expected,
@@ -55,14 +61,20 @@ def markers(path: Path) -> list[dict[str, object]]:
         ]
 
 
+def markers_bytes(path: Path) -> int:
+    """Bytes of the records of the first batch."""
+    return int(str(markers(path)[0]["bytes"]))
+
+
 def test_a_stage_is_committed_only_as_the_task_said_it_was(path: Path) -> None:
     """A commit carries each stage's UUID, row count, bytes and checksum."""
     with StoreWriter.open(path, small_segments()) as store:
         first, *others = stage_batch(store, "b0")
-        wrong = type(first)(first.stage_id, first.rows, first.bytes, first.checksum ^ 1)
         before = log_end(store)
-        with pytest.raises(RefusedError, match="something else than its task says"):
-            store.commit(CommitRequest(writer(0), (wrong, *others)))
+        for name in ("rows", "bytes", "body_bytes", "checksum"):
+            wrong = replace(first, **{name: getattr(first, name) ^ 1})
+            with pytest.raises(RefusedError, match="something else than its task says"):
+                store.commit(CommitRequest(writer(0), (wrong, *others)))
         assert log_end(store) == before
         assert store.commit(CommitRequest(writer(0), (first, *others))).rows == BATCH
     assert scanned(path) == expected(0)
@@ -104,8 +116,9 @@ def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path
         store.commit(CommitRequest(writer(7), infos))
     assert markers(path) == [
         {
-            "version": 1, "kind": "stream", "name": QUERY, "number": 7, "rows": BATCH,
+            "version": 2, "kind": "stream", "name": QUERY, "number": 7, "rows": BATCH,
             "bytes": sum(i.bytes for i in infos), "physicalOffset": 0,
+            "bodyBytes": sum(map(len, expected(7))),
             "stages": [i.stage_id for i in infos],
         }
     ]  # fmt: skip
@@ -218,8 +231,6 @@ def test_a_repeated_commit_is_a_no_op(path: Path) -> None:
         assert (again.status, again.rows, again.physical_offset) == (
             "ALREADY_COMMITTED", first.rows, first.physical_offset,
         )  # fmt: skip
-        earlier = commit_batch(store, 2)
-        assert (earlier.status, earlier.rows) == ("ALREADY_COMMITTED", 0)
         assert (log_end(store), store.stats()["stages"]) == (end, 0)
     assert scanned(path) == expected(3)
 
@@ -318,13 +329,119 @@ def test_a_write_over_max_transaction_bytes_must_say_so(path: Path) -> None:
     assert len(scanned(path)) == 5000
 
 
-def test_an_empty_batch_leaves_its_marker(path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1, (1 << 63) - 1])
+def test_a_commit_without_rows_is_refused(path: Path, number: int) -> None:
+    with StoreWriter.open(path, small_segments()) as store:
+        commit_batch(store, 0)
+        empty = store.begin_stage(stage_id("empty")).finish()
+        for stages in ((), (empty,)):
+            with pytest.raises(RefusedError, match="has no rows") as raised:
+                store.commit(CommitRequest(writer(number), stages))
+            assert raised.value.status == "MESSAGE_ILLEGAL"
+        assert commit_batch(store, 1).status == "COMMITTED"
+    assert [m["number"] for m in markers(path)] == [0, 1]
+
+
+def test_an_empty_stage_beside_others_does_no_harm(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         empty = store.begin_stage(stage_id("empty")).finish()
-        assert store.commit(CommitRequest(writer(0), (empty,))).rows == 0
-        assert store.commit(CommitRequest(writer(1), ())).rows == 0
-        assert commit_batch(store, 1).status == "ALREADY_COMMITTED"
-    assert [m["number"] for m in markers(path)] == [0, 1]
+        infos = (empty, *stage_batch(store, "b0"))
+        assert store.commit(CommitRequest(writer(0), infos)).rows == BATCH
+    assert scanned(path) == expected(0)
+
+
+def test_numbers_may_leap_and_mark_only_themselves(path: Path) -> None:
+    with StoreWriter.open(path, small_segments()) as store:
+        for number in (2, 5, 9):
+            assert commit_batch(store, number).status == "COMMITTED"
+        store.flush()  # the markers are in their queue
+        for number in (2, 5, 9):
+            assert commit_batch(store, number, attempt=1).status == "ALREADY_COMMITTED"
+        for number in (0, 3, 8):
+            with pytest.raises(RefusedError, match=f"batch {number} of query.*9 has been") as seen:
+                commit_batch(store, number)
+            assert seen.value.status == "MESSAGE_ILLEGAL"
+        assert commit_batch(store, 10).status == "COMMITTED"
+    assert scanned(path) == expected(2, 5, 9, 10)
+
+
+def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_staged(
+    path: Path,
+) -> None:
+    with StoreWriter.open(path, small_segments()) as store:
+        commit_batch(store, 0)
+        commit_batch(store, 1)
+        end = log_end(store)
+        for number in (0, 1):
+            store.flush()
+            others = stage_batch(store, f"others-{number}", rows=ROWS - 1)
+            with pytest.raises(RefusedError, match="with other content: 120 rows") as seen:
+                store.commit(CommitRequest(writer(number), others))
+            assert seen.value.status == "MESSAGE_ILLEGAL"
+            assert (log_end(store), store.stats()["stages"]) == (end, 3)
+            assert store.commit(CommitRequest(writer(number + 7), others)).rows == 117
+            end = log_end(store)
+        # As many rows, of other lengths.
+        longer = store.begin_stage(stage_id("longer"))
+        longer.append(rows_block([b"z" * 500] * BATCH))
+        with pytest.raises(RefusedError, match="120 rows with 60000 bytes of bodies"):
+            store.commit(CommitRequest(writer(1), (longer.finish(),)))
+    rest = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
+    assert scanned(path) == expected(0, 1) + rest
+
+
+def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path: Path) -> None:
+    """Another executor, which has an IPv6 address, and another cut into partitions."""
+    wanted = expected(0)
+    with StoreWriter.open(path, small_segments()) as store:
+        commit_batch(store, 0)
+        infos = []
+        for number, part in enumerate((wanted[:50], wanted[50:])):
+            n = len(part)
+            batch = pa.RecordBatch.from_pydict(
+                {
+                    "topic": ["orders"] * n,
+                    "body": pa.array(part, pa.binary()),
+                    "properties": [b"UNIQ_KEY" + b"F" * 56] * n,
+                    "bornTimestamp": [1_800_000_000_000] * n,
+                    "bornHost": ["[2001:db8::1]:0"] * n,
+                }
+            )
+            columns = record_columns(batch, 0, "0.0.0.0:0")
+            stage = store.begin_stage(stage_id(f"again-{number}"))
+            stage.append(np.array(encode_records(columns).data))
+            infos.append(stage.finish())
+        sizes = sum(info.bytes for info in infos), sum(info.body_bytes for info in infos)
+        assert sizes[0] > markers_bytes(path) != sizes[1] == sum(map(len, wanted))
+        result = store.commit(CommitRequest(writer(0), tuple(infos)))
+        assert (result.status, result.rows) == ("ALREADY_COMMITTED", BATCH)
+        assert store.stats()["stages"] == 0
+    assert scanned(path) == wanted
+
+
+def test_a_writer_and_its_stages_belong_to_one_client(path: Path) -> None:
+    with StoreWriter.open(path, small_segments()) as store:
+        stage = store.begin_stage(stage_id("a"), identity="spark-a")
+        stage.append(rows_block(bodies("a")))
+        first = (stage.finish(),)
+        with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
+            store.commit(CommitRequest(writer(0), first), "spark-b")
+        assert seen.value.status == "NO_PERMISSION"
+        with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
+            store.abort([first[0].stage_id], "spark-b")
+        assert store.commit(CommitRequest(writer(0), first), "spark-a").status == "COMMITTED"
+    with StoreWriter.open(path, small_segments()) as store:
+        theirs = store.begin_stage(stage_id("b"), identity="spark-b")
+        theirs.append(rows_block(bodies("b")))
+        second = (theirs.finish(),)
+        for number in (0, 1):
+            with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
+                store.commit(CommitRequest(writer(number), second), "spark-b")
+            assert seen.value.status == "NO_PERMISSION"
+        own = WriterId.of_stream("another query", 0)
+        assert store.commit(CommitRequest(own, second), "spark-b").status == "COMMITTED"
+    assert scanned(path) == bodies("a") + bodies("b")
+    assert [m["identity"] for m in markers(path)] == ["spark-a", "spark-b"]
 
 
 def test_a_block_of_many_portions_and_segments(path: Path) -> None:
@@ -409,9 +526,13 @@ def test_a_store_with_ipv6_addresses(path: Path) -> None:
         stage = store.begin_stage(stage_id("v4"))
         with pytest.raises(BlockError, match="storeHost"):
             stage.append(rows_block(bodies("x")))
-        assert store.commit(CommitRequest(writer(0), ())).status == "COMMITTED"
+        columns = {"topic": ["orders"], "body": [b"x"]}
+        batch = record_columns(pa.RecordBatch.from_pydict(columns), 0, store.config.host[0])
+        stage.append(np.array(encode_records(batch).data))
+        request = CommitRequest(writer(0), (stage.finish(),))
+        assert store.commit(request).status == "COMMITTED"
     with Store.open(path) as read:
-        (row,) = [row for batch in read.scan() for row in batch.to_pylist()]
+        _, row = [row for batch in read.scan() for row in batch.to_pylist()]
     assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10911"
 
 
@@ -421,7 +542,7 @@ def test_a_writer_that_is_none_is_refused(path: Path, bad: WriterId) -> None:
         StoreWriter.open(path, small_segments()) as store,
         pytest.raises(RefusedError, match=r"name|number"),
     ):
-        store.commit(CommitRequest(bad, ()))
+        store.commit(CommitRequest(bad, stage_batch(store, "b0")))
 
 
 def test_two_clients_commit_the_same_batch_at_a_time(path: Path) -> None:

@@ -90,7 +90,11 @@ def test_what_was_staged_is_read_back_with_its_rows_and_routes(staging: Staging)
     blocks = [block(50, seed=n) for n in range(5)]
     info = staged(staging, 1, *blocks)
     whole = b"".join(data.tobytes() for data in blocks)
-    assert info == StageInfo(name(1), 250, len(whole), zlib.crc32(whole))
+    written = [Traffic(50, {"a": 2, "b": 1}, 100, seed=n).batches() for n in range(5)]
+    bodies = sum(
+        len(b) for batches in written for batch in batches for b in batch["body"].to_pylist()
+    )
+    assert info == StageInfo(name(1), 250, len(whole), bodies, zlib.crc32(whole))
     (stage,) = staging.claim([info])
     assert read_back(stage) == whole
     (portion,) = stage.portions  # small blocks are put together
@@ -160,7 +164,7 @@ def test_what_is_no_stage_id_builds_no_path(
         staging.begin(stage_id)
     assert raised.value.status == "MESSAGE_ILLEGAL"
     with pytest.raises(RefusedError, match="misses the stage"):
-        staging.claim([StageInfo(stage_id, 0, 0, 0)])
+        staging.claim([StageInfo(stage_id, 0, 0, 0, 0)])
     staging.abort([stage_id])
     assert files(staging, tmp_path) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["rmqstore"]
@@ -169,8 +173,33 @@ def test_what_is_no_stage_id_builds_no_path(
 def test_a_commit_that_misses_a_stage_is_refused_and_takes_nothing(staging: Staging) -> None:
     info = staged(staging, 1, block())
     with pytest.raises(RefusedError, match=f"misses the stage {name(2)}.*never staged here"):
-        staging.claim([info, StageInfo(name(2), 1, 100, 0)])
+        staging.claim([info, StageInfo(name(2), 1, 100, 9, 0)])
     assert len(staging.claim([info])) == 1
+
+
+def test_a_stage_belongs_to_the_client_that_began_it(staging: Staging, tmp_path: Path) -> None:
+    mine, free = staging.begin(name(1), identity="spark-a"), staging.begin(name(2))
+    mine.append(block())
+    free.append(block())
+    infos = [mine.finish(), free.finish()]
+    for touch in (
+        lambda: staging.claim(infos, "spark-b"),
+        lambda: staging.abort([name(2), name(1)], identity="spark-b"),
+    ):
+        with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as raised:
+            touch()
+        assert raised.value.status == "NO_PERMISSION"
+        assert files(staging, tmp_path) == [name(1), name(2)]
+    claimed = staging.claim(infos, "spark-a")
+    with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
+        staging.abort([name(1)], identity="spark-b")  # nor while it is being committed
+    staging.give_back(claimed)
+    staging.finish(staging.claim(infos))  # as who is told from nobody
+    assert files(staging, tmp_path) == []
+    staging.begin(name(3), identity="spark-a")
+    staging.abort([name(3)], identity="spark-a")
+    staging.abort([name(3)], identity="spark-b")  # there is nothing any more
+    assert files(staging, tmp_path) == []
 
 
 def test_a_commit_of_an_unfinished_stage_is_refused(staging: Staging) -> None:

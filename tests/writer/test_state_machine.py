@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 from rmqstore_spark.layout.record import MIN_RECORD_SIZE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.writer.commit import CommitRequest
-from rmqstore_spark.writer.ledger import MARKER_TOPIC, WriterId
+from rmqstore_spark.writer.ledger import WriterId
+from rmqstore_spark.writer.marker import MARKER_TOPIC
 from rmqstore_spark.writer.status import PutStatus
 from rmqstore_spark.writer.store import StoreWriter
 from tests.support.batches import QUERY, rows_block, stage_id

@@ -29,7 +29,8 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
         done: of the tasks, in any order.
 
     Raises:
-        RefusedError: a store refuses, as when it was started anew since and stages are gone.
+        RefusedError: a store refuses, as when it was restarted since and the stages are gone, or
+            when this writer's number was committed with other rows.
         ServiceError: a store process cannot be reached.
     """
     by_store = _by_store(done)
@@ -79,7 +80,7 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
             "would not."
         )
     else:
-        what += f"{remedy}: what is committed will not be stored again."
+        what += f"{remedy}, with the same rows: what is committed will not be stored again."
     text = f"{error} {what}"
     if isinstance(error, RefusedError):
         return RefusedError(text, error.status)

@@ -120,10 +120,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
         _id,
         None,
         BATCH,
-        "With `txnVersion`: names this series of writes. A write whose version is not above that "
-        "of the series' last commit changes nothing, so that it may be run again, as inside "
-        "`foreachBatch` (give the batch id as version, and each write of the function a series of "
-        "its own).",
+        "With `txnVersion`: names this series of writes. A write that is run again with its "
+        "version and the same rows changes nothing, as inside `foreachBatch` (give the batch id as "
+        "version, and each write of the function a series of its own). With other rows it is an "
+        "error.",
     ),
     Option(
         "txnVersion",

@@ -62,7 +62,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Let all that was staged appear, once."""
-        commit_stages(self._options, self._writer_id(), _done(messages))
+        commit_stages(self._options, self._writer_id(), _all_done(messages))
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -103,7 +103,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Let a micro-batch appear; Spark may say so again."""
         from rmqstore_spark.wire.messages import WriterId
 
-        done = _done(messages)
+        done = _all_done(messages)
         if not any(task.stages for task in done):
             return
         queries = {task.place.query_id for task in done}
@@ -119,6 +119,18 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         """Discard what was staged."""
         abort_stages(self._options, _done(messages))
+
+
+def _all_done(messages: Sequence[Any]) -> list[TaskDone]:
+    """What tasks have told, which for a commit is all of them."""
+    done = _done(messages)
+    if len(done) < len(messages):
+        at = next(n for n, message in enumerate(messages) if not isinstance(message, TaskDone))
+        raise RmqStoreError(
+            f"Spark commits, and does not say what task {at} of {len(messages)} has staged. "
+            "Nothing was committed. Run the write again."
+        )
+    return done
 
 
 def _done(messages: Sequence[Any]) -> list[TaskDone]:

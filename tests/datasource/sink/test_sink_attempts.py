@@ -16,13 +16,21 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.datasource.sink.columns import find_columns
+from rmqstore_spark.datasource.sink.commit import commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
-from rmqstore_spark.errors import OptionError, RefusedError, RowError, ServiceError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    RowError,
+    ServiceError,
+)
 from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
+from tests.support.serving import eventually
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
 SCHEMA = fields("body string", "keys string")
@@ -119,6 +127,42 @@ def test_a_batch_that_is_replayed_after_its_commit_changes_nothing(served: Serve
     stream_writer(options).commit([attempt(options, range(500, 600), batch=1)], 1)
     assert served.bodies(TOPIC, least=600) == bodies(range(600))
     assert served.commits() == 2
+
+
+def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
+    served: Served,
+) -> None:
+    options = options_for([served])
+    stream_writer(options).commit([attempt(options, range(500))], 0)
+    again = [attempt(options, range(400))]
+    with pytest.raises(RefusedError, match=f"batch 0 of query {QUERY}.*other content") as seen:
+        stream_writer(options).commit(again, 0)
+    assert seen.value.status == "MESSAGE_ILLEGAL"
+    for words in ("500 rows with", "Now come 400 rows with", "marker at", "new checkpoint"):
+        assert words in str(seen.value)
+    stream_writer(options).abort(again, 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+def test_a_commit_without_word_of_a_task_is_refused(served: Served) -> None:
+    options = options_for([served])
+    with pytest.raises(RmqStoreError, match="task 1 of 2"):
+        stream_writer(options).commit([attempt(options, range(10)), None], 0)
+    batch = options_for([served], streaming=False)
+    with pytest.raises(RmqStoreError, match="task 0 of 2"):
+        batch_writer(batch).commit([None, attempt(batch, range(10))])
+    assert served.commits() == 0
+
+
+def test_a_replay_in_other_partitions_is_known(served: Served) -> None:
+    """Spark's adaptive execution cuts the same rows differently."""
+    options = options_for([served])
+    parts = [[range(500)], [range(100), range(100, 170), range(170, 500)]]
+    for cut in parts:
+        done = [attempt(options, rows, n) for n, rows in enumerate(cut)]
+        stream_writer(options).commit(done, 0)
+    assert served.bodies(TOPIC, least=500) == bodies(range(500))
+    assert (served.commits(), served.stages()) == (1, 0)
 
 
 def test_of_several_attempts_at_a_task_the_winner_counts(served: Served) -> None:
@@ -325,15 +369,53 @@ def test_a_batch_write_is_told_from_any_other(served: Served) -> None:
 
 
 def test_a_write_with_txn_version_that_is_run_again_changes_nothing(served: Served) -> None:
-    for version in (4, 4, 3, 5, 5):
+    for version in (4, 4, 5, 5, 4):
         options = options_for([served], False, txnAppId="nightly", txnVersion=version)
         rows = range(version * 100, version * 100 + 100)
         batch_writer(options).commit([attempt(options, rows)])
+        served.rows(TOPIC)  # what the log holds is in queues, so that 4 can be looked up
     other = options_for([served], False, txnAppId="weekly", txnVersion=1)
     batch_writer(other).commit([attempt(other, range(100))])
     assert served.bodies(TOPIC, least=300) == bodies(range(400, 600), range(100))
     assert served.commits() == 3
     assert served.stages() == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (4, r"txnVersion 4 of txnAppId nightly has been .*: 100 rows with 700 bytes.* 99 rows"),
+        (3, "txnVersion 3 of txnAppId nightly cannot be committed: 4 has been"),
+    ],
+)  # fmt: skip
+def test_a_write_whose_txn_version_was_used_for_another_is_refused(
+    served: Served, version: int, words: str
+) -> None:
+    first = options_for([served], False, txnAppId="nightly", txnVersion=4)
+    batch_writer(first).commit([attempt(first, range(100, 200))])
+    other = options_for([served], False, txnAppId="nightly", txnVersion=version)
+    done = [attempt(other, range(200, 299))]
+    with pytest.raises(RefusedError, match=words) as seen:
+        batch_writer(other).commit(done)
+    assert seen.value.status == "MESSAGE_ILLEGAL"
+    batch_writer(other).abort(done)  # as Spark does then
+    assert served.bodies(TOPIC, least=100) == bodies(range(100, 200))
+    assert (served.commits(), served.stages()) == (1, 0)
+    fresh = options_for([served], False, txnAppId="nightly", txnVersion=5)
+    batch_writer(fresh).commit([attempt(fresh, range(200, 299))])
+    assert served.bodies(TOPIC, least=199) == bodies(range(100, 299))
+
+
+def test_a_task_that_commits_alone_may_be_run_again_but_not_with_other_rows(
+    served: Served,
+) -> None:
+    options = options_for([served], False, atomic="false", txnAppId="load", txnVersion=1)
+    writer = batch_writer(options)
+    for done in (attempt(options, range(100)), attempt(options, range(100))):
+        commit_stages(options, writer._writer_id(0), [done])
+    with pytest.raises(RefusedError, match="txnAppId load/0 has been committed already with other"):
+        commit_stages(options, writer._writer_id(0), [attempt(options, range(150))])
+    assert served.bodies(TOPIC, least=100) == bodies(range(100))
 
 
 def test_a_commit_of_too_many_bytes_is_refused(served: Served) -> None:
@@ -349,4 +431,4 @@ def test_a_commit_of_too_many_bytes_is_refused(served: Served) -> None:
         attempt(alone, range(2000))
     assert "set atomic=false" not in str(caught.value)
     assert served.bodies(TOPIC) == Counter()
-    assert served.stages() == 0
+    eventually(lambda: served.stages() == 0)  # the process learns that a stream was broken off
