@@ -50,6 +50,11 @@ class Call:
         """Whose call it is, for messages to people."""
         return self.stream.connection.transport.peer
 
+    @property
+    def identity(self) -> str:
+        """Whose call it is, by the client's certificate; empty without one."""
+        return self.stream.connection.transport.identity
+
     @contextmanager
     def working(self) -> Iterator[None]:
         """Mark the time in which it works."""

@@ -93,7 +93,7 @@ class BlockStreams:
     # ---- stages --------------------------------------------------------------------------------
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
-        stage = self._store.begin_stage(stage_id, blocks.call.peer)
+        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.identity)
         is_kept = False
         try:
             while not blocks.is_finished:

@@ -266,7 +266,7 @@ class _FlightService(Service):
             name, body = read_action(message.view)
             if name in _HEAVY or len(body) > _LARGE_REQUEST:
                 held.enter_context(self._place())
-            answer = self._actions.do(name, bytes(body))
+            answer = self._actions.do(name, bytes(body), call.identity)
             message.release()
             self._send(call, result_head(len(answer)), answer)
 

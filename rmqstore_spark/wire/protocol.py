@@ -1,6 +1,6 @@
 """The protocol: actions by name, the schema of blocks, acknowledgements, tickets.
 
-Arrow Flight, version 1 of ours:
+Arrow Flight, version 2 of ours:
 
 - *Actions* (`DoAction`): a request in JSON in, one answer in JSON out.
 - *Blocks* (`DoExchange`; the descriptor's command is a `StreamCommand`): each record batch of
@@ -43,7 +43,7 @@ __all__ = [
     "number_bytes",
 ]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 PUT_OK: Final = "PUT_OK"
 
 BLOCK_SCHEMA: Final = pa.schema([pa.field("records", pa.binary(), nullable=False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import select
 import socket
 import ssl
@@ -101,7 +102,7 @@ class TlsTransport:
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._tls = self._context.wrap_socket(self._raw, server_side=True)
         self._tls.settimeout(0)
-        self.identity = _identity(self._tls.getpeercert() or {})
+        self.identity = _identity(self._tls)
 
     def recv_into(self, target: memoryview) -> int:
         """Receive bytes; 0 at the end."""
@@ -174,15 +175,17 @@ def peer_name(connection: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _identity(certificate: dict[str, Any]) -> str:
-    """The first name that a certificate is for, as gRPC tells it: its SAN, else its CN."""
+def _identity(connection: ssl.SSLSocket) -> str:
+    """Whom a client's certificate is for: its first SAN, else its CN, else its fingerprint."""
+    certificate: dict[str, Any] = connection.getpeercert() or {}
     for _, value in certificate.get("subjectAltName", ()):
         return str(value)
     for entry in certificate.get("subject", ()):
         for name, value in entry:
             if name == "commonName":
                 return str(value)
-    return ""
+    encoded = connection.getpeercert(binary_form=True)
+    return hashlib.sha256(encoded).hexdigest() if encoded else ""
 
 
 def _await(connection: socket.socket, event: int, seconds: float | None) -> None:
