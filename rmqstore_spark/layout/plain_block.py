@@ -114,9 +114,7 @@ def check_block(
     start, size = starts[:found], sizes[:found]
     longs, ints = np.empty((5, found), np.int64), np.empty((14, found), np.int32)
     parse(data, start, size, longs, ints)
-    wrong = _judge(
-        data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints, longs[4]
-    )
+    wrong = _judge(data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints, longs[4])
     names = (b"TAGS", b"INNER_MULTI_DISPATCH")
     value_at, length = np.empty((2, found), np.int64), np.empty((2, found), np.int32)
     find_properties(data, start + ints[11], ints[12], names, value_at, length)

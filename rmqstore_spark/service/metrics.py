@@ -122,8 +122,7 @@ def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
 
 
 def _state(now: str) -> Metric:
-    """All states, so that an alert can compare the one that it wants: what is not there matches
-    no comparison."""
+    """All states: an alert that compares one of them needs it to be there."""
     family = GaugeMetricFamily(
         "rmqstore_state", "1 for the state that the store is in, else 0.", labels=["state"]
     )

@@ -3,9 +3,9 @@
 It has no secrets and no effects, and so no password: bind it to loopback, or to a network that
 only monitoring reaches. Whatever else is asked is 404.
 
-A connection has a thread, a place among a few, and little time for a small request. Where all places
-are taken, the oldest connection that waits for its client gives way: so those who connect and then
-say or read nothing keep no probe out.
+A connection has a thread, a place among a few, and little time for a small request. Where all
+places are taken, the oldest connection that waits for its client gives way: so those who connect
+and then say or read nothing keep no probe out.
 """
 
 from __future__ import annotations

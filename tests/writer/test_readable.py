@@ -92,9 +92,7 @@ def require_readable(store: Path) -> int:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=3),
-    damage=st.lists(
-        st.tuples(st.integers(0, 2), FIELDS, st.integers(0, 255)), max_size=2
-    ),
+    damage=st.lists(st.tuples(st.integers(0, 2), FIELDS, st.integers(0, 255)), max_size=2),
 )
 def test_what_is_accepted_is_readable_and_no_damage(
     messages: list[RecordReport], damage: list[tuple[int, int, int]], each_kernel: str
