@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from rmqstore_spark.layout import kernel, plain
 from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
 from tests.support.jvm import QUICK_JVM
 from tools.java import JavaNotFoundError, find_java
@@ -50,6 +51,16 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             pytest.skip(str(error))
 
     return unpack
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with each of the two implementations."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernel, "active", plain)
+    elif not kernel.COMPILED:
+        pytest.skip("the compiled kernel was not built on this machine")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

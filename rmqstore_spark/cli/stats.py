@@ -41,12 +41,20 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
     yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
+    yield "put failures", _failures(figures["putFailures"])
     yield "put latency", _latency(figures["putLatency"])
     yield "flush latency", _latency(figures["flushLatency"])
     yield "commit latency", _latency(figures["commitLatency"])
     yield "staged", f"{figures['stagedBytes']} bytes in {figures['stages']} stages"
+    yield "stage failures", _failures(figures["stageFailures"])
     yield "commits", str(figures["commits"])
+    yield "commit failures", _failures(figures["commitFailures"])
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"
+    yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
+
+
+def _failures(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "-"
 
 
 def _latency(histogram: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 #ifndef RMQSTORE_BLOCK_H
 #define RMQSTORE_BLOCK_H
 
-enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2, RULE_NO_LIGHT = 4 };
+enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2, RULE_PRODUCER = 4 };
 enum {
     MANY_ROWS = 16,
     BIG_BODY,
@@ -12,11 +12,16 @@ enum {
     BAD_STORE_HOST,
     CRC_PROPERTY,
     LIGHT_QUEUES,
+    BAD_RECONSUME_TIMES,
+    BAD_PREPARED_OFFSET,
+    BAD_BORN_PORT,
 };
 #define BORN_V6 0x10u
 #define STORE_V6 0x20u
 #define TRANSACTION 0xCu
 #define ROLLBACK 0xCu
+#define COMPRESSED 0x1u
+#define MOST_PORT 0xFFFFu
 
 /* One record, found at `at`; longs and ints as parse_one fills them. */
 typedef struct {
@@ -35,6 +40,9 @@ static inline int32_t read_record(Record *record, const uint8_t *at, int64_t roo
 #define RECORD_CRC_OF_BODY(r) ((uint32_t)(r).ints[2])
 #define RECORD_QUEUE_ID(r) ((r).ints[3])
 #define RECORD_SYS_FLAG(r) ((uint32_t)(r).ints[5])
+#define RECORD_BORN_PORT(r) be32((r).at + (RECORD_SYS_FLAG(r) & BORN_V6 ? 64 : 52))
+#define RECORD_RECONSUME_TIMES(r) ((r).ints[6])
+#define RECORD_PREPARED_OFFSET(r) ((r).longs[4])
 #define RECORD_BODY(r) ((r).at + (r).ints[7])
 #define RECORD_BODY_SIZE(r) ((r).ints[8])
 #define RECORD_TOPIC(r) ((r).at + (r).ints[9])
@@ -82,6 +90,14 @@ static int32_t judge(const Record *r, const Rules *rules)
         return BAD_STORE_HOST;
     if (client && has_crc_property(r))
         return CRC_PROPERTY;
+    if (rules->rules & RULE_PRODUCER) {
+        if (RECORD_RECONSUME_TIMES(*r) < 0)
+            return BAD_RECONSUME_TIMES;
+        if (RECORD_PREPARED_OFFSET(*r) != 0)
+            return BAD_PREPARED_OFFSET;
+        if (RECORD_BORN_PORT(*r) > MOST_PORT)
+            return BAD_BORN_PORT;
+    }
     if ((rules->rules & RULE_BODY_CRC) &&
         (crc32_of(RECORD_BODY(*r), (size_t)RECORD_BODY_SIZE(*r)) & 0x7FFFFFFFu) !=
             RECORD_CRC_OF_BODY(*r))
@@ -189,7 +205,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     const uint8_t *limit = data + data_n;
     int32_t status = OK, route = -1;
     int64_t at = 0;
-    Py_ssize_t n = 0;
+    Py_ssize_t n = 0, compressed = 0;
     Record record;
     BEGIN_LOOP(data_n, LONG_BLOCK)
     memset(table, 0, (size_t)table_n * sizeof *table);
@@ -207,7 +223,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
         int light = 0;
         if (status == OK)
             tags_code[n] = (int32_t)hash_of_tags(&record, limit, &light);
-        if (light && (rules.rules & RULE_NO_LIGHT))
+        if (light && (rules.rules & RULE_PRODUCER))
             status = LIGHT_QUEUES;
         if (status != OK)
             break;
@@ -218,12 +234,14 @@ static PyObject *check_block(PyObject *self, PyObject *args)
         sizes[n] = RECORD_SIZE(record);
         route_of[n] = route;
         queued[n] = transaction == 0 || transaction == 8;
+        compressed += RECORD_SYS_FLAG(record) & COMPRESSED;
         at += RECORD_SIZE(record);
         n++;
     }
     END_LOOP
     release(&views);
-    return Py_BuildValue("niiL", n, status == OK ? routes.count : 0, status, (long long)at);
+    return Py_BuildValue("niiLn", n, status == OK ? routes.count : 0, status, (long long)at,
+                         status == OK ? compressed : 0);
 }
 
 static PyObject *stamp_records(PyObject *self, PyObject *args)

@@ -69,6 +69,10 @@ _CAUSES: Final = {
     plain_block.BAD_STORE_HOST: "the room for its storeHost is not that of the store's address",
     plain_block.CRC_PROPERTY: "it has a CRC property, which would not hold once it is stamped",
     plain_block.LIGHT_QUEUES: "it names light queues (INNER_MULTI_DISPATCH)",
+    plain_block.BAD_RECONSUME_TIMES: "its reconsumeTimes is negative",
+    plain_block.BAD_PREPARED_OFFSET: "its preparedTransactionOffset is not zero, and only a broker "
+    "sets that",
+    plain_block.BAD_BORN_PORT: "the port of its bornHost is over 65535",
 }
 
 
@@ -92,6 +96,7 @@ class Block:
         tags_code: n, what the entries of the records hold as tagsCode.
         queued: n bools: False for a prepared or rolled-back record, which has no entry in its
             queue, and queueOffset 0.
+        compressed: how many of the bodies are compressed.
     """
 
     data: U1
@@ -101,6 +106,7 @@ class Block:
     route_of: I4
     tags_code: I8
     queued: npt.NDArray[np.bool_]
+    compressed: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -113,7 +119,7 @@ def check_block(
     store_host_v6: bool,
     allowed_sys_flag: int,
     check_crc: bool = True,
-    light_queues: bool = False,
+    as_producer: bool = True,
     max_rows: int = MAX_ROWS,
 ) -> Block:
     """Check records that somebody wants stored; names of topics are left to the caller.
@@ -124,20 +130,22 @@ def check_block(
         store_host_v6: whether the store's address is IPv6.
         allowed_sys_flag: the bits that a sysFlag may have besides those of the hosts' width.
         check_crc: compute the CRC of every body.
-        light_queues: take records that name light queues. Whoever may send those can put them into
-            any queue, as every dispatch from the log follows them.
+        as_producer: refuse what only a broker writes, and what a verification would call damage.
+            Whoever may name light queues can put records into any queue, as every dispatch from
+            the log follows them.
         max_rows: records that the block may hold.
 
     Raises:
         BlockError: the records do not tile the block, or one is not as it must be: magic V1,
             lengths that add up, a body of at most max_body bytes that matches its bodyCRC, a
             topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at most 32,767
-            bytes without `__CRC32#` or light queues, allowed sysFlag bits, room for the store's
-            host.
+            bytes without `__CRC32#`, allowed sysFlag bits, room for the store's host; of a producer
+            no light queues, no negative reconsumeTimes, no preparedTransactionOffset, no port of
+            bornHost over 65535. Compressed bodies are left to `packed.check_bodies`.
     """
     rules = plain_block.RULE_CLIENT
     rules |= plain_block.RULE_BODY_CRC if check_crc else 0
-    rules |= 0 if light_queues else plain_block.RULE_NO_LIGHT
+    rules |= plain_block.RULE_PRODUCER if as_producer else 0
     return _split(data, rules, max_body, int(store_host_v6), allowed_sys_flag, max_rows)
 
 
@@ -164,7 +172,7 @@ def _split(
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
     table = np.empty(1 << (2 * room).bit_length(), np.int32)
-    n, count, status, at = kernel.active.check_block(
+    n, count, status, at, compressed = kernel.active.check_block(
         data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
         starts, sizes, route_of, tags_code, queued, found, table,
     )  # fmt: skip
@@ -175,7 +183,9 @@ def _split(
         raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
     routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
-    return Block(data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags)
+    return Block(
+        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed
+    )
 
 
 def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:

@@ -6,7 +6,7 @@ record"; upstream `MessageSysFlag`, `CompressionType`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import lz4.frame
@@ -29,9 +29,23 @@ from .constants import (
     COMPRESSION_ZSTD,
 )
 
-__all__ = ["NOT_COMPRESSED", "compress", "compression_type", "decompress", "flags_of_type"]
+__all__ = [
+    "MAX_UNPACKED",
+    "NOT_COMPRESSED",
+    "compress",
+    "compression_type",
+    "decompress",
+    "flags_of_type",
+    "unpacked_size",
+]
 
 NOT_COMPRESSED: Final = -1
+
+MAX_UNPACKED: Final = 64 << 20
+"""Bytes that a body may become: readers take more for damage, and no store takes it."""
+
+_PIECE: Final = 1 << 20
+"""Bytes that are unpacked at a time where they are only counted."""
 
 _FIRST_GUESS: Final = 1 << 16
 """Room for the output of a first try: asking for all that is allowed costs more than the work."""
@@ -88,65 +102,97 @@ def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
     raw = octets(body)
     if not sys_flag & COMPRESSED_FLAG or not raw.size:
         return raw.tobytes()
+    pieces = list(_unpack(raw, sys_flag, max_size, max_size + 1))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def unpacked_size(body: BytesLike, sys_flag: int, max_size: int) -> int:
+    """How many bytes a compressed body becomes; they are unpacked a piece at a time, and dropped.
+
+    Args:
+        body, sys_flag, max_size: as `decompress` takes them; the body is compressed, and not empty.
+
+    Raises:
+        CorruptRecordError: where `decompress` raises it.
+    """
+    return sum(map(len, _unpack(octets(body), sys_flag, max_size, _PIECE)))
+
+
+def _unpack(
+    raw: npt.NDArray[np.uint8], sys_flag: int, max_size: int, piece: int
+) -> Iterator[bytes]:
+    """What a body becomes, in pieces; as `decompress` otherwise."""
     kind = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     unpack = _UNPACK.get(kind)
     if unpack is None:
         raise CorruptRecordError(f"a body has the unknown compression type {kind}")
-    plain = unpack(raw, max_size)
-    if len(plain) > max_size:
-        raise _too_large(raw, max_size)
-    return plain
+    size = 0
+    for plain in unpack(raw, max_size, piece):
+        size += len(plain)
+        if size > max_size:
+            raise _too_large(raw, max_size)
+        yield plain
 
 
-# Each of these gives at most one byte more than is allowed, which tells that there are more.
+# Each of these gives pieces of at most so many bytes, and no end to them by itself.
 
 
-def _unpack_zlib(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+def _unpack_zlib(raw: npt.NDArray[np.uint8], _max_size: int, piece: int) -> Iterator[bytes]:
     inflate = isal_zlib.decompressobj()
-    try:
-        plain = bytes(inflate.decompress(raw, max_size + 1))
-    except isal_zlib.error as error:  # type: ignore[misc]  # its stub declares no class
-        raise _damaged("zlib", error) from None
-    if not inflate.eof and len(plain) <= max_size:
-        raise _damaged("zlib", "it is cut short")
-    return plain
+    rest: BytesLike = raw
+    while not inflate.eof:
+        try:
+            plain = bytes(inflate.decompress(rest, piece))
+        except isal_zlib.error as error:  # type: ignore[misc]  # its stub declares no class
+            raise _damaged("zlib", error) from None
+        yield plain
+        if len(plain) < piece and not inflate.eof:
+            raise _damaged("zlib", "it is cut short")
+        rest = inflate.unconsumed_tail
 
 
-def _unpack_lz4(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+def _unpack_lz4(raw: npt.NDArray[np.uint8], _max_size: int, piece: int) -> Iterator[bytes]:
     frame = lz4.frame.LZ4FrameDecompressor()
     try:
-        plain = bytes(frame.decompress(raw, max_length=min(max_size + 1, _FIRST_GUESS)))
+        plain = bytes(frame.decompress(raw, max_length=min(piece, _FIRST_GUESS)))
     except RuntimeError as error:
         raise _damaged("LZ4", error) from None
     if frame.eof and not frame.unused_data:
-        return plain
-    return _unpack_stream(raw, "lz4", max_size)
+        yield plain
+    else:
+        yield from _unpack_stream(raw, "lz4", piece)
 
 
-def _unpack_zstd(raw: npt.NDArray[np.uint8], max_size: int) -> bytes:
+def _unpack_zstd(raw: npt.NDArray[np.uint8], max_size: int, piece: int) -> Iterator[bytes]:
+    plain = b""
     try:
-        if zstandard.frame_content_size(raw.data) > max_size:
+        promised = zstandard.frame_content_size(raw.data)
+        if promised > max_size:
             raise _too_large(raw, max_size)
-        plain = zstandard.ZstdDecompressor().decompress(
-            raw.data, max_output_size=min(max_size + 1, _FIRST_GUESS), allow_extra_data=False
-        )
+        if promised <= piece:
+            plain = zstandard.ZstdDecompressor().decompress(
+                raw.data, max_output_size=min(piece, _FIRST_GUESS), allow_extra_data=False
+            )
     except zstandard.ZstdError:
-        plain = b""
-    # an empty first frame hides those behind it
-    return plain or _unpack_stream(raw, "zstd", max_size)
+        pass
+    if plain:
+        yield plain
+    else:  # an empty first frame hides those behind it
+        yield from _unpack_stream(raw, "zstd", piece)
 
 
-def _unpack_stream(raw: npt.NDArray[np.uint8], codec: str, max_size: int) -> bytes:
+def _unpack_stream(raw: npt.NDArray[np.uint8], codec: str, piece: int) -> Iterator[bytes]:
     """The slower way, for what is larger than the first guess or in several frames, or damaged."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(raw)), codec) as stream:
             # pyarrow's `read` never frees the bytes that it has made room in, where it fails.
-            return bytes(stream.read_buffer(max_size + 1))
+            while plain := bytes(stream.read_buffer(piece)):
+                yield plain
     except OSError as error:
         raise _damaged(codec, error) from None
 
 
-_UNPACK: Final[dict[int, Callable[[npt.NDArray[np.uint8], int], bytes]]] = {
+_UNPACK: Final[dict[int, Callable[[npt.NDArray[np.uint8], int, int], Iterator[bytes]]]] = {
     COMPRESSION_ZLIB_OLD: _unpack_zlib,
     COMPRESSION_ZLIB: _unpack_zlib,
     COMPRESSION_LZ4: _unpack_lz4,

@@ -12,6 +12,9 @@ from rmqstore_spark.errors import OptionError
 
 __all__ = ["encode_host", "encode_hosts", "same_host"]
 
+_PORT = 2
+"""Bytes that a port takes, of the four that records have for it."""
+
 
 def encode_host(text: str) -> bytes:
     """Address and 4-byte port of `ip:port` or `[ip]:port`.
@@ -22,9 +25,11 @@ def encode_host(text: str) -> bytes:
     address, _, port = text.rpartition(":")
     try:
         ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
-        return ip.packed + int(port).to_bytes(4, "big", signed=True)
+        return ip.packed + int(port).to_bytes(_PORT, "big").rjust(4, b"\0")
     except (ValueError, OverflowError):
-        raise OptionError(f"{text!r} is no host: write ip:port, or [ip]:port for IPv6.") from None
+        raise OptionError(
+            f"{text!r} is no host: write ip:port, or [ip]:port for IPv6, with a port up to 65535."
+        ) from None
 
 
 def same_host(text: str, count: int) -> pa.DictionaryArray:

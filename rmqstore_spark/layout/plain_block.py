@@ -35,7 +35,10 @@ from rmqstore_spark.layout.plain_spans import (
 
 __all__ = [
     "ANY_STORE_HOST",
+    "BAD_BORN_PORT",
+    "BAD_PREPARED_OFFSET",
     "BAD_QUEUE_ID",
+    "BAD_RECONSUME_TIMES",
     "BAD_STORE_HOST",
     "BAD_SYS_FLAG",
     "BAD_TOPIC",
@@ -45,7 +48,7 @@ __all__ = [
     "MANY_ROWS",
     "RULE_BODY_CRC",
     "RULE_CLIENT",
-    "RULE_NO_LIGHT",
+    "RULE_PRODUCER",
     "check_block",
     "index_hashes",
     "number_rows",
@@ -53,17 +56,19 @@ __all__ = [
     "stamp_records",
 ]
 
-RULE_BODY_CRC, RULE_CLIENT, RULE_NO_LIGHT = 1, 2, 4
+RULE_BODY_CRC, RULE_CLIENT, RULE_PRODUCER = 1, 2, 4
 ANY_STORE_HOST = -1
 (
     MANY_ROWS, BIG_BODY, BAD_TOPIC, BAD_QUEUE_ID, BAD_SYS_FLAG, BAD_STORE_HOST, CRC_PROPERTY,
-    LIGHT_QUEUES,
-) = range(16, 24)  # fmt: skip
+    LIGHT_QUEUES, BAD_RECONSUME_TIMES, BAD_PREPARED_OFFSET, BAD_BORN_PORT,
+) = range(16, 27)  # fmt: skip
 
 _V1: Final = 0xDAA320A7
 _V2: Final = 0xDAA320AB
 _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION, _ROLLBACK = 0xC, 0xC
+_COMPRESSED = 0x1
+_MOST_PORT = 0xFFFF
 _HEAD: Final = struct.Struct(">iI")
 _TRAILER: Final = 20  # "__CRC32#", 0x01, ten digits, 0x02
 _TRAILER_HEAD: Final = np.frombuffer(b"__CRC32#\x01", np.uint8)
@@ -83,13 +88,14 @@ def check_block(
     queued: U1,
     routes: I8,
     table: I4,  # noqa: ARG001 - the compiled twin's
-) -> tuple[int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Find the records that tile a block, check each, and tell their queues apart.
 
     Args:
         rules: RULE_CLIENT: magic V1, a topic of valid UTF-8, a queueId, allowed sysFlag bits, and
-            no property that a stamp would make wrong; RULE_NO_LIGHT: no light queues;
-            RULE_BODY_CRC: the CRC of each body.
+            no property that a stamp would make wrong; RULE_PRODUCER: nothing that only a broker
+            writes, or nobody (light queues, negative reconsumeTimes, a preparedTransactionOffset, a
+            port over 65535); RULE_BODY_CRC: the CRC of each body.
         max_body: bytes of a body.
         store_host_v6: 0 or 1, or ANY_STORE_HOST: what each sysFlag must say.
         allowed_sys_flag: the bits that a sysFlag may have besides those of its hosts.
@@ -100,29 +106,30 @@ def check_block(
         table: room for a power of two of numbers, more than n.
 
     Returns:
-        How many records and queues there are, OK, and the length of the block; or the number of
-        the first bad record, 0, what is wrong with it, and where it starts.
+        How many records and queues there are, OK, the length of the block, and how many bodies are
+        compressed; or the number of the first bad record, 0, what is wrong with it, where it
+        starts, and 0.
     """
     found, status, at = _tile(data, rules, starts, sizes)
     start, size = starts[:found], sizes[:found]
     longs, ints = np.empty((5, found), np.int64), np.empty((14, found), np.int32)
     parse(data, start, size, longs, ints)
-    wrong = _judge(data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints)
+    wrong = _judge(data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints, longs[4])
     names = (b"TAGS", b"INNER_MULTI_DISPATCH")
     value_at, length = np.empty((2, found), np.int64), np.empty((2, found), np.int32)
     find_properties(data, start + ints[11], ints[12], names, value_at, length)
-    if rules & RULE_NO_LIGHT:
+    if rules & RULE_PRODUCER:
         wrong[(wrong == OK) & (length[1] >= 0)] = LIGHT_QUEUES
     bad = np.flatnonzero(wrong)
     if len(bad):
-        return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]])
+        return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]]), 0
     if status != OK:
-        return found, 0, status, at
+        return found, 0, status, at, 0
     transaction = ints[5] & _TRANSACTION
     queued[:found] = (transaction == 0) | (transaction == 8)
     tags_code[:found] = _hashes(_binary(data, value_at[0], length[0]))
     count = _route(data, start, ints, route_of[:found], routes)
-    return found, count, OK, at
+    return found, count, OK, at, int(np.count_nonzero(ints[5] & _COMPRESSED))
 
 
 def _tile(data: U1, rules: int, starts: I8, sizes: I4) -> tuple[int, int, int]:
@@ -153,6 +160,7 @@ def _judge(
     allowed_sys_flag: int,
     start: I8,
     ints: I4,
+    prepared: I8,
 ) -> npt.NDArray[np.int32]:
     """What is wrong with each record: the first of what is checked, in this order."""
     wrong = ints[13].copy()
@@ -171,6 +179,12 @@ def _judge(
         check(((sys_flag & _STORE_V6) != 0) != (store_host_v6 != 0), BAD_STORE_HOST)
     if rules & RULE_CLIENT:
         check(_has_crc_property(data, start, ints), CRC_PROPERTY)
+    if rules & RULE_PRODUCER:
+        check(ints[6] < 0, BAD_RECONSUME_TIMES)
+        check(prepared != 0, BAD_PREPARED_OFFSET)
+        port_at = start + np.where(sys_flag & _BORN_V6, 64, 52)
+        port = field_at(data, np.where(wrong == OK, port_at, start), 4, ">u4")
+        check(port > _MOST_PORT, BAD_BORN_PORT)
     if rules & RULE_BODY_CRC:
         crc = np.empty(len(start), np.uint32)
         crc32_spans(data, start + ints[7], ints[8], crc)

@@ -45,6 +45,9 @@ DELIVERY_PREFIX: Final = "INNER_MULTI_"
 
 _SEPARATORS: Final = NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
 _PATTERN: Final = f"[{_SEPARATORS}]"
+_CRC_LEAD: Final = f"{PROPERTY_CRC32}{NAME_VALUE_SEPARATOR}".encode()
+_CRC_TAIL: Final = 11
+"""Bytes behind it, where a record ends with the CRC property."""
 
 
 def join_keys(keys: pa.ListArray) -> pa.StringArray:
@@ -93,14 +96,13 @@ def join_properties(
         RowError: a name or value is empty, holds a separator, or all of them together are too long.
     """
     parts: list[object] = [f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode(), _binary(uniq_key)]
+    _refuse_separator(PROPERTY_UNIQ_KEY, uniq_key)
     replaced = [PROPERTY_UNIQ_KEY]
     for name, column in ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags)):
         if column is None:
             continue
         replaced.append(name)
-        if _may_hold(column, PROPERTY_SEPARATOR):
-            held = pc.match_substring(column, PROPERTY_SEPARATOR)
-            _refuse(held, None, f"has the character 0x02 in {name}, which ends a property")
+        _refuse_separator(name, column)
         lead = f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}"
         parts += _optional(lead, _binary(column))
     if maps is not None:
@@ -115,7 +117,28 @@ def join_properties(
             f"has {sizes[row]:,} bytes of properties, tags and keys; a record has room for "
             f"{MAX_PROPERTIES_LENGTH:,} (PROPERTIES_SIZE_EXCEEDED). Put large values into the body",
         )
+    _refuse_crc_property(joined)
     return joined
+
+
+def _refuse_separator(name: str, column: pa.StringArray) -> None:
+    if _may_hold(column, PROPERTY_SEPARATOR):
+        held = pc.match_substring(column, PROPERTY_SEPARATOR)
+        _refuse(held, None, f"has the character 0x02 in {name}, which ends a property")
+
+
+def _refuse_crc_property(joined: pa.BinaryArray) -> None:
+    """Refuse what readers, and so the store, take for the CRC of a whole record."""
+    data = joined.buffers()[2]
+    if data is None or data.to_pybytes().find(_CRC_LEAD) < 0:
+        return
+    lead = pc.binary_slice(joined, -_CRC_TAIL - len(_CRC_LEAD), -_CRC_TAIL)
+    _refuse(
+        pc.equal(lead, _CRC_LEAD),
+        None,
+        f"has properties that end like the CRC of RocketMQ 5 ({PROPERTY_CRC32}): readers would "
+        "take the message for damaged. Rename the last property",
+    )
 
 
 def _optional(lead: str, values: pa.BinaryArray) -> list[object]:

@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError
-from rmqstore_spark.layout.compression import decompress
+from rmqstore_spark.layout.compression import MAX_UNPACKED, decompress
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.record import Records
 from rmqstore_spark.layout.spans import Spans
 
 __all__ = ["decompressed"]
 
-_MAX_BODY = 64 << 20
 _MAX_BATCH = 64 << 20
 
 
@@ -52,7 +51,7 @@ def _unpack_group(
         start = int(body.starts[row])
         stored = body.buffer[start : start + int(body.lengths[row])]
         try:
-            unpacked[row] = decompress(stored, int(records.sys_flag[row]), _MAX_BODY)
+            unpacked[row] = decompress(stored, int(records.sys_flag[row]), MAX_UNPACKED)
         except CorruptRecordError as error:
             failed[row] = error.cause
             continue

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from rmqstore_spark import __version__
+from rmqstore_spark.writer.status import STATES
 
 __all__ = ["Stats", "StoreCollector", "new_registry"]
 
@@ -41,6 +42,11 @@ _COUNTERS: Final = (
     _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
     _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
 )
+_BY_STATUS: Final = (
+    _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),
+    _Figure("stageFailures", "rmqstore_stage_failures", "Blocks for Spark that were not staged."),
+    _Figure("commitFailures", "rmqstore_commit_failures", "Commits of Spark that were refused."),
+)
 _GAUGES: Final = (
     _Figure("commitLogMinOffset", "rmqstore_commitlog_min_offset", "Where the CommitLog begins."),
     _Figure("commitLogMaxOffset", "rmqstore_commitlog_max_offset", "Where the CommitLog ends."),
@@ -57,6 +63,11 @@ _GAUGES: Final = (
     _Figure("stagedBytes", "rmqstore_staged_bytes", "Bytes staged and not yet committed."),
     _Figure("stages", "rmqstore_stages", "Stages that are neither committed nor aborted."),
     _Figure("diskUsedRatio", "rmqstore_disk_used_ratio", "Used part of the store's disk, 0 to 1."),
+    _Figure(
+        "clockBehindSeconds",
+        "rmqstore_clock_behind_seconds",
+        "How far the clock is behind the last storeTimestamp.",
+    ),
     _Figure("uptimeSeconds", "rmqstore_uptime_seconds", "Seconds since the store was opened."),
 )
 _HISTOGRAMS: Final = (
@@ -89,6 +100,9 @@ class StoreCollector(Collector):
         for figure in _COUNTERS:
             if figure.key in stats:
                 yield CounterMetricFamily(figure.name, figure.doc, value=stats[figure.key])
+        for figure in _BY_STATUS:
+            if figure.key in stats:
+                yield _by_status(figure, stats[figure.key])
         for figure in _GAUGES:
             if figure.key in stats:
                 yield GaugeMetricFamily(figure.name, figure.doc, value=stats[figure.key])
@@ -96,12 +110,25 @@ class StoreCollector(Collector):
             if figure.key in stats:
                 yield _histogram(figure, stats[figure.key])
         if "state" in stats:
-            state = GaugeMetricFamily(
-                "rmqstore_state", "1 for the state that the store is in.", labels=["state"]
-            )
-            state.add_metric([str(stats["state"])], 1)
-            yield state
+            yield _state(str(stats["state"]))
         yield from _queues(stats.get("queues", {}))
+
+
+def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(figure.name, figure.doc, labels=["status"])
+    for status, count in counts.items():
+        family.add_metric([status], count)
+    return family
+
+
+def _state(now: str) -> Metric:
+    """All states: an alert that compares one of them needs it to be there."""
+    family = GaugeMetricFamily(
+        "rmqstore_state", "1 for the state that the store is in, else 0.", labels=["state"]
+    )
+    for state in dict.fromkeys((*STATES, now)):
+        family.add_metric([state], int(state == now))
+    return family
 
 
 def _histogram(figure: _Figure, latency: Mapping[str, Any]) -> Metric:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -18,6 +19,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_folder_name,
     topic_fault,
 )
+from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.config import StoreConfig
 from rmqstore_spark.writer.queues import ConsumeQueues
@@ -31,6 +33,8 @@ __all__ = ["Admission", "disk_used_ratio"]
 
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
 _ANY_SYS_FLAG: Final = 0x7FFFFFFF
+_UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
+"""Blocks whose bodies are unpacked at a time: small blocks can take long, and others go on."""
 _ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
 
 
@@ -66,6 +70,7 @@ class Admission:
         self._topics = topics
         self._queues = queues
         self._failure: Exception | None = None
+        self._unpacking = threading.Semaphore(_UNPACKING)
         self.disk_used_ratio = 0.0
         self.look_at_disk()
 
@@ -135,9 +140,12 @@ class Admission:
             max_body=self._config.max_message_size,
             store_host_v6=self._config.store_host_v6,
             allowed_sys_flag=_ALLOWED[as_client],
-            light_queues=not as_client,
+            as_producer=as_client,
             max_rows=self._config.max_block_rows,
         )
+        if as_client and block.compressed:
+            with self._unpacking:
+                check_bodies(block)
         self.check_routes(block.routes, as_client=as_client)
         return block
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +24,9 @@ from rmqstore_spark.writer.dispatch import Appended, Dispatcher
 from rmqstore_spark.writer.failpoints import reach
 from rmqstore_spark.writer.placement import Placement, TooLargeError
 from rmqstore_spark.writer.queues import ConsumeQueues
+from rmqstore_spark.writer.storetime import StoreTime
 
 __all__ = ["Appender", "Stored"]
-
-_log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
@@ -77,16 +75,19 @@ class Appender:
         self.dispatcher = dispatcher
         self._queues = queues
         self._host = config.store_host
-        self._clock = clock
-        self._last_timestamp = last_timestamp
+        self._time = StoreTime(clock, last_timestamp)
         self._published_timestamp = last_timestamp
         self._on_failure = on_failure
         self._busy_timeout = config.os_page_cache_busy_time_out_mills / 1000
         self._lock = threading.Lock()
         self._held_since: float | None = None
-        self._refused_end: int | None = None  # of messages that lacked a segment
         self._closed_because = ""
         self._next: dict[Route, int] = {}
+
+    @property
+    def time(self) -> StoreTime:
+        """Where storeTimestamps come from."""
+        return self._time
 
     @property
     def last_timestamp(self) -> int:
@@ -167,17 +168,11 @@ class Appender:
             if self.log.failure is not None:
                 self._on_failure(error)
                 raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
-            if self._refused_end is None:
-                _log.warning("Messages are refused until the next segment can be made: %s", error)
-                self._refused_end = end
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
                 "again as soon as it can.",
                 "CREATE_MAPEDFILE_FAILED",
             ) from error
-        if self._refused_end is not None and end >= self._refused_end:
-            _log.warning("The next segment is there: messages are taken again.")
-            self._refused_end = None
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
         """The next queue offset of each route."""
@@ -189,8 +184,7 @@ class Appender:
         Args:
             later: and not equal to it either.
         """
-        self._last_timestamp = max(self._last_timestamp + later, self._clock())
-        return self._last_timestamp
+        return self._time.stamp(later=later)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
         """Take note of records that belong to the log now, and hand them to the dispatcher.

@@ -15,12 +15,15 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.layout.constants import COMPRESSED_FLAG
+from rmqstore_spark.layout.record import MIN_RECORD_SIZE
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.status import PutResult
 
 __all__ = ["Combiner", "append_together", "is_single", "settle_all"]
 
 _MOST_BLOCKS: Final = 256
+_SYS_FLAG_END: Final = 39
 _LARGEST: Final = 16 << 10
 """Bytes of a record that is put together with others: copying a larger one costs more."""
 
@@ -177,6 +180,13 @@ def settle_all(
 
 
 def is_single(block: U1) -> bool:
-    """Whether a block says that it is one record, and a small one."""
+    """Whether a block says that it is one record, and one that does not hold others up.
+
+    A small one with a compressed body can take long to check.
+    """
     size = block.nbytes
-    return 4 <= size <= _LARGEST and int.from_bytes(block[:4].data, "big") == size
+    return (
+        MIN_RECORD_SIZE <= size <= _LARGEST
+        and int.from_bytes(block[:4].data, "big") == size
+        and not block[_SYS_FLAG_END] & COMPRESSED_FLAG
+    )

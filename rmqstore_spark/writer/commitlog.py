@@ -78,6 +78,15 @@ class CommitLogWriter:
         """The flush that failed, if one did: what is on disk is unknown since."""
         return self._failure
 
+    @property
+    def lacking(self) -> StoreWriteError | None:
+        """Why the next segment could not be made when it was needed, until there is one."""
+        return self._files.lacking
+
+    def retry_segment(self) -> None:
+        """Try again to make a segment that is lacking; returns at once. For any thread."""
+        self._files.retry()
+
     # ---- appending -----------------------------------------------------------------------------
 
     def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:

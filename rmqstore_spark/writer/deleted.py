@@ -10,6 +10,7 @@ no entries any more. (A broker has nothing of the kind.)
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from rmqstore_spark.reader.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 
 __all__ = ["DeletedTopics"]
+
+_log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes of such a file
 
@@ -116,5 +119,11 @@ def _load(path: str) -> dict[str, int]:
         with open(path, "rb") as file:
             raw: Any = json.loads(file.read(_MOST))
         return {str(topic): int(end) for topic, end in raw.items() if int(end) > 0}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        _log.warning(
+            "%s cannot be read (%s). Topics that were deleted may be back if the store was not "
+            "closed in order: delete them again.", path, error,
+        )  # fmt: skip
         return {}

@@ -67,6 +67,7 @@ class Dispatcher:
         queues: where entries go.
         indexes: where keys go; None where the store keeps no index.
         checkpoint: told how far queues are flushed.
+        on_failure: told at once of what ended dispatching, before anybody comes to submit.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Dispatcher:
         queues: ConsumeQueues,
         indexes: IndexFiles | None,
         checkpoint: CheckpointKeeper,
+        on_failure: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self._queues = queues
         self._indexes = indexes
         self._checkpoint = checkpoint
+        self._on_failure = on_failure
         self._changed = threading.Condition()
         self._jobs: deque[Appended] = deque()
         self._closing = False
@@ -179,6 +182,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - it is told to whoever comes next
                 done = True
                 self._failure = error
+                self._on_failure(error)
             with self._changed:
                 if done:
                     self._done_timestamp = max(self._done_timestamp, job.store_timestamp)

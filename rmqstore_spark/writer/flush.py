@@ -42,7 +42,7 @@ class FlushService:
         *,
         last_timestamp: Callable[[], int],
         on_flushed: Callable[[int], None],
-        on_failure: Callable[[StoreWriteError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._log = log
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
@@ -151,6 +151,11 @@ class FlushService:
                 try:
                     self.flush()
                 except StoreWriteError:
+                    return
+                except Exception as error:  # noqa: BLE001 - or nobody would know that none flushes
+                    self._failure = StoreWriteError(f"the CommitLog could not be flushed: {error}")
+                    self._on_failure(self._failure)
+                    self._wake()
                     return
 
     def _is_due(self) -> bool:

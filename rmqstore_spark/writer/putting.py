@@ -14,6 +14,7 @@ from rmqstore_spark.writer.admission import Admission
 from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.combine import Combiner, append_together, is_single, settle_all
 from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.failures import Failures
 from rmqstore_spark.writer.flush import FlushService
 from rmqstore_spark.writer.histogram import Histogram
 from rmqstore_spark.writer.status import PutResult, PutStatus
@@ -50,8 +51,9 @@ class Puts:
         self._lock = threading.Lock()
         self._messages = self._bytes = 0
         self._latency = Histogram()
+        self._failures = Failures()
         self._combiner = Combiner(
-            self._append, self.settle, config.os_page_cache_busy_time_out_mills / 1000
+            self._append, self._settle, config.os_page_cache_busy_time_out_mills / 1000
         )
 
     def put(
@@ -64,7 +66,8 @@ class Puts:
         else:
             result = self._append(data, whole=whole, check=check)
             if wait:
-                result = self.settle(result)
+                result = self._settle(result)
+        self._failures.count(result.status)
         if result.rows:
             self._latency.observe(time.monotonic() - begin)
         return result
@@ -72,15 +75,22 @@ class Puts:
     def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
         begin = time.monotonic()
-        results = settle_all(self.settle, list(self._append_in_order(blocks)))
+        results = settle_all(self._settle, list(self._append_in_order(blocks)))
         took = time.monotonic() - begin
         for result in results:
+            self._failures.count(result.status)
             if result.rows:
                 self._latency.observe(took)
         return results
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
+        settled = self._settle(result)
+        if result.ok:
+            self._failures.count(settled.status)
+        return settled
+
+    def _settle(self, result: PutResult) -> PutResult:
         if not result.ok or self._config.flush_disk_type != "SYNC_FLUSH":
             return result
         try:
@@ -105,6 +115,7 @@ class Puts:
             "putMessages": self._messages,
             "putBytes": self._bytes,
             "putLatency": self._latency.to_json(),
+            "putFailures": self._failures.to_json(),
         }
 
     def _append_in_order(self, blocks: Sequence[U1]) -> Iterator[PutResult]:

@@ -29,7 +29,7 @@ __all__ = ["Running"]
 
 _log = logging.getLogger(__name__)
 
-_DISK_INTERVAL_MS: Final = 1000
+_LOOK_INTERVAL_MS: Final = 1000
 # Of room on the disk, or for open files: the next try finds all that is to be flushed.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _WAIT_S: Final = 0.2
@@ -64,7 +64,9 @@ class Running:
         self._flushing = threading.Lock()
         parts = store.parts
         with ExitStack() as ends:
-            self.dispatcher = Dispatcher(parts.queues, parts.indexes, parts.checkpoint)
+            self.dispatcher = Dispatcher(
+                parts.queues, parts.indexes, parts.checkpoint, self._fail_by_dispatch
+            )
             ends.callback(self.dispatcher.close)
             self.appender = Appender(
                 store.log,
@@ -99,10 +101,15 @@ class Running:
             ends.callback(self.transactions.close)
             for name, interval, work in (
                 ("queues", config.flush_interval_consume_queue, self._flush_queues_if_room),
-                ("disk", _DISK_INTERVAL_MS, admission.look_at_disk),
+                ("look", _LOOK_INTERVAL_MS, self._look),
             ):
                 ends.callback(Periodic(f"rmqstore-{name}", interval, work, self.fail).close)
             self._ends = ends.pop_all()
+
+    @property
+    def lacking(self) -> Exception | None:
+        """What there is no room for, so that puts are refused: a segment, or queues and index."""
+        return self.dispatcher.stalled or self._store.log.lacking
 
     def fail(self, error: Exception) -> None:
         """Take no messages from now on."""
@@ -140,6 +147,15 @@ class Running:
     def close(self) -> None:
         """End everything; what is not flushed by now is left to the next recovery."""
         self._ends.close()
+
+    def _fail_by_dispatch(self, error: Exception) -> None:
+        self.fail(StoreWriteError(f"queues and index could not be kept up with the log: {error}"))
+
+    def _look(self) -> None:
+        """Look at what changes without a put: the room on the disk, and the clock."""
+        self._admission.look_at_disk()
+        self._store.log.retry_segment()
+        self.appender.time.look()
 
     def _flush_queues_if_room(self) -> None:
         try:

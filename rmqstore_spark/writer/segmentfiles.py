@@ -47,10 +47,16 @@ class SegmentFiles:
         self._ready = False
         self._wanted = False
         self._failed_at: float | None = None
+        self._lacking: StoreWriteError | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
         make_folder(os.path.dirname(ready_path))
         _remove(ready_path)
+
+    @property
+    def lacking(self) -> StoreWriteError | None:
+        """Why a segment that was needed could not be made; None once there is one again."""
+        return self._lacking
 
     def path(self, start: int) -> str:
         """The file of the segment whose first byte has this log offset."""
@@ -72,16 +78,15 @@ class SegmentFiles:
         Raises:
             StoreWriteError: it cannot be made; `errno` says why, and nothing of it is left.
         """
-        path = self.path(start)
-        reach("roll.before_create")
-        if not (self._take_ready() and self._move_ready(path)):
-            self._allocate(path)
-        reach("roll.after_create")
         try:
-            return self.open(start)
-        except StoreWriteError:
-            _remove(path)  # else the next try would find it in its way
+            descriptor = self._make(start)
+        except StoreWriteError as error:
+            if self._lacking is None:
+                _log.warning("Messages are refused until the next segment can be made: %s", error)
+            self._lacking = error
             raise
+        self._has_room()
+        return descriptor
 
     def remove(self, start: int) -> None:
         """Remove a segment. Its folder is not flushed."""
@@ -94,8 +99,17 @@ class SegmentFiles:
 
         Where that failed, as on a full disk, it is not tried again with each put.
         """
+        if not self._has_just_failed():
+            self._want()
+
+    def retry(self) -> None:
+        """Try again to make a segment, if one is lacking; returns at once."""
+        if self._lacking is not None:
+            self._want()
+
+    def _want(self) -> None:
         with self._changed:
-            if self._ready or self._wanted or self._closing or self._has_just_failed():
+            if self._ready or self._wanted or self._closing:
                 return
             self._wanted = True
             if self._thread is None:
@@ -113,6 +127,23 @@ class SegmentFiles:
         if self._thread is not None:
             self._thread.join()
         _remove(self._ready_path)
+
+    def _make(self, start: int) -> int:
+        path = self.path(start)
+        reach("roll.before_create")
+        if not (self._take_ready() and self._move_ready(path)):
+            self._allocate(path)
+        reach("roll.after_create")
+        try:
+            return self.open(start)
+        except StoreWriteError:
+            _remove(path)  # else the next try would find it in its way
+            raise
+
+    def _has_room(self) -> None:
+        if self._lacking is not None:
+            self._lacking = None
+            _log.warning("The next segment is there: messages are taken again.")
 
     def _has_just_failed(self) -> bool:
         return self._failed_at is not None and time.monotonic() - self._failed_at < _RETRY_S
@@ -142,17 +173,21 @@ class SegmentFiles:
                     self._wanted = False
                     self._changed.notify_all()
                     return
-            try:
-                self._allocate(self._ready_path)
-            except StoreWriteError as error:
-                _log.warning("The next segment of the CommitLog is not made ahead: %s", error)
-                made = False
-            else:
-                made = True
+            made = self._make_ahead()
             with self._changed:
                 self._ready, self._wanted = made, False
                 self._failed_at = None if made else time.monotonic()
                 self._changed.notify_all()
+
+    def _make_ahead(self) -> bool:
+        try:
+            self._allocate(self._ready_path)
+        except Exception as error:  # noqa: BLE001 - without this thread no segment would be made
+            if self._failed_at is None:
+                _log.warning("The next segment of the CommitLog is not made ahead: %s", error)
+            return False
+        self._has_room()
+        return True
 
     def _allocate(self, path: str) -> None:
         with explained(path, "made"):

@@ -34,6 +34,7 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.block import Block, Route, body_sizes, index_hashes
 from rmqstore_spark.layout.spans import I4, U1
 from rmqstore_spark.writer.failpoints import reach
+from rmqstore_spark.writer.failures import Failures
 from rmqstore_spark.writer.portion import KEY_DTYPE, ROW_DTYPE, Extent, Keys, Portion, Rows
 
 __all__ = ["PORTION_BYTES", "Stage", "StageInfo", "StageRoom"]
@@ -71,6 +72,11 @@ class StageRoom(Protocol):
     @property
     def indexed(self) -> bool:
         """Whether the store keeps an index."""
+        ...
+
+    @property
+    def failures(self) -> Failures:
+        """Counts blocks that were not staged."""
         ...
 
     def check(self, data: U1) -> Block:
@@ -144,6 +150,10 @@ class Stage:
             RefusedError: the stage is closed, or would be too large; or it could not be written,
                 and is given up.
         """
+        with self._room.failures.counting():
+            return self._append(data)
+
+    def _append(self, data: U1) -> int:
         block = self._room.check(data)
         keys = self._hashed(block)
         bodies = int(body_sizes(block).sum(dtype=np.int64))

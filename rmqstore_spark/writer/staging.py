@@ -21,6 +21,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.block import Block
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.writer.failures import Failures
 from rmqstore_spark.writer.owners import is_another
 from rmqstore_spark.writer.stage import Stage, StageInfo
 
@@ -72,6 +73,7 @@ class Staging:
         self.check = check
         self.clock = clock
         self.indexed = indexed
+        self.failures = Failures()
         self._folder = folder
         self._limits = limits
         self._lock = threading.Lock()

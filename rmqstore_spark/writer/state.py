@@ -11,6 +11,7 @@ between), opens too.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from rmqstore_spark.files.own import OWN_FOLDER
 from rmqstore_spark.writer.queues import ConsumeQueues
 
 __all__ = ["StoreState", "remember"]
+
+_log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes of such a file
 
@@ -58,7 +61,13 @@ class StoreState:
             absent = frozenset((str(topic), int(queue_id)) for topic, queue_id in raw["absent"])
             names = tuple(str(name) for name in raw["indexFiles"])
             return cls(frozenset(begins), begins, absent, int(raw["indexEnd"]), names)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            _log.warning(
+                "%s cannot be read (%r): queues and index files that are missing since the last "
+                "close go unnoticed. `rmqstore verify` finds them.", _path(store), error,
+            )  # fmt: skip
             return cls()
 
     def complete_end(self, directory: StoreDirectory) -> int:

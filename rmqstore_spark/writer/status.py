@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["PutResult", "PutStatus"]
+__all__ = ["STATES", "PutResult", "PutStatus"]
+
+STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "FAILED", "CLOSED")
+"""What state a store can be in; it takes messages in the first one alone."""
 
 
 class PutStatus(str, Enum):

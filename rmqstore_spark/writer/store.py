@@ -145,8 +145,11 @@ class StoreWriter:
 
     @property
     def state(self) -> str:
-        """RUNNING where messages are taken; else SLAVE, DISK_FULL, FAILED or CLOSED."""
-        return "CLOSED" if self._closed else self._admission.state
+        """One of `status.STATES`: RUNNING where messages are taken."""
+        if self._closed:
+            return "CLOSED"
+        state = self._admission.state
+        return "DISK_FULL" if state == "RUNNING" and self._running.lacking else state
 
     # ---- topics --------------------------------------------------------------------------------
 
@@ -347,6 +350,7 @@ class StoreWriter:
             **self._running.transactions.stats(),
             "dispatchBehindBytes": self._running.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
+            "clockBehindSeconds": self._running.appender.time.behind_ms / 1000,
             "queues": {
                 topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
                 for topic, numbers in ranges.items()

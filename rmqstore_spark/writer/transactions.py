@@ -15,6 +15,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.writer.appending import Appender
 from rmqstore_spark.writer.commit import CommitRequest, CommitResult, Committer
 from rmqstore_spark.writer.config import StoreConfig
+from rmqstore_spark.writer.failures import Failures
 from rmqstore_spark.writer.flush import FlushService
 from rmqstore_spark.writer.ledger import Ledger
 from rmqstore_spark.writer.marker import MARKER_TOPIC
@@ -92,19 +93,22 @@ class Transactions:
             check_routes=check_routes,
             on_failure=on_failure,
         )
+        self._commit_failures = Failures()
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage what one attempt of a task writes; see `Staging.begin`."""
-        self._check_state()
-        return self._staging.begin(stage_id, owner, identity)
+        with self._staging.failures.counting():
+            self._check_state()
+            return self._staging.begin(stage_id, owner, identity)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Let what was staged appear in the log, whole and once; see `Committer.commit`."""
-        self._check_state()
-        self._make_marker_topic()
-        return self._committer.commit(request, identity)
+        with self._commit_failures.counting():
+            self._check_state()
+            self._make_marker_topic()
+            return self._committer.commit(request, identity)
 
     def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
         """Remove stages, for good; those that were committed stay committed."""
@@ -116,6 +120,8 @@ class Transactions:
             "stages": len(self._staging),
             "stagedBytes": self._staging.staged_bytes,
             "commits": self._committer.commits,
+            "stageFailures": self._staging.failures.to_json(),
+            "commitFailures": self._commit_failures.to_json(),
         }
 
     def save(self) -> None:

@@ -36,13 +36,16 @@ _PROPERTIES = (
 
 
 def _message(number: int, *, v6: bool = False) -> RecordReport:
+    sys_flag, body = (0, 0, 1, 4)[number % 4], b"body " * number
+    if sys_flag == 1:
+        body = compress(body, 3)
     return RecordReport(
         topic=("T", "orders_v2-EU")[number % 2], queue_id=number % 3, queue_offset=0,
         physical_offset=0, store_size=0, body_crc=0, flag=number,
-        sys_flag=(0, 0, 1, 4)[number % 4], born_timestamp=1_700_000_000_000 + number,
+        sys_flag=sys_flag, born_timestamp=1_700_000_000_000 + number,
         born_host=("1.2.3.4:5", "[1:0:0:0:0:0:0:2]:6")[number % 2], store_timestamp=0,
         store_host="[0:0:0:0:0:0:0:0]:0" if v6 else "0.0.0.0:0", reconsume_times=0,
-        prepared_transaction_offset=0, body=b"body " * number, body_uncompressed=None,
+        prepared_transaction_offset=0, body=body, body_uncompressed=None,
         properties={}, properties_raw=_PROPERTIES[number % 4], msg_id="", crc_ok=True, raw={},
     )  # fmt: skip
 

@@ -169,7 +169,9 @@ def test_golden_records_get_the_offsets_that_rocketmq_gave_them(
     look_up = stored_bytes(golden(name))
     records = load_records(golden(name))
     data = np.frombuffer(b"".join(look_up(r) for r in records), np.uint8)
-    found = check_block(data, max_body=1 << 22, store_host_v6=False, allowed_sys_flag=ALLOWED)
+    found = check_block(
+        data, max_body=1 << 22, store_host_v6=False, allowed_sys_flag=ALLOWED, as_producer=False
+    )
     next_offsets = np.zeros(len(found.routes), np.int64)
     numbers = block.number_rows(found.route_of, found.queued, next_offsets)
     assert numbers.tolist() == [r.queue_offset for r in records]
@@ -228,6 +230,11 @@ def changed(at: int, value: bytes) -> U1:
         (changed(12, b"\xff"), "queueId is negative"),
         (changed(36, b"\x80"), "sysFlag has bits"),
         (changed(39, b"\x02"), "sysFlag has bits"),
+        (changed(72, b"\x80"), "reconsumeTimes is negative"),
+        (changed(76, b"\x80"), "preparedTransactionOffset is not zero"),
+        (changed(83, b"\x01"), "preparedTransactionOffset is not zero"),
+        (changed(52, b"\xff"), "port of its bornHost is over 65535"),
+        (changed(53, b"\x01"), "port of its bornHost is over 65535"),
         (changed(88, b"B"), "does not match its bodyCRC"),
         (changed(8, b"\x80"), "does not match its bodyCRC"),
         (encoded(message(), message(topic="")), "topic is empty"),
@@ -286,13 +293,35 @@ def test_a_block_may_be_empty_and_may_be_read_only(each_kernel: str) -> None:
         block.stamp_records(fixed, zero, zero, zero, 0, bytes(8))
 
 
-def test_light_queues_are_for_those_who_may(each_kernel: str) -> None:
-    data = encoded(message(properties_raw=b"INNER_MULTI_DISPATCH\x01%LMQ%a"))
-    assert len(read_block(data)) == 1
+@pytest.mark.parametrize(
+    "data",
+    [
+        encoded(message(), message(properties_raw=b"INNER_MULTI_DISPATCH\x01%LMQ%a")),
+        changed(72, b"\x80"),
+        changed(83, b"\x01"),
+        changed(52, b"\xff"),
+    ],
+)
+def test_what_a_broker_may_hold_is_taken_from_one(data: U1, each_kernel: str) -> None:
+    assert len(read_block(data)) == 2
     found = check_block(
-        data, max_body=9, store_host_v6=False, allowed_sys_flag=0, light_queues=True
+        data, max_body=9, store_host_v6=False, allowed_sys_flag=0, as_producer=False
     )
-    assert len(found) == 1
+    assert len(found) == 2
+
+
+def test_the_port_of_a_wide_born_host_stands_elsewhere(each_kernel: str) -> None:
+    wide = encoded(message(born_host="[0:0:0:0:0:0:1:0]:65535"))
+    assert len(check(wide)) == 1
+    wide[48 + 16] = 1
+    with pytest.raises(BlockError, match="port of its bornHost is over 65535"):
+        check(wide)
+
+
+def test_compressed_bodies_are_counted(each_kernel: str) -> None:
+    data = encoded(message(), message(sys_flag=1), message(sys_flag=0x300), message(sys_flag=0x201))
+    assert check(data).compressed == 2
+    assert read_block(data).compressed == 2
 
 
 def test_a_bodys_crc_is_not_looked_at_where_that_is_not_wanted(each_kernel: str) -> None:

@@ -179,6 +179,62 @@ def test_a_changed_byte_is_refused_or_stays_in_bounds(kind: int, data: st.DataOb
     assert len(plain) <= 1000
 
 
+def outcome(unpack: Callable[[bytes, int, int], int], body: bytes, flags: int, most: int) -> object:
+    try:
+        return unpack(body, flags, most)
+    except CorruptRecordError as error:
+        return str(error)
+
+
+@given(
+    body=BODIES,
+    kind=st.one_of(st.sampled_from(KINDS), st.integers(4, 7)),
+    frames=st.integers(1, 2),
+    damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 255)), max_size=2),
+    cut=st.sampled_from([0, 0, 0, 1, 4, 9]),
+    more=st.sampled_from([b"", b"", b"no frame"]),
+    spare=st.sampled_from([0, 1, -1, 1000]),
+    piece=st.sampled_from([1, 7, 4096, 1 << 20]),
+)
+def test_a_body_that_is_only_counted_is_refused_where_one_that_is_kept_would_be(
+    body: bytes,
+    kind: int,
+    frames: int,
+    damage: list[tuple[int, int]],
+    cut: int,
+    more: bytes,
+    spare: int,
+    piece: int,
+) -> None:
+    packed = bytearray(compression.compress(body, kind if kind < 4 else 3) * frames)
+    for at, flip in damage:
+        packed[at % len(packed)] ^= flip
+    sent = bytes(packed[: max(1, len(packed) - cut)]) + more
+    flags, most = compression.flags_of_type(kind), max(0, len(body) * frames + spare)
+    piece = max(piece, len(body) // 50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "_PIECE", piece)
+        counted = outcome(compression.unpacked_size, sent, flags, most)
+    kept = outcome(lambda *a: len(compression.decompress(*a)), sent, flags, most)
+    assert isinstance(counted, str) == isinstance(kept, str), (counted, kept)
+    if isinstance(kept, int):
+        assert counted == kept
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_a_bomb_is_counted_without_the_memory_that_it_asks_for(kind: int) -> None:
+    packed = compression.compress(bytes(MAX), kind)
+    tracemalloc.start()
+    try:
+        assert compression.unpacked_size(packed, compression.flags_of_type(kind), MAX) == MAX
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+    with pytest.raises(CorruptRecordError, match="becomes more than"):
+        compression.unpacked_size(packed, compression.flags_of_type(kind), MAX - 1)
+
+
 @pytest.mark.parametrize("kind", [1, 2, 3])
 def test_promise_8_bodies_that_are_refused_leave_no_memory_behind(kind: int) -> None:
     damaged, size = compression.compress(b"a body " * 60, kind)[:-5], 1 << 20

@@ -22,7 +22,7 @@ def maps(rows: Sequence[Properties | None]) -> pa.MapArray:
 
 
 def joined(count: int, **columns: Any) -> list[str]:
-    raw = join_properties(pa.array([ID] * count), **columns).to_pylist()
+    raw = join_properties(pa.array([ID] * count, pa.string()), **columns).to_pylist()
     prefix = f"UNIQ_KEY\x01{ID}".encode()
     assert all(text.startswith(prefix) for text in raw)
     return [text[len(prefix) :].decode() for text in raw]

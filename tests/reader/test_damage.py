@@ -35,15 +35,6 @@ UNCHECKED = frozenset({
 FLIPS = (0x01, 0x80, 0xFF)
 
 
-@pytest.fixture(params=["compiled", "plain"])
-def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test with each of the two implementations."""
-    if request.param == "plain":
-        monkeypatch.setattr(kernel, "active", plain)
-    elif not kernel.COMPILED:
-        pytest.skip("the compiled kernel was not built on this machine")
-
-
 @pytest.fixture
 def tiny(golden: Golden, tmp_path: Path) -> Path:
     """A copy of the golden store `tiny`, to be damaged: 60 messages, segments of 4 KiB."""
@@ -143,7 +134,7 @@ def test_a_queue_file_cut_at_every_byte(tiny: Path, wanted: dict[Any, Row]) -> N
 
 
 def test_every_byte_of_a_record_changed(
-    tiny: Path, golden: Golden, wanted: dict[Any, Row], each_kernel: None
+    tiny: Path, golden: Golden, wanted: dict[Any, Row], each_kernel: str
 ) -> None:
     record = max(load_records(golden("tiny"))[:20], key=lambda r: len(r.properties_raw))
     file = log_of(tiny)[record.physical_offset // 4096]
@@ -170,7 +161,7 @@ def test_every_byte_of_a_record_changed(
 )
 @pytest.mark.parametrize("field", [0, 84])
 def test_lengths_that_no_record_can_have(
-    tiny: Path, golden: Golden, wanted: dict[Any, Row], field: int, value: int, each_kernel: None
+    tiny: Path, golden: Golden, wanted: dict[Any, Row], field: int, value: int, each_kernel: str
 ) -> None:
     record = load_records(golden("tiny"))[5]
     file = log_of(tiny)[record.physical_offset // 4096]
@@ -238,7 +229,7 @@ def test_a_damaged_record_in_the_middle_is_named_and_can_be_skipped(
 
 
 def test_a_scan_of_a_log_cut_at_every_byte_ends_at_a_record(
-    tiny: Path, golden: Golden, each_kernel: None
+    tiny: Path, golden: Golden, each_kernel: str
 ) -> None:
     expected = expected_scan(golden("tiny"))
     shutil.rmtree(tiny / "store" / "consumequeue")  # queues would tell that more is missing
@@ -256,7 +247,7 @@ def test_a_scan_of_a_log_cut_at_every_byte_ends_at_a_record(
 
 
 def test_a_scan_of_damaged_bytes_gives_no_wrong_row(
-    tiny: Path, golden: Golden, each_kernel: None
+    tiny: Path, golden: Golden, each_kernel: str
 ) -> None:
     right = {row["physicalOffset"]: row for row in expected_scan(golden("tiny"))}
     file = log_of(tiny)[2]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import select
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -34,6 +37,10 @@ STATS: dict[str, Any] = {
     "commitLogFlushedOffset": 200_000,
     "dispatchBehindBytes": 512,
     "diskUsedRatio": 0.42,
+    "clockBehindSeconds": 86_400.5,
+    "putFailures": {"MESSAGE_ILLEGAL": 4, "SERVICE_NOT_AVAILABLE": 0},
+    "stageFailures": {"OS_PAGECACHE_BUSY": 2},
+    "commitFailures": {"MESSAGE_ILLEGAL": 1},
     "putLatency": {"buckets": [[0.001, 7], [0.01, 9], ["+Inf", 10]], "sum": 0.5, "count": 10},
     "commitLatency": {"buckets": [[0.1, 2], ["+Inf", 3]], "sum": 0.75, "count": 3},
     "flushLatency": {"buckets": [["+Inf", 0]], "sum": 0.0, "count": 0},
@@ -48,8 +55,10 @@ class Figures:
         self.now: Mapping[str, Any] = STATS
         self.answering = threading.Event()
         self.answering.set()
+        self.asked = 0
 
     def __call__(self) -> Mapping[str, Any]:
+        self.asked += 1
         assert self.answering.wait(60)
         return self.now
 
@@ -113,6 +122,11 @@ def test_prometheus_reads_every_figure(monitoring: Monitoring) -> None:
     assert value("rmqstore_commitlog_flushed_offset") == 200_000
     assert value("rmqstore_dispatch_behind_bytes") == 512
     assert value("rmqstore_disk_used_ratio") == 0.42
+    assert value("rmqstore_clock_behind_seconds") == 86_400.5
+    assert value("rmqstore_put_failures_total", status="MESSAGE_ILLEGAL") == 4
+    assert value("rmqstore_put_failures_total", status="SERVICE_NOT_AVAILABLE") == 0
+    assert value("rmqstore_stage_failures_total", status="OS_PAGECACHE_BUSY") == 2
+    assert value("rmqstore_commit_failures_total", status="MESSAGE_ILLEGAL") == 1
     assert value("rmqstore_put_latency_seconds_bucket", le="0.001") == 7
     assert value("rmqstore_put_latency_seconds_bucket", le="+Inf") == 10
     assert value("rmqstore_put_latency_seconds_sum") == 0.5
@@ -124,6 +138,7 @@ def test_prometheus_reads_every_figure(monitoring: Monitoring) -> None:
     assert value("rmqstore_queue_max_offset", topic="orders", queue="0") == 30
     assert value("rmqstore_queue_messages", topic='%RETRY%a"\\\n', queue="0") == 1
     assert value("rmqstore_state", state=HEALTHY) == 1
+    assert value("rmqstore_state", state="DISK_FULL") == 0
     assert value("process_resident_memory_bytes") > 0
     # Every figure of the store is there under some name.
     assert text.count("# TYPE rmqstore_") == len(STATS) + 1 + 1  # build, and two of the queues
@@ -158,50 +173,151 @@ def test_nothing_else_is_answered(monitoring: Monitoring) -> None:
     assert ask(monitoring, "/metrics?name[]=x")[0] == 200
 
 
-def test_requests_beyond_the_limit_are_refused_at_once(
+def connected(monitoring: Monitoring) -> socket.socket:
+    host, _, port = monitoring.address.rpartition(":")
+    return socket.create_connection((host, int(port)), 60)
+
+
+def is_healthy(monitoring: Monitoring) -> bool:
+    try:
+        return ask(monitoring, "/healthz")[0] == 200
+    except (ConnectionError, http.client.BadStatusLine):
+        return False
+
+
+def monitoring_threads() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("count", [30, 200])
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
+def test_half_sent_requests_keep_no_probe_out(
+    monitoring: Monitoring, count: int, sent: bytes
+) -> None:
+    """They did for 11 s, and a supervisor would have ended the process."""
+    held = []
+    try:
+        for _ in range(count):
+            held.append(connected(monitoring))
+            held[-1].sendall(sent)
+        for _ in range(5):
+            began = time.monotonic()
+            assert ask(monitoring, "/healthz")[0] == 200
+            assert time.monotonic() - began < 5  # a machine under load is no finding
+            assert monitoring_threads() <= 32
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_half_sent_requests_that_keep_coming_keep_no_probe_out(monitoring: Monitoring) -> None:
+    ended = threading.Event()
+
+    def attack() -> None:
+        held: deque[socket.socket] = deque()
+        while not ended.is_set():
+            held.append(connected(monitoring))
+            with suppress(OSError):
+                held[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
+            if len(held) > 100:
+                held.popleft().close()
+        for one in held:
+            one.close()
+
+    threads = [threading.Thread(target=attack) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert ask(monitoring, "/healthz")[0] == 200
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_who_does_not_read_the_answer_gives_way(monitoring: Monitoring, figures: Figures) -> None:
+    queues = {f"topic-{number:05}": {"0": (0, 1)} for number in range(20_000)}
+    figures.now = {**STATS, "queues": queues}
+    held = []
+    try:
+        for _ in range(40):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            host, _, port = monitoring.address.rpartition(":")
+            one.connect((host, int(port)))
+            one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            held.append(one)
+        eventually(lambda: is_healthy(monitoring))
+        began = time.monotonic()
+        assert is_healthy(monitoring)
+        assert time.monotonic() - began < 10
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_metrics_are_made_for_a_few_at_a_time(monitoring: Monitoring, figures: Figures) -> None:
+    figures.answering.clear()
+    waiting = [connected(monitoring) for _ in range(4)]
+    try:
+        for one in waiting:
+            one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        eventually(lambda: figures.asked == 4)
+        assert ask(monitoring, "/metrics")[0] == 503
+        figures.answering.set()
+        for one in waiting:
+            assert one.recv(12) == b"HTTP/1.0 200"
+        assert ask(monitoring, "/metrics")[0] == 200
+    finally:
+        for one in waiting:
+            one.close()
+
+
+def test_an_answer_that_is_being_made_does_not_give_way(
     monitoring: Monitoring, figures: Figures
 ) -> None:
-    host, _, port = monitoring.address.rpartition(":")
-    held = [socket.create_connection((host, int(port)), 60) for _ in range(8)]
+    figures.answering.clear()
+    waiting = [connected(monitoring) for _ in range(32)]
     try:
-        with socket.create_connection((host, int(port)), 60) as one_more:
-            assert one_more.recv(1) == b""
-        held.pop().close()
-        # A place is free once its thread has seen that.
-        while True:
-            try:
-                assert ask(monitoring, "/healthz")[0] == 200
-                break
-            except (ConnectionError, http.client.BadStatusLine):
-                continue
+        for one in waiting:
+            one.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        eventually(lambda: figures.asked == 32)
+        with connected(monitoring) as one_more:
+            assert one_more.recv(1) == b""  # refused at once
+        figures.answering.set()
+        for one in waiting:
+            assert one.recv(12) == b"HTTP/1.0 200"
     finally:
-        for one in held:
+        for one in waiting:
             one.close()
 
 
-def test_requests_that_never_end_are_ended(
-    monitoring: Monitoring, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pause", [0.0, 0.05])
+def test_a_request_has_little_time_and_few_bytes(monitoring: Monitoring, pause: float) -> None:
+    """A byte now and then does not make its time longer."""
+    with connected(monitoring) as slow:
+        began = time.monotonic()
+        sent = 0
+        with suppress(OSError):
+            while slow_is_served(slow, pause):
+                slow.send(b"a" if pause else b"a" * 512)
+                sent += 1
+        assert 1.5 < time.monotonic() - began < 30 if pause else sent <= 8_192
+
+
+def slow_is_served(slow: socket.socket, pause: float) -> bool:
+    readable, _, _ = select.select([slow], [], [], pause)
+    return not readable
+
+
+def test_what_goes_wrong_here_is_logged(
+    monitoring: Monitoring, figures: Figures, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Eight of them would keep a supervisor's `/healthz` out, and it would end the process."""
-    monkeypatch.setattr("rmqstore_spark.service.monitoring._SECONDS", 2.0)
-    host, _, port = monitoring.address.rpartition(":")
-    held = [socket.create_connection((host, int(port)), 60) for _ in range(8)]
-
-    def answers() -> bool:
-        for one in held:
-            with suppress(OSError):
-                one.send(b"G")
-        try:
-            return ask(monitoring, "/healthz")[0] == 200
-        except (ConnectionError, http.client.BadStatusLine):
-            return False
-
-    try:
-        assert not answers()
-        eventually(answers)
-    finally:
-        for one in held:
-            one.close()
+    figures.now = {}
+    with suppress(ConnectionError, http.client.BadStatusLine):
+        ask(monitoring, "/healthz")
+    eventually(lambda: "KeyError: 'state'" in caplog.text)
 
 
 def test_a_port_in_use_is_said(monitoring: Monitoring, figures: Figures) -> None:

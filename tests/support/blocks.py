@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import BlockError
-from rmqstore_spark.layout import block, kernel
+from rmqstore_spark.layout import block, kernel, packed
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.spans import U1
 from tests.support.traffic import Traffic
@@ -55,6 +55,8 @@ def block_outcome(
                 if strict
                 else block.read_block(data, max_rows=8)
             )
+            if strict:
+                packed.check_bodies(found)
         except BlockError as error:
             return str(error), error.row, error.at, error.status
         entries, bounds = block.queue_entries(found, found.starts * 3)
@@ -63,7 +65,7 @@ def block_outcome(
         hashes, rows = block.index_hashes(data, found.starts, found.sizes)
         columns = (
             found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
-            offsets, numbers, hashes, rows,
+            offsets, numbers, hashes, rows, np.array(found.compressed),
         )  # fmt: skip
         stamped = _stamp(data, found, v6)
         return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]

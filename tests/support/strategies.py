@@ -90,7 +90,7 @@ def client_records(*, store_v6: bool = False) -> st.SearchStrategy[RecordReport]
         born_host=HOSTS,
         store_timestamp=st.just(0),
         store_host=st.just("[0:0:0:0:0:0:0:0]:0" if store_v6 else "0.0.0.0:0"),
-        reconsume_times=INT32,
-        prepared_transaction_offset=INT64,
+        reconsume_times=st.integers(0, 2**31 - 1),
+        prepared_transaction_offset=st.just(0),
         body=BYTES,
     )

@@ -113,3 +113,15 @@ def test_a_place_behind_the_log_deletes_nothing_that_comes(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     StoreWriter.open(tmp_path / "s", config()).close()
     assert in_queues(tmp_path / "s") == {("U", 0): [b"other"], ("T", 0): NEW}
+
+
+@pytest.mark.parametrize("name", ["deleted.json", "state.json"])
+def test_what_was_remembered_and_cannot_be_read_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    deleted_store(tmp_path / "s").close()
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert not any("cannot be read" in line for line in caplog.messages)
+    (tmp_path / "s" / "rmqstore" / name).write_text("{]")
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert {name in line for line in caplog.messages if "cannot be read" in line} == {True}

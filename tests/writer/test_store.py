@@ -791,9 +791,10 @@ def test_promise_6_queues_without_room_hold_the_log_up(
         assert "no room" in refused.remark
         with pytest.raises(StoreWriteError, match="No space left"):
             store.flush()
-        assert store.state == "RUNNING"
+        assert store.state == "DISK_FULL"
         monkeypatch.undo()
-        until(lambda: store.put_batch(messages([b"c"])).ok)
+        until(lambda: store.state == "RUNNING")
+        assert store.put_batch(messages([b"c"])).ok
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"c"]}
 
 

@@ -135,7 +135,7 @@ class Encoder:
             "flag": _int32(columns, "flag", count),
             "bornTimestamp": self._born_timestamp(columns, count),
             "bornHost": self._born_host(columns, count),
-            "reconsumeTimes": _int32(columns, "reconsumeTimes", count),
+            "reconsumeTimes": _reconsume_times(columns, count),
             "body": columns["body"],
             "properties": properties,
         }
@@ -270,6 +270,15 @@ def _int32(columns: dict[str, pa.Array], name: str, count: int) -> pa.Int32Array
         row = int(np.flatnonzero(wrong)[0])
         raise RowError(row, f"has {numbers[row]} in column {name}, which holds 32 bits")
     return pa.array(numbers.astype(np.int32))
+
+
+def _reconsume_times(columns: dict[str, pa.Array], count: int) -> pa.Int32Array:
+    times = _int32(columns, "reconsumeTimes", count)
+    negative = np.flatnonzero(times.to_numpy() < 0)
+    if len(negative):
+        row = int(negative[0])
+        raise RowError(row, f"has {times[row]} in column reconsumeTimes, which counts from 0")
+    return times
 
 
 def _record_batch(messages: dict[str, pa.Array], store_host_v6: bool) -> pa.RecordBatch:

@@ -10,29 +10,24 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.compression import NOT_COMPRESSED, compression_type
 from rmqstore_spark.layout.constants import (
-    COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
-    COMPRESSION_ZSTD,
     TRANSACTION_NOT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     is_safe_folder_name,
     is_safe_topic_name,
 )
+from rmqstore_spark.layout.packed import not_packed
 from rmqstore_spark.layout.record import crc_property_mismatch
-from rmqstore_spark.layout.spans import I4, I8, U1, Spans, binary_array
+from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
 from rmqstore_spark.reader.verify.batch import LogBatch
 from rmqstore_spark.reader.verify.findings import Findings
-from rmqstore_spark.reader.verify.span_hash import tails
 
 __all__ = ["RecordChecker"]
 
 _KNOWN_FLAGS: Final = 0x7FF
 _MAX_PORT: Final = 0xFFFF
 _ZEROS: Final = 8
-_HEAD: Final = 4
-_LZ4_MAGIC: Final = 0x04224D18
-_ZSTD_MAGIC: Final = 0x28B52FFD
 
 
 class RecordChecker:
@@ -80,7 +75,7 @@ class RecordChecker:
         packed = np.flatnonzero((kind != NOT_COMPRESSED) & ~unknown)
         if len(packed):
             wrong = np.zeros(len(batch), np.bool_)
-            wrong[packed] = _not_packed(batch.records.body.take(packed), kind[packed])
+            wrong[packed] = not_packed(batch.records.body.take(packed), kind[packed])
             self._findings.each(
                 "error", "sys-flag", wrong, batch.place,
                 lambda row: f"sysFlag {int(flags[row]):#x} promises a compressed body: it is none",
@@ -191,20 +186,6 @@ class RecordChecker:
             "note", "properties", dropped, batch.place,
             "some properties lack a name or a value, and are dropped by RocketMQ",
         )  # fmt: skip
-
-
-def _not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
-    """Which bodies do not begin as bodies that are compressed in their way do."""
-    wrong = bodies.lengths < _HEAD
-    at = np.where(wrong, 0, bodies.starts)
-    first = tails(bodies.buffer, at + _HEAD, _HEAD).view(">u4")[:, 0].astype(np.int64)
-    zlib = (first >> 24 & 0x0F == 8) & ((first >> 16) % 31 == 0)
-    begins = np.select(
-        [kind == COMPRESSION_LZ4, kind == COMPRESSION_ZSTD],
-        [first == _LZ4_MAGIC, first == _ZSTD_MAGIC],
-        zlib,
-    )
-    return wrong | ~begins
 
 
 def _runs(marks: npt.NDArray[np.bool_], length: int) -> npt.NDArray[np.bool_]:

@@ -245,13 +245,20 @@ def test_an_empty_batch() -> None:
         ({"queueId": 9}, "queueId 9, but topic 'A' has the queues 0 to 3"),
         ({"queueId": None}, "has no queueId"),
         ({"flag": 1 << 31}, "has 2147483648 in column flag"),
+        ({"reconsumeTimes": -1}, "has -1 in column reconsumeTimes, which counts from 0"),
+        ({"uniqKey": "a\x02INNER_MULTI_DISPATCH\x01q"}, "0x02 in UNIQ_KEY"),
+        ({"properties": [("x__CRC32#", "01234567890")]}, "end like the CRC of RocketMQ 5"),
+        ({"properties": [("x", "y__CRC32#\x0101234567890")]}, "end like the CRC of RocketMQ 5"),
+        ({"bornHost": "1.2.3.4:65536"}, "with a port up to 65535"),
+        ({"bornHost": "1.2.3.4:-1"}, "with a port up to 65535"),
         ({"bornHost": "nowhere"}, "has no bornHost that can be stored: 'nowhere' is no host"),
     ],
 )
 def test_rows_that_cannot_be_stored_are_named(row: Row, words: str) -> None:
     schema = fields(
         "body binary", "topic string", "tags string", "keys array<string>", "queueId bigint",
-        "properties map<string,string>", "flag bigint", "bornHost string",
+        "properties map<string,string>", "flag bigint", "bornHost string", "uniqKey string",
+        "reconsumeTimes bigint",
     )  # fmt: skip
     made = encoder(schema, [opened(max_message_size=1000)], queueSelector="column", preserve="true")
     sound: Row = {"body": b"", "topic": "A", "queueId": 0, "bornHost": "1.2.3.4:5"}
@@ -259,7 +266,7 @@ def test_rows_that_cannot_be_stored_are_named(row: Row, words: str) -> None:
         "body": pa.binary(), "topic": pa.string(), "tags": pa.string(),
         "keys": pa.list_(pa.string()), "queueId": pa.int64(),
         "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int64(),
-        "bornHost": pa.string(),
+        "bornHost": pa.string(), "uniqKey": pa.string(), "reconsumeTimes": pa.int64(),
     }  # fmt: skip
     list(made.encode(batch_of([sound, sound], **kinds)))
     with pytest.raises(RowError, match=words) as caught:

@@ -1,0 +1,91 @@
+"""Compressed bodies as they lie in records: what their sysFlag promises, and whether it is so.
+
+See docs/format.md, "A CommitLog record", and `compression` for single bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import BlockError, CorruptRecordError
+from rmqstore_spark.layout.block import Block
+from rmqstore_spark.layout.compression import MAX_UNPACKED, compression_type, unpacked_size
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+)
+from rmqstore_spark.layout.plain_parse import field_at
+from rmqstore_spark.layout.record import decode_records
+from rmqstore_spark.layout.spans import I4, Spans
+
+__all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
+
+MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
+"""Bytes that the compressed bodies of one block may become, all together."""
+
+_HEAD: Final = 4
+_LZ4_MAGIC: Final = 0x04224D18
+_ZSTD_MAGIC: Final = 0x28B52FFD
+_ILLEGAL: Final = "MESSAGE_ILLEGAL"
+
+
+def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
+    """Which bodies do not begin as bodies that are compressed in their way do.
+
+    Args:
+        bodies: n, as they are stored.
+        kind: n, what each should be; see `compression.compression_type`.
+    """
+    wrong = bodies.lengths < _HEAD
+    first = field_at(bodies.buffer, np.where(wrong, 0, bodies.starts), _HEAD, ">u4")
+    zlib = (first >> 24 & 0x0F == 8) & ((first >> 16) % 31 == 0)
+    begins = np.select(
+        [kind == COMPRESSION_LZ4, kind == COMPRESSION_ZSTD],
+        [first == _LZ4_MAGIC, first == _ZSTD_MAGIC],
+        zlib,
+    )
+    return wrong | ~begins
+
+
+def check_bodies(block: Block) -> None:
+    """Look whether readers can unpack the compressed bodies of a checked block.
+
+    Each is unpacked a piece at a time, and the pieces are dropped. So it takes little memory, and
+    time in proportion to what comes out, which ends at `MAX_BLOCK_UNPACKED`.
+
+    Raises:
+        BlockError: a body is not compressed as its sysFlag says, is damaged, or becomes more than
+            `MAX_UNPACKED` bytes; or all of them become more than `MAX_BLOCK_UNPACKED`.
+    """
+    flags = field_at(block.data, block.starts + 36, 4, ">i4").astype(np.int32)
+    rows = np.flatnonzero(flags & COMPRESSED_FLAG)
+    starts, flags = block.starts[rows], flags[rows]
+    bodies = decode_records(block.data, starts, block.sizes[rows]).body
+    kinds = compression_type(flags)
+    plain = not_packed(bodies, kinds)
+    total = 0
+    for number, row in enumerate(rows.tolist()):
+        cause = ""
+        if kinds[number] > COMPRESSION_ZLIB:
+            cause = f"its sysFlag names the unknown compression type {kinds[number]}"
+        elif plain[number]:
+            cause = "its sysFlag says that its body is compressed, and it is not"
+        else:
+            begin = int(bodies.starts[number])
+            stored = block.data[begin : begin + int(bodies.lengths[number])]
+            try:
+                total += unpacked_size(stored, int(flags[number]), MAX_UNPACKED)
+            except CorruptRecordError as error:
+                cause = f"readers could not unpack it: {error.cause}"
+        if total > MAX_BLOCK_UNPACKED:
+            cause = (
+                f"with it the compressed bodies of the block become more than {MAX_BLOCK_UNPACKED} "
+                "bytes: send fewer messages at a time"
+            )
+        if cause:
+            raise BlockError(row, int(starts[number]), _ILLEGAL, cause)

@@ -1,0 +1,74 @@
+"""storeTimestamps: they never go back, though the clock may.
+
+A queue is searched by time on the assumption that its storeTimestamps ascend. So while the clock is
+behind the last one given, that one is given again, and whoever looks at the store by time finds all
+that comes meanwhile at one moment. That is said in the log, once for each leap, and in the metrics
+for as long as it lasts (docs/operate.md, "When the clock went back").
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["StoreTime"]
+
+_log = logging.getLogger(__name__)
+
+_TOLERANCE_MS: Final = 1000
+"""A clock that is kept in step by NTP goes back by less."""
+
+
+class StoreTime:
+    """Gives storeTimestamps. `stamp` is for one thread at a time, the rest for any.
+
+    Args:
+        clock: milliseconds since the epoch.
+        last: the last storeTimestamp in the log.
+    """
+
+    def __init__(self, clock: Callable[[], int], last: int) -> None:
+        self._clock = clock
+        self._last = last
+        self._lock = threading.Lock()
+        self._noted = 0
+        self.look()
+
+    @property
+    def behind_ms(self) -> int:
+        """How far the clock is behind the last storeTimestamp; 0 where it is not."""
+        return max(0, self._last - self._clock())
+
+    def stamp(self, *, later: bool = False) -> int:
+        """The storeTimestamp for now: never less than one given before.
+
+        Args:
+            later: and not equal to it either.
+        """
+        now = self._clock()
+        if self._last - now > _TOLERANCE_MS:
+            self._note(self._last - now)
+        self._last = max(self._last + later, now)
+        return self._last
+
+    def look(self) -> None:
+        """Look whether the clock went back, or has caught up, and say so."""
+        self._note(self.behind_ms)
+
+    def _note(self, behind: int) -> None:
+        with self._lock:
+            leapt = behind > self._noted + _TOLERANCE_MS
+            caught_up = self._noted > _TOLERANCE_MS >= behind
+            self._noted = behind
+        if leapt:
+            _log.warning(
+                "The clock is %.1f s behind the storeTimestamp of the last message (%d): it went "
+                "back, or was ahead before. Until it has caught up, all messages get that "
+                "timestamp, and readers by time find them there. Check the machine's clock and "
+                "its synchronization; see docs/operate.md, \"When the clock went back\".",
+                behind / 1000, self._last,
+            )  # fmt: skip
+        elif caught_up:
+            _log.warning("The clock has caught up with the storeTimestamps.")
