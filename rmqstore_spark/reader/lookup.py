@@ -125,40 +125,38 @@ def _collected(
     max_bytes: int | None,
     between: Callable[[], object],
 ) -> pa.Table:
-    decoder = Decoder(store.broker_name, options, store.log.place)
-    groups: list[list[pa.RecordBatch]] = []
-    rows = size = 0
+    decoder = Decoder(store.broker_name, options, store.log.place, max_bytes)
+    parts: list[list[pa.RecordBatch]] = []
+    missing = max_num
     search = KeySearch(store, wanted, options, between)
     for records in search.run(index_pieces(store)):
-        between()
-        group: list[pa.RecordBatch] = []
-        groups.append(group)
-        earlier = size
-        for batch in decoder.decode(records, expected_offset=records.physical_offset):
-            group.append(batch)
-            rows += batch.num_rows
-            if max_num is not None and rows > max_num:
-                _drop_first(group, rows - max_num)
-                rows = max_num
-            size = earlier + sum(batch.nbytes for batch in group)
-            if max_bytes is not None and size > max_bytes:
-                raise OptionError(
-                    f"the messages found take more than {max_bytes} bytes. Ask for fewer, as of a "
-                    "shorter time."
-                )
-        if rows == max_num:
+        for part in _newest_first(decoder, records, missing):
+            between()
+            parts.append(part)
+            if missing is not None:
+                missing -= sum(batch.num_rows for batch in part)
+        if missing == 0:
             break
-    return _table([batch for group in reversed(groups) for batch in group], options)
+    return _table([batch for part in reversed(parts) for batch in part], options)
 
 
-def _drop_first(batches: list[pa.RecordBatch], count: int) -> None:
-    """Leave the first rows of some batches out."""
-    while count:
-        first = batches[0]
-        batches[0] = first.slice(min(count, first.num_rows))
-        count -= first.num_rows - batches[0].num_rows
-        if not batches[0].num_rows:
-            del batches[0]
+def _newest_first(
+    decoder: Decoder, records: Records, wanted: int | None
+) -> Iterator[list[pa.RecordBatch]]:
+    """Decode the last ones of some records, and no more of them than are wanted.
+
+    Yields:
+        Batches in the order of the log, each list below the one before.
+    """
+    end = len(records)
+    missing = end if wanted is None else wanted
+    while end and missing:
+        rows = np.arange(max(0, end - missing), end)
+        chosen = records.take(rows)
+        part = list(decoder.decode(chosen, expected_offset=chosen.physical_offset))
+        yield part
+        end = int(rows[0])
+        missing -= sum(batch.num_rows for batch in part)
 
 
 def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:

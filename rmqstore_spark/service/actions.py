@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import is_safe_topic_name, is_system_topic
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
@@ -48,7 +52,8 @@ R = TypeVar("R")
 
 _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
-_QUERIES: Final = 2  # at a time: each may hold several times the result
+_QUERY_BYTES: Final = 4 << 20  # that a query reads, or unpacks, at once
+_QUERIES: Final = 2  # at a time: each holds its result, its answer and the body being unpacked
 _QUERY_WAIT_SECONDS: Final = 5.0
 _LONGEST_READ_SECONDS: Final = 60.0
 
@@ -76,7 +81,7 @@ class StoreActions:
         self._is_stopping = is_stopping
         self._queries = threading.BoundedSemaphore(_QUERIES)
         self._store_id = store_id(store.path)
-        self._known: dict[str, Callable[[bytes], bytes]] = {
+        self._known: dict[str, Callable[[bytes], bytes | pa.Buffer]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
             Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
@@ -98,7 +103,7 @@ class StoreActions:
         """All actions."""
         return tuple(self._known)
 
-    def do(self, name: str, body: bytes) -> bytes:
+    def do(self, name: str, body: bytes) -> bytes | pa.Buffer:
         """Do an action; gives its answer as it travels.
 
         Raises:
@@ -112,16 +117,16 @@ class StoreActions:
         return known(body)
 
     @staticmethod
-    def _action(name: str, kind: type[R], work: Callable[[R], object]) -> Callable[[bytes], bytes]:
+    def _action(name: str, kind: type[R], work: Callable[[R], object]) -> Callable[[bytes], bytes | pa.Buffer]:
         most = MAX_REQUEST.get(name, _SMALL_REQUEST)
 
-        def do(body: bytes) -> bytes:
+        def do(body: bytes) -> bytes | pa.Buffer:
             try:
                 request = decode(kind, body, most=most)
             except MessageError as error:
                 raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
             answer = work(request)
-            return answer if isinstance(answer, bytes) else encode(answer)
+            return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 
         return do
 
@@ -225,14 +230,21 @@ class StoreActions:
     def _info(self, request: PathRequest) -> object:
         return self._view.entry(request.path)
 
-    def _query(self, request: QueryRequest) -> bytes:
-        """Answers with an Arrow IPC stream, not with JSON."""
+    def _query(self, request: QueryRequest) -> pa.Buffer:
+        """Answers with an Arrow IPC stream, not with JSON.
+
+        Other queries may begin when the memory of the answer is free again: when it was sent, not
+        when it was found. So clients that ask and do not read cannot pile up answers.
+        """
         if not self._queries.acquire(timeout=_QUERY_WAIT_SECONDS):
             raise RefusedError("The store process answers other queries. Try again later.", BUSY)
         try:
-            return self._found(request)
-        finally:
+            answer = self._found(request)
+        except BaseException:
             self._queries.release()
+            raise
+        weakref.finalize(answer, self._queries.release)
+        return pa.py_buffer(answer)
 
     def _breaking_off(self) -> Callable[[], None]:
         """What a long read calls between its steps, for as long as it may go on."""
@@ -253,21 +265,33 @@ class StoreActions:
 
         return look
 
-    def _found(self, request: QueryRequest) -> bytes:
+    def _found(self, request: QueryRequest) -> U1:
         with Store.open(self._store.path) as store:
             found = store.query_by_key(
                 request.topic,
                 request.key,
                 max_num=request.max_num,
                 max_bytes=_MAX_RESULT,
+                options=ReadOptions(batch_bytes=_QUERY_BYTES),
                 begin_ms=request.begin_ms,
                 end_ms=request.end_ms,
                 between=self._breaking_off(),
             )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, found.schema) as stream:
-            stream.write_table(found)
-        return bytes(sink.getvalue())
+        return _ipc_stream(found)
+
+
+def _ipc_stream(table: pa.Table) -> U1:
+    """A table as an Arrow IPC stream, in memory of just its size."""
+    counter = pa.MockOutputStream()
+    _write_stream(table, counter)
+    data = np.empty(counter.size(), np.uint8)
+    _write_stream(table, pa.FixedSizeBufferWriter(pa.py_buffer(data)))
+    return data
+
+
+def _write_stream(table: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
 
 
 def _settings_of(topic: TopicConfig) -> TopicSettings:
