@@ -18,6 +18,8 @@ __all__ = ["MOST_ROWS", "read_options", "read_ranges"]
 MOST_ROWS: Final = 1_000
 """Of one batch: a batch is printed when it is whole."""
 
+_MOST_BYTES: Final = 4 << 20  # of one batch, for the same reason
+
 _WHOLE_LOG: Final = 1 << 62
 
 
@@ -40,6 +42,7 @@ def read_options(
         tags=frozenset(tags) if tags else None,
         keys=frozenset(keys) if keys else None,
         batch_rows=MOST_ROWS if most is None or tags or keys else min(most, MOST_ROWS),
+        batch_bytes=_MOST_BYTES,
     )
 
 

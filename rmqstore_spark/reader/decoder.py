@@ -96,7 +96,7 @@ class Decoder:
                 good &= ~bad
         if not good.all():
             records, identity = _take(records, identity, np.flatnonzero(good))
-        wanted = self._wanted(records)
+        wanted = self.wanted(records)
         if wanted is not None:
             records, identity = _take(records, identity, wanted)
         if "body" not in self._options.columns or not self._options.decompress:
@@ -169,8 +169,8 @@ class Decoder:
             len(offsets), at, file, cause,
         )  # fmt: skip
 
-    def _wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
-        """Rows that pass the filters; None where there are no filters."""
+    def wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Rows of n sound records that pass the filters; None where there are no filters."""
         options = self._options
         if options.tags is None and options.keys is None:
             return None
