@@ -102,9 +102,7 @@ class Decoder:
         if "body" not in self._options.columns or not self._options.decompress:
             yield self._build(records, None, identity)
             return
-        for rows, body, failed in decompressed(
-            records, self._options.batch_bytes, self._allowance
-        ):
+        for rows, body, failed in decompressed(records, self._options.batch_bytes, self._allowance):
             for row, cause in failed.items():
                 self._reject(records.physical_offset[row : row + 1], cause)
             if len(rows) == len(records):

@@ -117,7 +117,9 @@ class StoreActions:
         return known(body)
 
     @staticmethod
-    def _action(name: str, kind: type[R], work: Callable[[R], object]) -> Callable[[bytes], bytes | pa.Buffer]:
+    def _action(
+        name: str, kind: type[R], work: Callable[[R], object]
+    ) -> Callable[[bytes], bytes | pa.Buffer]:
         most = MAX_REQUEST.get(name, _SMALL_REQUEST)
 
         def do(body: bytes) -> bytes | pa.Buffer:
