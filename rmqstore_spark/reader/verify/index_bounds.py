@@ -23,6 +23,7 @@ from rmqstore_spark.layout.index import (
 from rmqstore_spark.layout.index_geometry import infer_slots
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.verify.findings import Findings
+from rmqstore_spark.reader.verify.report import Severity
 from rmqstore_spark.reader.verify.snapshot import IndexBounds
 
 __all__ = ["find_index"]
@@ -49,7 +50,7 @@ def find_index(
     for info in found:
         path = join(folder, info.name)
         if info.size < HEADER_SIZE:
-            severity = "note" if open_end else "error"
+            severity: Severity = "note" if open_end else "error"
             text = "the file ends within its header"
             findings.say(severity, "index-header", (path, info.size), text)
         else:
