@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from rmqstore_spark.layout import kernel, plain
 from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
 from tests.support.jvm import QUICK_JVM
+from tests.support.surroundings import settle_surroundings
 from tools.java import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ hypothesis.settings.load_profile(
 )
 
 
-# A shell that runs the suite behind itself lets it, and all its children, ignore Ctrl-C; those that
-# are tested for what they do at Ctrl-C must not.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+settle_surroundings()
 
 
 @pytest.fixture(scope="session")
@@ -96,3 +93,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def spark_settings_are_put_back(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Undo what a test, or a job in it, sets in the session that all tests of a process share."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    conf = request.getfixturevalue("spark").conf
+    before = conf.getAll
+    yield
+    after = conf.getAll
+    for name in after.keys() - before.keys():
+        conf.unset(name)
+    for name, value in before.items():
+        if after.get(name) != value:
+            conf.set(name, value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.cli.choosing import Choice
@@ -60,22 +60,19 @@ class Follower:
         """The newest messages that were there at the beginning, so many at most, oldest first."""
         is_filtered = self._options.tags is not None or self._options.keys is not None
         reach = count
+        counted = replace(self._options, columns=("physicalOffset",))
         while True:
             ranges = self._newest(reach)
-            kept: deque[pa.RecordBatch] = deque()
-            total = 0
-            for batch in read_ranges(self._store, ranges, self._options):
-                kept.append(batch)
-                total += len(batch)
-                while total - len(kept[0]) >= count:
-                    total -= len(kept.popleft())
+            total = sum(map(len, read_ranges(self._store, ranges, counted)))
             is_all = all(r.start == q.min_offset for r, q in self._with_queues(ranges))
             if total >= count or not is_filtered or is_all:
                 break
             reach *= 4  # too few of them have the tags and keys: look further back
-        if total > count:
-            kept[0] = kept[0].slice(total - count)
-        yield from kept
+        surplus = max(0, total - count)
+        for batch in read_ranges(self._store, ranges, self._options):
+            older = min(surplus, len(batch))
+            surplus -= older
+            yield batch.slice(older)
 
     def _with_queues(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, Queue]]:
         return ((r, self._store.queue(r.topic, r.queue_id)) for r in ranges)

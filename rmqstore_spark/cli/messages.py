@@ -21,6 +21,8 @@ __all__ = ["MOST_ROWS", "read_options", "read_ranges"]
 MOST_ROWS: Final = 1_000
 """Of one batch: a batch is printed when it is whole."""
 
+_MOST_BYTES: Final = 4 << 20  # of one batch, for the same reason
+
 _WHOLE_LOG: Final = 1 << 62
 
 
@@ -47,6 +49,7 @@ def read_options(
         tags=_any_of("--tag", tags, parse_tags),
         keys=_any_of("--key", keys, parse_keys),
         batch_rows=MOST_ROWS if most is None or tags or keys else min(most, MOST_ROWS),
+        batch_bytes=_MOST_BYTES,
     )
 
 

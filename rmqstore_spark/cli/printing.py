@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rmqstore_spark.cli.tables import Column, Table
-from rmqstore_spark.cli.text import body_text, json_text, shortened, show_time
+from rmqstore_spark.cli.text import is_text, json_text, shortened, show_time, text_pieces
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Printer", "make_printer", "parse_columns", "print_batches"]
 
 _LONGEST_CELL: Final = 200
+_LONGEST_CHAR: Final = 4  # bytes of UTF-8
+_BASE64_PIECE: Final = 3 << 18  # a multiple of 3: pieces follow one another without padding
 _TABLE_BLOCK: Final = 1_000
 
 _MAIN_COLUMNS: Final = (
@@ -116,8 +118,8 @@ class _RawPrinter:
     def print(self, batch: pa.RecordBatch) -> None:
         sys.stdout.flush()
         out = sys.stdout.buffer
-        for body in batch.column("body").to_pylist():
-            out.write(body)
+        for body in batch.column("body"):
+            out.write(body.as_buffer())
             out.write(self._separator)
         out.flush()
 
@@ -129,22 +131,52 @@ class _JsonPrinter:
         self.columns = tuple(columns or COLUMNS)
 
     def print(self, batch: pa.RecordBatch) -> None:
-        sys.stdout.writelines(
-            json_text(_document(row)) + "\n" for row in batch.to_pylist(maps_as_pydicts="lossy")
-        )
+        for row in _rows(batch):
+            sys.stdout.writelines(_document(row))
         sys.stdout.flush()
 
 
-def _document(row: Mapping[str, Any]) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    for name, value in row.items():
-        if name == "body":
-            text = body_text(value)
-            document["body"] = base64.b64encode(value).decode() if text is None else text
-            document["bodyEncoding"] = "base64" if text is None else "utf-8"
-        else:
-            document[name] = show_time(value) if isinstance(value, datetime) else value
-    return document
+def _document(row: Mapping[str, Any]) -> Iterator[str]:
+    """A line of JSON, in pieces: the text of a large body is never held as a whole."""
+    names = list(row)
+    at = names.index("body") if "body" in row else len(names)
+    before = {name: _shown(row[name]) for name in names[:at]}
+    after = {name: _shown(row[name]) for name in names[at + 1 :]}
+    yield json_text(before)[:-1]
+    if "body" in row:
+        yield "," if before else ""
+        yield from _body(row["body"].as_buffer())
+        yield "," if after else ""
+    yield json_text(after)[1:] + "\n"
+
+
+def _shown(value: Any) -> Any:
+    return show_time(value) if isinstance(value, datetime) else value
+
+
+def _body(value: pa.Buffer) -> Iterator[str]:
+    body = memoryview(value).cast("B")
+    as_text = is_text(body)
+    yield '"body":"'
+    if as_text:
+        for text in text_pieces(body):
+            yield json_text(text)[1:-1]
+    else:
+        for first in range(0, len(body), _BASE64_PIECE):
+            yield base64.b64encode(body[first : first + _BASE64_PIECE]).decode()
+    yield f'","bodyEncoding":"{"utf-8" if as_text else "base64"}"'
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The messages of a batch; of each its body as a scalar, whose bytes stay in the batch."""
+    rest = [name for name in batch.schema.names if name != "body"]
+    rows = batch.select(rest).to_pylist(maps_as_pydicts="lossy") if rest else [{}] * len(batch)
+    if len(rest) == len(batch.schema):
+        yield from rows
+        return
+    for row, body in zip(rows, batch.column("body"), strict=True):
+        whole = {**row, "body": body}
+        yield {name: whole[name] for name in batch.schema.names}
 
 
 class _TablePrinter:
@@ -156,7 +188,7 @@ class _TablePrinter:
         if self._table is None:
             self._table = Table([_heading(field) for field in batch.schema])
         for first in range(0, len(batch), _TABLE_BLOCK):
-            rows = batch.slice(first, _TABLE_BLOCK).to_pylist(maps_as_pydicts="lossy")
+            rows = _rows(batch.slice(first, _TABLE_BLOCK))
             self._table.rows([_cell(value) for value in row.values()] for row in rows)
         sys.stdout.flush()
 
@@ -170,18 +202,23 @@ def _heading(field: pa.Field) -> Column:
 
 def _cell(value: Any) -> str:
     """A value in a table, cut where it is long."""
+    import pyarrow as pa
+
     if value is None:
         return "-"
     if isinstance(value, datetime):
         return show_time(value)
-    if isinstance(value, bytes):
-        text = body_text(value)
-        if text is None:
-            text = "hex:" + value[: _LONGEST_CELL // 2].hex()
-            return shortened(text, _LONGEST_CELL)
-        return shortened(text, _LONGEST_CELL)
+    if isinstance(value, pa.BinaryScalar):
+        return _body_cell(memoryview(value.as_buffer()).cast("B"))
     if isinstance(value, list):
         return shortened(" ".join(value), _LONGEST_CELL)
     if isinstance(value, dict):
         return shortened(" ".join(f"{k}={v}" for k, v in value.items()), _LONGEST_CELL)
     return shortened(str(value), _LONGEST_CELL)
+
+
+def _body_cell(body: memoryview) -> str:
+    if not is_text(body):
+        return shortened("hex:" + body[: _LONGEST_CELL // 2].hex(), _LONGEST_CELL)
+    start = bytes(body[: _LONGEST_CELL * _LONGEST_CHAR])
+    return shortened(start.decode("utf-8", "ignore"), _LONGEST_CELL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -98,7 +97,7 @@ def query(
     choice = Choice(topics, None, everything)
     with open_store(store_path, broker_name, commitlog_paths) as store:
         if msg_id is not None:
-            batches = _of(store.query_by_msg_id(msg_id, options))
+            batches = iter(store.query_by_msg_id(msg_id, options).to_batches())
         elif uniq_key is not None:
             batches = _by_uniq_key(store, choice, uniq_key, options)
         elif key is not None:
@@ -138,10 +137,6 @@ def _check_question(
         raise OptionError("--id names a place in the log, whatever its topic: leave --topic out.")
 
 
-def _of(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    yield from table.to_batches()
-
-
 def _topics(store: Store, choice: Choice) -> list[str]:
     """The topics that are asked about; the reader tells of those that are not there."""
     return list(dict.fromkeys(queue.topic for queue in choice.queues(store)))
@@ -150,10 +145,11 @@ def _topics(store: Store, choice: Choice) -> list[str]:
 def _by_uniq_key(
     store: Store, choice: Choice, uniq_key: str, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.reader.lookup import uniq_key_wanted
+
     if choice.topics and store.has_queues:
         _topics(store, choice)
-    for topic in choice.topics or (None,):
-        yield from _of(store.query_by_uniq_key(topic, uniq_key, options))
+    return store.read_by_key(uniq_key_wanted(store, choice.topics or None, uniq_key), options)
 
 
 def _by_key(
@@ -165,23 +161,13 @@ def _by_key(
     options: ReadOptions,
 ) -> Iterator[pa.RecordBatch]:
     """The newest messages with a key, oldest first, whichever of the topics they are of."""
-    import pyarrow as pa
+    from rmqstore_spark.reader.keysearch import KeyWanted
 
     topics = _topics(store, choice) if store.has_queues else choice.topics
     if topics is None:
         raise OptionError(f"{store.path} has no queues that would tell its topics: give --topic.")
-    columns = [*options.columns]
-    if "physicalOffset" not in columns:
-        options = replace(options, columns=(*columns, "physicalOffset"))
-    found = [
-        store.query_by_key(
-            topic, key, max_num=limit, begin_ms=span.begin, end_ms=span.end, options=options
-        )
-        for topic in topics
-    ]
-    if found:
-        table = pa.concat_tables(found).sort_by("physicalOffset").select(columns)
-        yield from _of(table if limit is None else table.slice(max(0, len(table) - limit)))
+    wanted = KeyWanted(frozenset({key}), frozenset(topics), span.begin, span.end)
+    return store.read_by_key(wanted, options, limit)
 
 
 def _by_time(

@@ -6,17 +6,20 @@ disk. Nothing of them may move the cursor, colour a terminal or turn its text ar
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 from rmqstore_spark.printable import escaped, is_printable
 
-__all__ = ["body_text", "escaped", "json_text", "shortened", "show_time"]
+__all__ = ["escaped", "is_text", "json_text", "shortened", "show_time", "text_pieces"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_PIECE: Final = 1 << 20
 
 
 def shortened(text: str, most: int) -> str:
@@ -24,16 +27,24 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def body_text(body: bytes) -> str | None:
-    """A body as text; None where it is no UTF-8 or holds control characters.
-
-    Line ends and tabs are text.
-    """
+def is_text(body: memoryview) -> bool:
+    """Whether a body is UTF-8 without control characters. Line ends and tabs are text."""
     try:
-        text = body.decode("utf-8")
+        return not any(map(_CONTROL.search, text_pieces(body)))
     except UnicodeDecodeError:
-        return None
-    return None if _CONTROL.search(text) else text
+        return False
+
+
+def text_pieces(body: memoryview) -> Iterator[str]:
+    """Decode a body of UTF-8 piece by piece: as a whole its text can take four times its bytes.
+
+    Raises:
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for first in range(0, len(body), _PIECE):
+        yield decoder.decode(body[first : first + _PIECE])
+    yield decoder.decode(b"", final=True)
 
 
 def show_time(moment: datetime) -> str:

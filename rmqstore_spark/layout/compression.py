@@ -32,6 +32,7 @@ from .constants import (
 __all__ = [
     "MAX_UNPACKED",
     "NOT_COMPRESSED",
+    "BodyTooLargeError",
     "compress",
     "compression_type",
     "decompress",
@@ -49,6 +50,10 @@ _PIECE: Final = 1 << 20
 
 _FIRST_GUESS: Final = 1 << 16
 """Room for the output of a first try: asking for all that is allowed costs more than the work."""
+
+
+class BodyTooLargeError(CorruptRecordError):
+    """A body unpacks to more bytes than its reader allows."""
 
 
 def compression_type(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -96,8 +101,8 @@ def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
         max_size: the most bytes that the result may have.
 
     Raises:
-        CorruptRecordError: the bytes are damaged, cut short, of an unknown type, or would become
-            more than `max_size`.
+        BodyTooLargeError: the result would have more than `max_size` bytes.
+        CorruptRecordError: the bytes are damaged, cut short or of an unknown type.
     """
     raw = octets(body)
     if not sys_flag & COMPRESSED_FLAG or not raw.size:
@@ -200,8 +205,8 @@ _UNPACK: Final[dict[int, Callable[[npt.NDArray[np.uint8], int, int], Iterator[by
 }
 
 
-def _too_large(raw: npt.NDArray[np.uint8], max_size: int) -> CorruptRecordError:
-    return CorruptRecordError(
+def _too_large(raw: npt.NDArray[np.uint8], max_size: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
         f"a body of {raw.size} bytes becomes more than {max_size} when it is decompressed"
     )
 

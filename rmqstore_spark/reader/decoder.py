@@ -34,7 +34,7 @@ from rmqstore_spark.layout.record import (
 )
 from rmqstore_spark.layout.spans import I4, I8, Spans, string_array
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.unpack import decompressed
+from rmqstore_spark.reader.unpack import Allowance, decompressed
 
 __all__ = ["Decoder", "belongs_to", "dispatches", "has_key", "is_in"]
 
@@ -48,14 +48,20 @@ class Decoder:
         broker_name: fills the column of that name.
         options: what is wanted.
         place: file and offset of a physical offset, for errors.
+        max_bytes: what all its batches together may take in memory; by default there is no limit.
     """
 
     def __init__(
-        self, broker_name: str, options: ReadOptions, place: Callable[[int], tuple[str, int]]
+        self,
+        broker_name: str,
+        options: ReadOptions,
+        place: Callable[[int], tuple[str, int]],
+        max_bytes: int | None = None,
     ) -> None:
         self._broker = broker_name
         self._options = options
         self._place = place
+        self._allowance = Allowance(max_bytes)
         self.dropped = 0
 
     def decode(
@@ -68,7 +74,7 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """Check n records and build the columns of those that pass the filters.
 
-        Gives one batch, and more where the bodies unpack to more than a batch should hold.
+        Gives one batch, and more where the bodies unpack to more than `batch_bytes`.
 
         Args:
             records: as `decode_records` gives them.
@@ -78,6 +84,7 @@ class Decoder:
 
         Raises:
             CorruptRecordError: one is damaged and the mode is FAILFAST.
+            OptionError: the batches take more than `max_bytes`.
         """
         if self._options.check_crc and not records.crc_checked:
             records = check_crcs(records, bodies="body" in self._options.columns)
@@ -89,13 +96,13 @@ class Decoder:
                 good &= ~bad
         if not good.all():
             records, identity = _take(records, identity, np.flatnonzero(good))
-        wanted = self._wanted(records)
+        wanted = self.wanted(records)
         if wanted is not None:
             records, identity = _take(records, identity, wanted)
         if "body" not in self._options.columns or not self._options.decompress:
             yield self._build(records, None, identity)
             return
-        for rows, body, failed in decompressed(records):
+        for rows, body, failed in decompressed(records, self._options.batch_bytes, self._allowance):
             for row, cause in failed.items():
                 self._reject(records.physical_offset[row : row + 1], cause)
             if len(rows) == len(records):
@@ -106,7 +113,7 @@ class Decoder:
     def _build(
         self, records: Records, body: Spans | None, identity: Identity | None
     ) -> pa.RecordBatch:
-        return build_batch(
+        batch = build_batch(
             records,
             self._options.columns,
             broker=self._broker,
@@ -114,6 +121,8 @@ class Decoder:
             identity=identity,
             body_as_text=self._options.body_as_text,
         )
+        self._allowance.take(batch.nbytes)
+        return batch
 
     def _problems(
         self,
@@ -158,8 +167,8 @@ class Decoder:
             len(offsets), at, file, cause,
         )  # fmt: skip
 
-    def _wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
-        """Rows that pass the filters; None where there are no filters."""
+    def wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Rows of n sound records that pass the filters; None where there are no filters."""
         options = self._options
         if options.tags is None and options.keys is None:
             return None

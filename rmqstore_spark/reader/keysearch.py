@@ -215,6 +215,27 @@ class KeySearch:
             for records in self._read(self._walked(piece.start, bound)):
                 yield self._matching(records)
 
+    def read(self, offsets: I8, sizes: I4) -> Iterator[Records]:
+        """Read records that a run has found.
+
+        Args:
+            offsets: where they lie, ascending.
+            sizes: how large they are.
+
+        Yields:
+            The records, ascending, a batch at a time. Their bytes are valid until the next is
+            asked for.
+
+        Raises:
+            CorruptRecordError: there is another record by now.
+            SegmentExpiredError: a file went away.
+        """
+        for first in range(0, len(offsets), self._options.batch_rows):
+            rows = slice(first, first + self._options.batch_rows)
+            found, length = offsets[rows], sizes[rows]
+            for part in reversed(list(_from_the_end(length, self._options.batch_bytes))):
+                yield self._records(found[part], length[part])
+
     def _matching(self, records: Records) -> Records:
         return records.take(np.flatnonzero(self._wanted.matches(records)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from rmqstore_spark.layout.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.record import Records
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.decoder import Decoder
 from rmqstore_spark.reader.keysearch import (
     MAX_TIME,
@@ -30,7 +31,16 @@ from rmqstore_spark.reader.splits import LogSplit, QueueRange
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["query_by_key", "query_by_msg_id", "query_by_time", "query_by_uniq_key"]
+__all__ = [
+    "query_by_key",
+    "query_by_msg_id",
+    "query_by_time",
+    "query_by_uniq_key",
+    "read_by_key",
+    "uniq_key_wanted",
+]
+
+T = TypeVar("T")
 
 _MAX_MILLIS: Final = (2**63 - 1) // 1000  # that microseconds can tell
 
@@ -87,13 +97,69 @@ def query_by_uniq_key(
     Raises:
         CorruptRecordError: damage in the log, and the mode is FAILFAST.
     """
-    topics: frozenset[str] | None = None
-    if topic is not None:
-        topics = frozenset({topic})
+    topics = None if topic is None else [topic]
+    return _found(store, uniq_key_wanted(store, topics, uniq_key), options, None)
+
+
+def uniq_key_wanted(store: Store, topics: Iterable[str] | None, uniq_key: str) -> KeyWanted:
+    """The search for the messages with a UNIQ_KEY; topics as `query_by_uniq_key` has them."""
+    names: frozenset[str] | None = None
+    if topics is not None:
+        names = frozenset(topics)
     elif store.has_queues:
-        topics = known_topics(store)
-    wanted = KeyWanted(frozenset({uniq_key}), topics, uniq_only=True)
-    return _found(store, wanted, options, None)
+        names = known_topics(store)
+    return KeyWanted(frozenset({uniq_key}), names, uniq_only=True)
+
+
+def read_by_key(
+    store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Messages with a key, in the order of the log, a batch at a time.
+
+    All are found before the first is read, so memory holds their places and one batch. Those that
+    expire meanwhile are left out.
+
+    Args:
+        store: where to look.
+        wanted: what to look for.
+        options: as in `query_by_key`.
+        max_num: no more than so many of the newest.
+
+    Raises:
+        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+    """
+    decoder = Decoder(store.broker_name, options, store.log.place)
+    search = KeySearch(store, wanted, options)
+    offsets, sizes = _unless_expired(store, lambda: _places(store, search, decoder, max_num))
+    while len(offsets):
+        try:
+            for records in search.read(offsets, sizes):
+                yield from decoder.decode(records, expected_offset=records.physical_offset)
+                offsets, sizes = offsets[len(records) :], sizes[len(records) :]
+        except SegmentExpiredError:
+            store.refresh(topology=False)
+            expired = int(np.searchsorted(offsets, store.log.min_offset))
+            if not expired:
+                raise
+            offsets, sizes = offsets[expired:], sizes[expired:]
+
+
+def _places(
+    store: Store, search: KeySearch, decoder: Decoder, max_num: int | None
+) -> tuple[I8, I4]:
+    """Where the messages of a search lie, ascending, and their sizes."""
+    offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    count = 0
+    for records in search.run(index_pieces(store)):
+        rows = decoder.wanted(records)
+        chosen = records if rows is None else records.take(rows)
+        offsets.append(chosen.physical_offset.copy())
+        sizes.append(chosen.store_size.copy())
+        count += len(chosen)
+        if max_num is not None and count >= max_num:
+            break
+    surplus = 0 if max_num is None else max(0, count - max_num)
+    return np.concatenate(offsets[::-1])[surplus:], np.concatenate(sizes[::-1])[surplus:]
 
 
 def _found(
@@ -106,12 +172,18 @@ def _found(
 ) -> pa.Table:
     if max_num is not None and max_num < 0:
         raise OptionError(f"max_num is {max_num}: it is how many messages are wanted at most.")
+    return _unless_expired(
+        store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
+    )
+
+
+def _unless_expired(store: Store, look: Callable[[], T]) -> T:
+    """Look, and again where files expired meanwhile: what they held is not looked for."""
     while True:
         begin = store.log.min_offset
         try:
-            return _collected(store, wanted, options, max_num, max_bytes, between)
+            return look()
         except SegmentExpiredError:
-            # What has expired since the store was listed is not looked for.
             store.refresh(topology=False)
             if store.log.min_offset == begin:
                 raise
@@ -125,40 +197,38 @@ def _collected(
     max_bytes: int | None,
     between: Callable[[], object],
 ) -> pa.Table:
-    decoder = Decoder(store.broker_name, options, store.log.place)
-    groups: list[list[pa.RecordBatch]] = []
-    rows = size = 0
+    decoder = Decoder(store.broker_name, options, store.log.place, max_bytes)
+    parts: list[list[pa.RecordBatch]] = []
+    missing = max_num
     search = KeySearch(store, wanted, options, between)
     for records in search.run(index_pieces(store)):
-        between()
-        group: list[pa.RecordBatch] = []
-        groups.append(group)
-        earlier = size
-        for batch in decoder.decode(records, expected_offset=records.physical_offset):
-            group.append(batch)
-            rows += batch.num_rows
-            if max_num is not None and rows > max_num:
-                _drop_first(group, rows - max_num)
-                rows = max_num
-            size = earlier + sum(batch.nbytes for batch in group)
-            if max_bytes is not None and size > max_bytes:
-                raise OptionError(
-                    f"the messages found take more than {max_bytes} bytes. Ask for fewer, as of a "
-                    "shorter time."
-                )
-        if rows == max_num:
+        for part in _newest_first(decoder, records, missing):
+            between()
+            parts.append(part)
+            if missing is not None:
+                missing -= sum(batch.num_rows for batch in part)
+        if missing == 0:
             break
-    return _table([batch for group in reversed(groups) for batch in group], options)
+    return _table([batch for part in reversed(parts) for batch in part], options)
 
 
-def _drop_first(batches: list[pa.RecordBatch], count: int) -> None:
-    """Leave the first rows of some batches out."""
-    while count:
-        first = batches[0]
-        batches[0] = first.slice(min(count, first.num_rows))
-        count -= first.num_rows - batches[0].num_rows
-        if not batches[0].num_rows:
-            del batches[0]
+def _newest_first(
+    decoder: Decoder, records: Records, wanted: int | None
+) -> Iterator[list[pa.RecordBatch]]:
+    """Decode the last ones of some records, and no more of them than are wanted.
+
+    Yields:
+        Batches in the order of the log, each list below the one before.
+    """
+    end = len(records)
+    missing = end if wanted is None else wanted
+    while end and missing:
+        rows = np.arange(max(0, end - missing), end)
+        chosen = records.take(rows)
+        part = list(decoder.decode(chosen, expected_offset=chosen.physical_offset))
+        yield part
+        end = int(rows[0])
+        missing -= sum(batch.num_rows for batch in part)
 
 
 def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:
@@ -240,4 +310,5 @@ def query_by_time(
         # Where the clock went back, not all between the ends that were found is of the span.
         stored = batch["storeTimestamp"]
         inside = pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
-        yield batch.filter(inside).select(list(columns))
+        kept = batch if pc.all(inside).as_py() else batch.filter(inside)
+        yield kept.select(list(columns))

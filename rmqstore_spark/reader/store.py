@@ -391,6 +391,7 @@ class Store:
     query_by_msg_id = lookup.query_by_msg_id
     query_by_uniq_key = lookup.query_by_uniq_key
     query_by_time = lookup.query_by_time
+    read_by_key = lookup.read_by_key
     groups = progress.groups
     group_names = progress.group_names
     delay_progress = progress.delay_progress

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.service.identity import store_id
 from rmqstore_spark.service.view import StoreView
 from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.failures import BUSY, DENIED, ILLEGAL, UNAVAILABLE
+from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     AbortRequest,
     CommitRequest,
@@ -48,8 +50,7 @@ R = TypeVar("R")
 
 _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
-_QUERIES: Final = 2  # at a time: each may hold several times the result
-_QUERY_WAIT_SECONDS: Final = 5.0
+_QUERY_BYTES: Final = 4 << 20  # that a query reads, or unpacks, at once
 _LONGEST_READ_SECONDS: Final = 60.0
 
 
@@ -74,9 +75,8 @@ class StoreActions:
         self._view = view
         self._stop = stop
         self._is_stopping = is_stopping
-        self._queries = threading.BoundedSemaphore(_QUERIES)
         self._store_id = store_id(store.path)
-        self._known: dict[str, Callable[[bytes, str], bytes]] = {
+        self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
             Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
@@ -98,7 +98,7 @@ class StoreActions:
         """All actions."""
         return tuple(self._known)
 
-    def do(self, name: str, body: bytes, identity: str = "") -> bytes:
+    def do(self, name: str, body: bytes, identity: str = "") -> bytes | pa.Buffer:
         """Do an action; gives its answer as it travels.
 
         Args:
@@ -126,17 +126,17 @@ class StoreActions:
     @staticmethod
     def _owned(
         name: str, kind: type[R], work: Callable[[R, str], object]
-    ) -> Callable[[bytes, str], bytes]:
+    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
         """An action on what may belong to another client."""
         most = MAX_REQUEST.get(name, _SMALL_REQUEST)
 
-        def do(body: bytes, identity: str) -> bytes:
+        def do(body: bytes, identity: str) -> bytes | pa.Buffer:
             try:
                 request = decode(kind, body, most=most)
             except MessageError as error:
                 raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
             answer = work(request, identity)
-            return answer if isinstance(answer, bytes) else encode(answer)
+            return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 
         return do
 
@@ -238,15 +238,6 @@ class StoreActions:
     def _info(self, request: PathRequest) -> object:
         return self._view.entry(request.path)
 
-    def _query(self, request: QueryRequest) -> bytes:
-        """Answers with an Arrow IPC stream, not with JSON."""
-        if not self._queries.acquire(timeout=_QUERY_WAIT_SECONDS):
-            raise RefusedError("The store process answers other queries. Try again later.", BUSY)
-        try:
-            return self._found(request)
-        finally:
-            self._queries.release()
-
     def _breaking_off(self) -> Callable[[], None]:
         """What a long read calls between its steps, for as long as it may go on."""
         deadline = time.monotonic() + _LONGEST_READ_SECONDS
@@ -266,21 +257,34 @@ class StoreActions:
 
         return look
 
-    def _found(self, request: QueryRequest) -> bytes:
+    def _query(self, request: QueryRequest) -> pa.Buffer:
+        """Answers with an Arrow IPC stream, not with JSON."""
         with Store.open(self._store.path) as store:
             found = store.query_by_key(
                 request.topic,
                 request.key,
                 max_num=request.max_num,
                 max_bytes=_MAX_RESULT,
+                options=ReadOptions(batch_bytes=_QUERY_BYTES),
                 begin_ms=request.begin_ms,
                 end_ms=request.end_ms,
                 between=self._breaking_off(),
             )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, found.schema) as stream:
-            stream.write_table(found)
-        return bytes(sink.getvalue())
+        return pa.py_buffer(_ipc_stream(found))
+
+
+def _ipc_stream(table: pa.Table) -> U1:
+    """A table as an Arrow IPC stream, in memory of just its size."""
+    counter = pa.MockOutputStream()
+    _write_stream(table, counter)
+    data = np.empty(counter.size(), np.uint8)
+    _write_stream(table, pa.FixedSizeBufferWriter(pa.py_buffer(data)))
+    return data
+
+
+def _write_stream(table: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
 
 
 def _settings_of(topic: TopicConfig) -> TopicSettings:

@@ -84,7 +84,8 @@ _HEAVY: Final = frozenset({Actions.QUERY, Actions.LIST, Actions.WALK})
 _HEAVY_AT_ONCE: Final = 2
 """Calls whose answers or requests take tens of megabytes while they are worked on."""
 _LARGE_REQUEST: Final = 256 << 10
-_HEAVY_WAIT_SECONDS: Final = 5.0
+_PLACE_SECONDS: Final = 5.0
+"""How long one waits for a place among them, and may keep it without reading the answer."""
 _ROOM_SECONDS: Final = 10.0
 _CONNECTIONS_PER_STREAM: Final = 4
 _CUT_SECONDS: Final = 5.0
@@ -266,9 +267,11 @@ class _FlightService(Service):
             name, body = read_action(message.view)
             if name in _HEAVY or len(body) > _LARGE_REQUEST:
                 held.enter_context(self._place())
-            answer = self._actions.do(name, bytes(body), call.identity)
+            answer = memoryview(self._actions.do(name, bytes(body), call.identity))
             message.release()
-            self._send(call, result_head(len(answer)), answer)
+            patience = _PLACE_SECONDS if name in _HEAVY else self._idle_seconds
+            with call.waiting():
+                call.stream.send(result_head(len(answer)), answer, seconds=patience)
 
     def _list_actions(self, call: Call) -> None:
         for name in self._actions.names:
@@ -307,7 +310,7 @@ class _FlightService(Service):
     @contextmanager
     def _place(self) -> Iterator[None]:
         """A place among the few calls that take much memory."""
-        if not self._heavy.acquire(timeout=_HEAVY_WAIT_SECONDS):
+        if not self._heavy.acquire(timeout=_PLACE_SECONDS):
             raise RefusedError("The store process answers other queries. Try again later.", BUSY)
         try:
             yield

@@ -19,6 +19,7 @@ from tests.fault.power import why_no_loop_mounts
 from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
 from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
 from tests.fault.traces import why_no_strace
+from tests.support.surroundings import settle_surroundings
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 _BEGIN: Final = "<!-- begin of the figures -->"
@@ -56,6 +57,7 @@ def main() -> int:
     given = parser.parse_args()
     if missing := why_no_loop_mounts() or why_no_strace():
         sys.exit(f"The long run needs all its means: {missing}.")
+    settle_surroundings()
     lines, wrong = [], False
     for name, run in _sections(given.rounds):
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.reader.keysearch import KeyWanted
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_row, expected_rows, queue_key
@@ -163,6 +165,43 @@ def test_a_segment_missing_in_the_middle_is_an_error(copy: Copy) -> None:
         [path for _, path, _ in log_files(folder)][4].unlink()
         with pytest.raises(SegmentExpiredError):
             store.query_by_key(*asked(folder)[0])
+
+
+@pytest.mark.parametrize("name", ["basic", "v5v2topic", "dledger"])
+def test_batch_by_batch_they_are_the_same(name: str, open_store: OpenStore, golden: Golden) -> None:
+    store, (topic, key) = open_store(name), popular(golden(name))
+    tags = [r.properties.get("TAGS") for r in load_records(golden(name)) if has_key(r, key)]
+    wanted = KeyWanted(frozenset({key}), frozenset({topic}))
+    for options in (
+        ReadOptions(batch_rows=3),
+        ReadOptions(batch_bytes=500, columns=("body", "topic")),
+        ReadOptions(tags=frozenset(tag for tag in tags[:1] if tag), columns=("body", "tags")),
+    ):
+        for count in (None, 0, 1, 5):
+            whole = store.query_by_key(topic, key, max_num=count, options=options)
+            batches = list(store.read_by_key(wanted, options, count))
+            assert pa.Table.from_batches(batches, whole.schema).to_pylist() == whole.to_pylist()
+            assert all(len(batch) <= options.batch_rows for batch in batches)
+
+
+def test_what_expires_while_it_is_read_is_left_out(copy: Copy) -> None:
+    folder = copy("basic")
+    topic, key = popular(folder)
+    whole = with_key(load_records(folder), topic, key)
+    wanted = KeyWanted(frozenset({key}), frozenset({topic}))
+    files = [path for _, path, _ in log_files(folder)]
+    with reopened(folder) as store:
+        batches = store.read_by_key(wanted, replace(PLACE, batch_rows=1))
+        found = places(pa.Table.from_batches([next(batches)]))
+        gone = [path for path in files if int(path.name) < whole[len(whole) // 2]]
+        for path in gone[:-1]:
+            path.unlink()
+        store.directory.files.close()  # what is open could still be read
+        for batch in batches:
+            found += places(pa.Table.from_batches([batch]))
+        begin = int(gone[-1].name)
+        assert found == [whole[0], *(place for place in whole[1:] if place >= begin)]
+        assert len(found) < len(whole)
 
 
 # --- by id ----------------------------------------------------------------------------------------

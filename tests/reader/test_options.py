@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from rmqstore_spark.reader.splits import QueueRange
 from rmqstore_spark.reader.store import Store, default_broker_name
 from tests.support.expected import expected_rows, queue_key
 from tests.support.golden import load_records
-from tests.support.storebuilder import Traffic, build_store
+from tests.support.storebuilder import StoreBuilder, Traffic, build_store
 
 Golden = Callable[[str], Path]
 
@@ -186,3 +187,23 @@ def test_unknown_columns_topics_and_queues_are_named_with_those_there_are(golden
 )
 def test_a_store_is_called_after_its_folder(path: str, name: str) -> None:
     assert default_broker_name(path) == name
+
+
+def test_a_batch_holds_little_more_than_it_should_when_it_is_unpacked(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 400
+    packed = zlib.compress(body)
+    with StoreBuilder(tmp_path / "store", segment_size=1 << 20) as builder:
+        builder.append(
+            pa.RecordBatch.from_pydict(
+                {
+                    "topic": ["T"] * 20,
+                    "body": pa.array([packed, b"plain"] * 10, pa.binary()),
+                    "sysFlag": pa.array([0x301, 0] * 10, pa.int32()),
+                }
+            )
+        )
+    with Store.open(tmp_path / "store") as store:
+        batches = list(store.scan(options=ReadOptions(("body",), batch_bytes=250_000)))
+    assert [b for batch in batches for b in batch["body"].to_pylist()] == [body, b"plain"] * 10
+    assert len(batches) > 1
+    assert all(batch.nbytes < 250_000 + 2 * len(body) for batch in batches)

@@ -214,3 +214,33 @@ def test_a_store_that_is_being_written_is_verified_as_far_as_its_queues_know_it(
             seen.add(report.counts["records"])
         writer.finished()
     assert len(seen) > 1
+
+
+def test_an_index_file_that_was_just_made_is_no_damage(writer: Writer) -> None:  # noqa: F811
+    """A writer makes the file first, and then gives it its length."""
+    writer.write(1000)
+    path = Path(writer.path, "index", "99991231235959999")
+    path.touch()
+    with Store.open(writer.path) as store:
+        report = verify(store)
+        assert report.being_written
+        assert report.ok, report.problems
+        assert report.totals["index-header"] == 1
+    writer.kill()  # which can leave it so
+    with Store.open(writer.path) as store:
+        report = verify(store)
+        assert report.ok, report.problems
+    Path(writer.path, "abort").unlink()
+    with Store.open(writer.path) as store:
+        (found,) = [p for p in verify(store).problems if p.file == str(path)]
+        assert (found.kind, found.severity) == ("index-header", "error")
+
+
+def test_a_queue_file_that_was_just_made_is_no_damage(writer: Writer) -> None:  # noqa: F811
+    writer.write(1000)
+    newest = max(Path(writer.path, "consumequeue", "orders", "0").iterdir())
+    newest.with_name(f"{int(newest.name) + newest.stat().st_size:020}").touch()
+    with Store.open(writer.path) as store:
+        report = verify(store)
+        assert report.being_written
+        assert report.ok, report.problems

@@ -36,7 +36,7 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
 from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.hashing import index_key_hash, java_hash_code
-from rmqstore_spark.layout.index import IndexHeader
+from rmqstore_spark.layout.index import HEADER_SIZE, IndexHeader
 from rmqstore_spark.layout.index_build import IndexFile
 from rmqstore_spark.layout.properties import encode_properties, find_properties, split_keys
 from rmqstore_spark.layout.record import encode_blank
@@ -314,12 +314,16 @@ class StoreBuilder:
         return made
 
     def _write_index(self, file: IndexFile) -> None:
-        (self.path / "index" / self._index_name).write_bytes(file.encode())
+        """Write in place, the header last: those who read meanwhile find no header too many."""
+        data = file.encode()
+        path = self.path / "index" / self._index_name
+        _write_over(path, data[HEADER_SIZE:], HEADER_SIZE)
+        _write_over(path, data[:HEADER_SIZE], 0)
 
     def _write_checkpoint(self) -> None:
         last = self.last_timestamp
         checkpoint = Checkpoint(last, last, self._index_flushed)
-        (self.path / "checkpoint").write_bytes(checkpoint.encode())
+        _write_over(self.path / "checkpoint", checkpoint.encode(), 0)
 
     def _write_topics(self) -> None:
         queues: dict[str, int] = {}
@@ -339,7 +343,18 @@ class StoreBuilder:
         }
         version = {"counter": len(table), "timestamp": self.last_timestamp}
         text = json.dumps({"dataVersion": version, "topicConfigTable": table}, indent="\t")
-        (self.path / "config" / "topics.json").write_text(text, encoding="utf-8")
+        written = self.path / "config" / "topics.json.tmp"
+        written.write_text(text, encoding="utf-8")
+        written.replace(self.path / "config" / "topics.json")
+
+
+def _write_over(path: Path, data: bytes, at: int) -> None:
+    """Write into a file that others may be reading: it is never cut."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.pwrite(descriptor, data, at)
+    finally:
+        os.close(descriptor)
 
 
 def _record_sizes(columns: Mapping[str, pa.Array]) -> Rows:

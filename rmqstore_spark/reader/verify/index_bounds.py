@@ -23,6 +23,7 @@ from rmqstore_spark.layout.index import (
 from rmqstore_spark.layout.index_geometry import infer_slots
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.verify.findings import Findings
+from rmqstore_spark.reader.verify.report import Severity
 from rmqstore_spark.reader.verify.snapshot import IndexBounds
 
 __all__ = ["find_index"]
@@ -30,11 +31,15 @@ __all__ = ["find_index"]
 _BLOCK: Final = 1 << 16
 
 
-def find_index(store: Store, vouched_time: int, findings: Findings) -> tuple[IndexBounds, ...]:
+def find_index(
+    store: Store, vouched_time: int, findings: Findings, *, open_end: bool
+) -> tuple[IndexBounds, ...]:
     """Look at the headers of a store's index files.
 
     Args:
         vouched_time: a file whose last record was stored up to this time is on disk as a whole.
+        open_end: a broker has the store open, or was killed: it makes a file before it gives it
+            its length, so that one can be seen, or be left, without any.
         findings: takes what is wrong already.
     """
     files, folder = store.directory.files, store.directory.index_folder
@@ -45,7 +50,9 @@ def find_index(store: Store, vouched_time: int, findings: Findings) -> tuple[Ind
     for info in found:
         path = join(folder, info.name)
         if info.size < HEADER_SIZE:
-            findings.error("index-header", (path, info.size), "the file ends within its header")
+            severity: Severity = "note" if open_end else "error"
+            text = "the file ends within its header"
+            findings.say(severity, "index-header", (path, info.size), text)
         else:
             with suppress(FileNotFoundError):  # expired since it was listed
                 bounds.append(_look(files, path, info, vouched_time))

@@ -83,7 +83,9 @@ def make_plan(
     )
     indexed = checkpoint.index_msg_timestamp if checkpoint else 0
     # A broker writes the index after the queues: whoever looks at it first sees no more of it.
-    index = find_index(store, indexed if killed else _ALWAYS, findings)
+    index = find_index(
+        store, indexed if killed else _ALWAYS, findings, open_end=being_written or killed
+    )
     queues = tuple(_bounds(queue, findings) for queue in store.queues())
     extent = find_extent(store, queues)
     topics = configured_topics(store)

@@ -12,6 +12,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from tests.support.storing import until
 
 __all__ = ["Served"]
 
@@ -77,6 +78,13 @@ class Served:
     def stages(self) -> int:
         """How many stages wait for their commit."""
         return len(list((self.path / "rmqstore" / "staging").glob("*")))
+
+    def wait_for_no_stage(self) -> None:
+        """Wait until no stage is left.
+
+        One that its task gave up goes when the process has learnt that its client is gone.
+        """
+        until(lambda: self.stages() == 0, _PATIENCE)
 
     def _queued(self, topic: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

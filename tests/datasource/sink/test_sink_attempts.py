@@ -30,7 +30,6 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
-from tests.support.serving import eventually
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
 SCHEMA = fields("body string", "keys string")
@@ -431,4 +430,4 @@ def test_a_commit_of_too_many_bytes_is_refused(served: Served) -> None:
         attempt(alone, range(2000))
     assert "set atomic=false" not in str(caught.value)
     assert served.bodies(TOPIC) == Counter()
-    eventually(lambda: served.stages() == 0)  # the process learns that a stream was broken off
+    served.wait_for_no_stage()

@@ -1,0 +1,38 @@
+"""What a process of the tests inherits from whoever started it, set to what the tests expect."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["settle_surroundings"]
+
+_UMASK = 0o022
+_KEPT = {"RMQSTORE_KERNEL"}  # chooses the kernel that the suite is run with
+_SPARK_SETTINGS = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+
+
+def settle_surroundings() -> None:
+    """Make this process, and those that it starts, independent of what started it.
+
+    A shell lets what runs behind it ignore Ctrl-C, and nohup the end of the terminal; children
+    inherit that, and those that are tested for what they do at these signals must not. They start
+    with the defaults where this process has handlers of its own: so it has one for SIGHUP that
+    does nothing, and still outlives its terminal.
+
+    Settings of stores and of Spark in the environment, and a umask that is not the usual one, are
+    left out too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(_UMASK)
+    for name in list(os.environ):
+        ours = name.startswith("RMQSTORE_") and name not in _KEPT
+        if ours or name in _SPARK_SETTINGS:
+            del os.environ[name]
