@@ -296,9 +296,7 @@ def unreadable_records(target: Target) -> str:
         writer, reader = stream(client, {"op": "put"})
         for number, one in enumerate((broken, negative)):
             writer.write_with_metadata(batch(bytes(one)), struct.pack("<q", number))
-            answer = reader.read_chunk().app_metadata.to_pybytes()
-            size = answer[17]
-            told.append(answer[20 : 20 + size].decode())
+            told.append(_status(reader.read_chunk().app_metadata.to_pybytes()))
         writer.close()
     return ", ".join(told)
 
@@ -321,6 +319,11 @@ ATTACKS: Final[Sequence[Callable[[Target], str]]] = (
 
 
 # ---- how ---------------------------------------------------------------------------------------
+
+
+def _status(answer: bytes) -> str:
+    """The status of an acknowledgement; see the protocol's page."""
+    return answer[20 : 20 + answer[17]].decode()
 
 
 def _quietly(work: Callable[[], object]) -> None:
@@ -358,14 +361,14 @@ def _many_streams(
             writer, reader = stream(client, command())
             for number in range(blocks):
                 writer.write_with_metadata(sent, struct.pack("<q", number))
-            rows = 0
             for _ in range(blocks):
-                answer = reader.read_chunk().app_metadata.to_pybytes()
-                rows += struct.unpack_from("<q", answer, 8)[0]
+                status = _status(reader.read_chunk().app_metadata.to_pybytes())
+                if status != "PUT_OK":
+                    return f"told {status}"
             writer.write_metadata(b"finish")
             reader.read_chunk()
             _quietly(writer.close)
-            return "stored" if rows else "refused"
+            return "stored"
 
     return _in_threads(count, send)
 
@@ -445,8 +448,8 @@ class _Honest:
                         answer = reader.read_chunk().app_metadata.to_pybytes()
                         self.latencies.append(time.monotonic() - begin)
                         count += 1
-                        if not answer[20:].startswith(b"PUT_OK"):
-                            self.failed.append(answer[20:100].decode("latin-1"))
+                        if _status(answer) != "PUT_OK":
+                            self.failed.append(_status(answer))
                             break
                         self._stop.wait(0.01)
                     _quietly(writer.close)

@@ -1,0 +1,36 @@
+"""Attacks by plain clients on a real store process, a part of each: promise 8.
+
+`python -m tests.fault.attacks` does all of each, and prints the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fault.attacks import ATTACKS, MOST_AFTER, MOST_DURING, Outcome, Target, attacked, run
+
+pytestmark = pytest.mark.fault
+
+SCALE = 0.2
+TOLD = {
+    "without_a_token": "8 x FlightUnauthenticatedError",
+    "half_requests": "0 of ",
+    "vanishing_batch": "refused: MESSAGE_ILLEGAL",
+    "unreadable_records": "MESSAGE_ILLEGAL, MESSAGE_ILLEGAL",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_an_attack_takes_little_memory_and_keeps_nobody_out(
+    tmp_path: Path, attack: Callable[[Target], str]
+) -> None:
+    with attacked(tmp_path, SCALE) as target:
+        found: Outcome = run(attack, target)
+    assert found.peak < MOST_DURING
+    assert found.after < MOST_AFTER
+    assert found.puts > 0
+    assert set(found.failed) <= {"OS_PAGECACHE_BUSY"}  # on a machine that is busy with others
+    assert found.told.startswith(TOLD.get(attack.__name__, "")), found.told
