@@ -46,8 +46,20 @@ _BY_STATUS: Final = (
     _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),
     _Figure("stageFailures", "rmqstore_stage_failures", "Blocks for Spark that were not staged."),
     _Figure("commitFailures", "rmqstore_commit_failures", "Commits of Spark that were refused."),
+    _Figure(
+        "callFailures",
+        "rmqstore_call_failures",
+        "Calls that were refused or failed before or beside the store.",
+    ),
 )
 _GAUGES: Final = (
+    _Figure("connections", "rmqstore_connections", "Connections of clients."),
+    _Figure("calls", "rmqstore_calls", "Calls of clients under way."),
+    _Figure(
+        "receivedBytes",
+        "rmqstore_received_bytes",
+        "Bytes of messages that were received and not handled yet.",
+    ),
     _Figure("commitLogMinOffset", "rmqstore_commitlog_min_offset", "Where the CommitLog begins."),
     _Figure("commitLogMaxOffset", "rmqstore_commitlog_max_offset", "Where the CommitLog ends."),
     _Figure(

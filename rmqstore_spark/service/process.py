@@ -90,7 +90,7 @@ def serve(
             from rmqstore_spark.service.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            monitoring = Monitoring(store.stats, host, port)
+            monitoring = Monitoring(lambda: {**store.stats(), **server.stats()}, host, port)
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]

@@ -16,6 +16,7 @@ from rmqstore_spark.service.budget import OverBudgetError
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
+from rmqstore_spark.writer.failures import Failures
 
 if TYPE_CHECKING:
     from rmqstore_spark.writer.staging import Stage
@@ -33,9 +34,13 @@ class BlockStreams:
     Args:
         store: that they are for.
         is_stopping: whether the process takes nothing more.
+        failures: counts blocks that do not reach the store.
     """
 
-    def __init__(self, store: StoreWriter, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: StoreWriter, is_stopping: Callable[[], bool], failures: Failures
+    ) -> None:
+        self._failures = failures
         self._store = store
         self._is_stopping = is_stopping
 
@@ -54,6 +59,7 @@ class BlockStreams:
         except OverBudgetError:
             if not blocks.refuse_next(_OVERLOADED):
                 raise RefusedError(_OVERLOADED, BUSY) from None
+            self._failures.count(BUSY)
         if not blocks.is_finished:
             blocks.drain()
 
@@ -77,6 +83,7 @@ class BlockStreams:
         """Store and answer blocks; tells whether more may come."""
         if self._is_stopping():
             text = "The store process is stopping."
+            self._failures.count(UNAVAILABLE)
             blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
             return False
         if len(group) == 1:

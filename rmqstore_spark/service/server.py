@@ -64,6 +64,7 @@ from rmqstore_spark.wire.failures import (
 )
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import MAX_REQUEST, RANGES_SCHEMA, Actions
+from rmqstore_spark.writer.failures import Failures
 
 if TYPE_CHECKING:
     from rmqstore_spark.writer.store import StoreWriter
@@ -134,6 +135,7 @@ class StoreServer:
         self.endpoints: list[Endpoint] = []
         service = _FlightService(store, security, self._calls, stop)
         self.room = service.room
+        self._failures = service.failures
         most = _most_connections(config.max_streams)
         try:
             if config.flight_port >= 0:
@@ -165,6 +167,15 @@ class StoreServer:
     def connections(self) -> int:
         """How many connections there are."""
         return sum(len(listener) for listener in self._listeners)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the clients' calls, as JSON takes them."""
+        return {
+            "connections": self.connections,
+            "calls": self.calls_under_way,
+            "receivedBytes": self.room.used,
+            "callFailures": self._failures.to_json(),
+        }
 
     def drain(self, seconds: float) -> bool:
         """Take no new calls, and wait until no call is at work; tells whether that came about.
@@ -198,7 +209,8 @@ class _FlightService(Service):
         self._calls = calls
         self._view = StoreView(store.path, store.log_folder, lambda: store.published_end)
         self._actions = StoreActions(store, self._view, stop, lambda: calls.is_stopping)
-        self._blocks = BlockStreams(store, lambda: calls.is_stopping)
+        self.failures = Failures()
+        self._blocks = BlockStreams(store, lambda: calls.is_stopping, self.failures)
         self._sent = Budget(_SENT_BYTES)
         self._heavy = threading.BoundedSemaphore(_HEAVY_AT_ONCE)
         self._idle_seconds = self._config.stream_idle_timeout / 1000
@@ -220,6 +232,7 @@ class _FlightService(Service):
         """Let a call in, by its headers, before anything else of it is read; or refuse it."""
         if self._token is not None and not self._token.matches(_only(stream, "authorization")):
             message = "The token is missing or wrong."
+            self.failures.count(DENIED)
             stream.finish(Status(UNAUTHENTICATED, message, refusal_bytes(DENIED, message)))
             return
         stream.connection.trust()
@@ -229,14 +242,13 @@ class _FlightService(Service):
             stream.finish(Status(UNIMPLEMENTED, "A store process has no such call."))
             return
         if self._calls.is_stopping:
-            text = "The store process is stopping. Try again later."
-            stream.finish(_refusal(UNAVAILABLE, text))
+            self._refuse(stream, UNAVAILABLE, "The store process is stopping. Try again later.")
             return
         try:
             call = self._calls.begin(stream, method in ("DoExchange", "DoGet"))
         except TooManyCallsError:
             text = "The store process has as many clients as it takes (maxStreams). Try again."
-            stream.finish(_refusal(BUSY, text))
+            self._refuse(stream, BUSY, text)
             return
         thread = threading.Thread(
             target=self._run, args=(call, method, handler), name=f"rmqstore-{method}", daemon=True
@@ -245,7 +257,11 @@ class _FlightService(Service):
             thread.start()
         except RuntimeError:  # the system gives no more threads
             self._calls.end(call)
-            stream.finish(_refusal(BUSY, "The store process has no thread for it. Try again."))
+            self._refuse(stream, BUSY, "The store process has no thread for it. Try again.")
+
+    def _refuse(self, stream: Stream, status: str, text: str) -> None:
+        self.failures.count(status)
+        stream.finish(_refusal(status, text))
 
     # ---- the call's thread ---------------------------------------------------------------------
 
@@ -255,10 +271,18 @@ class _FlightService(Service):
             with call.working():
                 handler(call)
         except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
-            status = _status_of(error, method)
+            status = self._status_of(error, method)
         finally:
             call.stream.finish(status)
             self._calls.end(call)
+
+    def _status_of(self, error: Exception, method: str) -> Status:
+        """How a call ends that failed."""
+        if isinstance(error, EndedError):
+            return Status(OK)  # nobody is there
+        status, text = _told(error, method)
+        self.failures.count(status)
+        return _refusal(status, text)
 
     def _do_action(self, call: Call) -> None:
         message = self._only_message(call)
@@ -318,22 +342,19 @@ class _FlightService(Service):
             self._heavy.release()
 
 
-def _status_of(error: Exception, method: str) -> Status:
-    """What a client is told of a failure."""
-    if isinstance(error, EndedError):
-        return Status(OK)  # nobody is there
+def _told(error: Exception, method: str) -> tuple[str, str]:
+    """The status and the text that a client gets for a failure."""
     if isinstance(error, RefusedError | ViewError):
-        return _refusal(error.status, str(error.args[0]))
+        return error.status, str(error.args[0])
     for kind, status, text in _REFUSALS:
         if isinstance(error, kind):
-            return _refusal(status, text.format(error))
+            return status, text.format(error)
     if isinstance(error, RmqStoreError):
         level = logging.ERROR if isinstance(error, StoreWriteError) else logging.WARNING
         _log.log(level, "%s failed: %s", method, error)
-        return _refusal(UNAVAILABLE, str(error))
+        return UNAVAILABLE, str(error)
     _log.error("%s failed", method, exc_info=error)
-    text = f"The store process failed ({type(error).__name__}). Its log says more."
-    return _refusal(FAILED, text)
+    return FAILED, f"The store process failed ({type(error).__name__}). Its log says more."
 
 
 def _refusal(status: str, message: str) -> Status:

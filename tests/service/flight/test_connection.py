@@ -193,6 +193,7 @@ def test_a_call_is_refused_by_its_headers_alone(guarded: Served) -> None:
         peer.call(1, "DoAction")
         headers = read_headers(hpack.Decoder(), peer.until(Frame.HEADERS).payload)
         assert headers["grpc-status"] == ["16"]
+        assert guarded.server.stats()["callFailures"]["NO_PERMISSION"] == 1
         assert guarded.server.calls_under_way == 0
 
 
