@@ -1,7 +1,7 @@
 """What a plain client can do to a store process: its memory, and what others get meanwhile.
 
     python -m tests.fault.attacks            all of it, as the figures in benchmarks/RESULTS.md
-    python -m tests.fault.attacks --only NAME
+    python -m tests.fault.attacks --only NAME --how tls
 
 The attackers use pyarrow and sockets and nothing of this package: what they send is encoded here.
 While each attack runs, an honest client puts small and larger blocks, one after the other.
@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import flight
 
+from tests.support.certificates import make_certificates
 from tests.support.serving import StoreProcess, eventually
 
 __all__ = ["ATTACKS", "MOST_AFTER", "MOST_DURING", "Outcome", "Target", "attacked", "run"]
@@ -50,18 +51,23 @@ class Target(NamedTuple):
         metrics: `host:port` of its metrics.
         pid: of the process.
         scale: how much of an attack there is; 1 is all of it.
+        ca: who signed its certificate, PEM; None where it is not encrypted.
     """
 
     endpoint: str
     metrics: str
     pid: int
     scale: float
+    ca: bytes | None
 
     def client(self, token: str = TOKEN) -> Any:
         """A client of Arrow Flight, with a connection of its own."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         return flight.FlightClient(
-            self.endpoint, middleware=[_Token(token)], generic_options=options
+            self.endpoint,
+            middleware=[_Token(token)],
+            generic_options=options,
+            tls_root_certs=self.ca,
         )
 
     def count(self, number: int) -> int:
@@ -478,8 +484,14 @@ def run(attack: Callable[[Target], str], target: Target) -> Outcome:
 
 
 @contextmanager
-def attacked(folder: Path, scale: float = 1.0) -> Iterator[Target]:
-    """A store process to attack."""
+def attacked(folder: Path, scale: float = 1.0, how: str = "tcp") -> Iterator[Target]:
+    """A store process to attack.
+
+    Args:
+        folder: for its files.
+        scale: see `Target`.
+        how: over "tcp", "tls" or a unix "socket".
+    """
     token = folder / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -488,9 +500,17 @@ def attacked(folder: Path, scale: float = 1.0) -> Iterator[Target]:
         "--set=metricsPromExporterPort=0",
         "--set=mappedFileSizeCommitLog=1073741824",
     ]
+    ca = None
+    if how == "tls":
+        made = make_certificates(folder / "certificates")
+        settings += [f"--set=tlsCertPath={made.server_cert}", f"--set=tlsKeyPath={made.server_key}"]
+        ca = Path(made.ca).read_bytes()
+    elif how == "socket":
+        settings.append(f"--set=flightSocket={folder}/run/s")
     with StoreProcess(folder / "store", folder, *settings) as process:
         ready = process.ready()
-        target = Target(ready["endpoint"], ready["metrics"], ready["pid"], scale)
+        endpoint = ready["endpoints"][-1]
+        target = Target(endpoint, ready["metrics"], ready["pid"], scale, ca)
         with target.client() as client:
             list(client.do_action(flight.Action("open", b'{"topics":["orders"]}')))
         yield target
@@ -501,6 +521,7 @@ def main() -> None:
     """Do all attacks, and print a line of each."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.attacks")
     parser.add_argument("--only", action="append", default=[], help="the name of an attack")
+    parser.add_argument("--how", default="tcp", choices=["tcp", "tls", "socket"])
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the store goes")
     given = parser.parse_args()
     out = sys.stdout.write
@@ -510,7 +531,7 @@ def main() -> None:
             continue
         with (
             tempfile.TemporaryDirectory(dir=given.folder) as folder,
-            attacked(Path(folder)) as target,
+            attacked(Path(folder), how=given.how) as target,
         ):
             found = run(attack, target)
         out(

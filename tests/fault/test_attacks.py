@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.attacks import ATTACKS, MOST_AFTER, MOST_DURING, Outcome, Target, attacked, run
+from tests.fault.attacks import (
+    ATTACKS,
+    MOST_AFTER,
+    MOST_DURING,
+    Outcome,
+    Target,
+    attacked,
+    run,
+    stages_of_32,
+    without_a_token,
+)
 
 pytestmark = pytest.mark.fault
 
@@ -28,7 +38,19 @@ def test_an_attack_takes_little_memory_and_keeps_nobody_out(
     tmp_path: Path, attack: Callable[[Target], str]
 ) -> None:
     with attacked(tmp_path, SCALE) as target:
-        found: Outcome = run(attack, target)
+        require_harmless(run(attack, target), attack)
+
+
+@pytest.mark.parametrize("attack", [without_a_token, stages_of_32], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("how", ["tls", "socket"])
+def test_another_way_in_is_no_wider(
+    tmp_path: Path, attack: Callable[[Target], str], how: str
+) -> None:
+    with attacked(tmp_path, SCALE, how) as target:
+        require_harmless(run(attack, target), attack)
+
+
+def require_harmless(found: Outcome, attack: Callable[[Target], str]) -> None:
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER
     assert found.puts > 0

@@ -52,6 +52,15 @@ from rmqstore_spark.layout.properties import decode_properties, find_properties,
 from rmqstore_spark.layout.record import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.decoder import dispatches
+from rmqstore_spark.service.flight.blockbatch import block_span
+from rmqstore_spark.service.flight.frames import (
+    ProtocolError,
+    new_header_decoder,
+    read_headers,
+    read_settings,
+    unpadded,
+)
+from rmqstore_spark.service.flight.messages import read_action, read_flight_data, read_ticket
 from rmqstore_spark.wire import messages
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
@@ -251,6 +260,28 @@ def acknowledgement(data: bytes) -> Any:
     return refusal, found, block_number(data)
 
 
+def flight_message(data: bytes) -> Any:
+    """A message of Arrow Flight: an action, a ticket, or a record batch with a block."""
+    view = memoryview(data)
+    name, body = read_action(view)
+    found = read_flight_data(view)
+    begin, end = block_span(found.header, found.body)
+    assert 0 <= begin <= end <= len(found.body)
+    return name, bytes(body), bytes(read_ticket(view)), bytes(found.body[begin:end])
+
+
+def headers(data: bytes) -> Any:
+    """The headers of a call, and settings, of HTTP/2."""
+    try:
+        settings = list(read_settings(data))
+    except ProtocolError as error:
+        settings = [(-1, error.code)]
+    try:
+        return settings, read_headers(new_header_decoder(), unpadded(len(data) & 0x28, data))
+    except ProtocolError as error:
+        return settings, str(error)
+
+
 def ledger(data: bytes) -> Any:
     """What a store writes down of its commits and of its queues, and a commit's marker."""
     with _file(data) as path:
@@ -272,7 +303,7 @@ def _file(data: bytes) -> Iterator[Path]:
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
-    settings, message, acknowledgement, ledger,
+    settings, message, acknowledgement, ledger, flight_message, headers,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

@@ -18,9 +18,11 @@ from rmqstore_spark.layout.consumequeue_ext import encode_units
 from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
 from rmqstore_spark.layout.encode import encode_records
 from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.service.flight.frames import Setting, header_block, settings_payload
+from rmqstore_spark.service.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
-from rmqstore_spark.wire.protocol import Acknowledgement, number_bytes
+from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
 from tests.fuzz.decoders import DECODERS
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
@@ -123,6 +125,19 @@ def _acknowledgements() -> Iterator[bytes]:
     yield b'{"status":"PUT_OK","message":"m"}'
 
 
+def _flight_messages() -> Iterator[bytes]:
+    message = pa.ipc.read_message(block_batch(b"a block").serialize())
+    header, body = message.metadata.to_pybytes(), message.body.to_pybytes()
+    yield flight_data_head(header, number_bytes(3), len(body)) + body
+
+
+def _headers() -> Iterator[bytes]:
+    yield header_block(
+        [(":path", "/service/Call"), ("authorization", "Bearer x")], is_response=False
+    )
+    yield settings_payload({Setting.MAX_FRAME_SIZE: 1 << 20, Setting.INITIAL_WINDOW_SIZE: 1})
+
+
 _OF: dict[str, Callable[[], Any]] = {
     "records": lambda: _stretches(0),
     "dledger": lambda: _stretches(48),
@@ -145,6 +160,8 @@ _OF: dict[str, Callable[[], Any]] = {
     "message": _messages,
     "acknowledgement": _acknowledgements,
     "ledger": _kept,
+    "flight_message": _flight_messages,
+    "headers": _headers,
 }
 
 
