@@ -12,6 +12,7 @@ are then set: Arrow would copy the bytes.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # of Message
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # of RecordBatch
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _MOST_SCHEMA: Final = 64 << 10
+_MOST_BATCH: Final = 4 << 10
 
 
 def read_schema(header: memoryview) -> pa.Schema:
@@ -56,12 +58,30 @@ def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
     Raises:
         MessageError: the batch is another one, is compressed, or does not hold together.
     """
-    flat = _Flat(header)
+    if len(header) > _MOST_BATCH:
+        raise MessageError(f"a batch with a header of {len(header)} bytes")
+    body_size, places = _layout(bytes(header))
+    if body_size != len(body):
+        raise MessageError("a body of another size than its batch says")
+    for offset, length in places:
+        if offset < 0 or length < 0 or offset + length > len(body):
+            raise MessageError("a buffer that leads out of the body")
+    _, (offsets_at, offsets_size), (values_at, values_size) = places
+    if offsets_size < 8:
+        raise MessageError("a value without offsets")
+    begin, end = struct.unpack_from("<ii", body, offsets_at)
+    if not 0 <= begin <= end <= values_size:
+        raise MessageError("offsets that lead out of the data")
+    return values_at + begin, values_at + end
+
+
+@lru_cache(maxsize=64)  # a client's blocks are often of one size, and then of one header
+def _layout(header: bytes) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """The size of a batch's body, and where its three buffers are."""
+    flat = _Flat(memoryview(header))
     message = flat.root()
     if flat.uint8(message, _HEADER_TYPE) != _RECORD_BATCH:
         raise MessageError("a message that is not a record batch")
-    if flat.int64(message, _BODY_LENGTH) != len(body):
-        raise MessageError("a body of another size than its batch says")
     batch = flat.table(message, _HEADER)
     if flat.field(batch, _COMPRESSION):
         raise MessageError("it is compressed; send blocks uncompressed")
@@ -71,16 +91,7 @@ def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
         raise MessageError(f"a batch of {rows} rows and {len(nodes)} columns; it has one of each")
     if nodes[0] != (1, 0):
         raise MessageError("a null, or a column of another length")
-    for offset, length in buffers:
-        if offset < 0 or length < 0 or offset + length > len(body):
-            raise MessageError("a buffer that leads out of the body")
-    _, (offsets_at, offsets_size), (values_at, values_size) = buffers
-    if offsets_size < 8:
-        raise MessageError("a value without offsets")
-    begin, end = struct.unpack_from("<ii", body, offsets_at)
-    if not 0 <= begin <= end <= values_size:
-        raise MessageError("offsets that lead out of the data")
-    return values_at + begin, values_at + end
+    return flat.int64(message, _BODY_LENGTH), tuple(buffers)
 
 
 def ranges_message(
