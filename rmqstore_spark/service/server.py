@@ -81,11 +81,11 @@ _SENT_BYTES: Final = 64 << 20
 """Of files that are read and not sent yet."""
 _SLACK: Final = 64 << 10
 _MAX_TICKET: Final = 4 << 20
-_HEAVY: Final = frozenset({Actions.QUERY, Actions.LIST, Actions.WALK})
-_HEAVY_AT_ONCE: Final = 2
-"""Calls whose answers or requests take tens of megabytes while they are worked on."""
+_AT_ONCE: Final = {Actions.QUERY: 2, Actions.LIST: 4, Actions.WALK: 4}
+"""Calls of which each can take tens of megabytes while it is worked on."""
+_LARGE_AT_ONCE: Final = 2
 _LARGE_REQUEST: Final = 256 << 10
-_PLACE_SECONDS: Final = 5.0
+_PLACE_SECONDS: Final = 10.0
 """How long one waits for a place among them, and may keep it without reading the answer."""
 _ROOM_SECONDS: Final = 10.0
 _CONNECTIONS_PER_STREAM: Final = 4
@@ -212,7 +212,8 @@ class _FlightService(Service):
         self.failures = Failures()
         self._blocks = BlockStreams(store, lambda: calls.is_stopping, self.failures)
         self._sent = Budget(_SENT_BYTES)
-        self._heavy = threading.BoundedSemaphore(_HEAVY_AT_ONCE)
+        self._places = {name: threading.BoundedSemaphore(count) for name, count in _AT_ONCE.items()}
+        self._large = threading.BoundedSemaphore(_LARGE_AT_ONCE)
         self._idle_seconds = self._config.stream_idle_timeout / 1000
         self._handlers: dict[str, Callable[[Call], None]] = {
             "DoAction": self._do_action,
@@ -289,11 +290,13 @@ class _FlightService(Service):
         with ExitStack() as held:
             held.callback(message.release)
             name, body = read_action(message.view)
-            if name in _HEAVY or len(body) > _LARGE_REQUEST:
-                held.enter_context(self._place())
+            if len(body) > _LARGE_REQUEST:
+                held.enter_context(_place(self._large))
+            if name in self._places:
+                held.enter_context(_place(self._places[name]))
             answer = memoryview(self._actions.do(name, bytes(body), call.identity))
             message.release()
-            patience = _PLACE_SECONDS if name in _HEAVY else self._idle_seconds
+            patience = _PLACE_SECONDS if name in self._places else self._idle_seconds
             with call.waiting():
                 call.stream.send(result_head(len(answer)), answer, seconds=patience)
 
@@ -331,15 +334,17 @@ class _FlightService(Service):
         with call.waiting():
             call.stream.send(*parts, seconds=self._idle_seconds)
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """A place among the few calls that take much memory."""
-        if not self._heavy.acquire(timeout=_PLACE_SECONDS):
-            raise RefusedError("The store process answers other queries. Try again later.", BUSY)
-        try:
-            yield
-        finally:
-            self._heavy.release()
+
+@contextmanager
+def _place(places: threading.BoundedSemaphore) -> Iterator[None]:
+    """A place among the few calls that take much memory."""
+    if not places.acquire(timeout=_PLACE_SECONDS):
+        text = "The store process works on other requests of this kind. Try again later."
+        raise RefusedError(text, BUSY)
+    try:
+        yield
+    finally:
+        places.release()
 
 
 def _told(error: Exception, method: str) -> tuple[str, str]:

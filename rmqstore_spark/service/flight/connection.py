@@ -375,14 +375,17 @@ class Connection:
         try:
             self._write(parts)
         except OSError as error:
-            self.hang_up()
             raise EndedError(f"the client takes nothing: {error}") from None
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         with self._writing:
             if self._is_closed:
                 raise OSError("the connection is closed")
-            self.transport.send(parts)
+            try:
+                self.transport.send(parts)
+            except OSError:
+                self.hang_up()  # a part of a frame may be gone: nothing can follow it
+                raise
 
 
 def _split(parts: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:

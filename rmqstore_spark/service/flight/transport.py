@@ -100,7 +100,11 @@ class TlsTransport:
         """
         self._raw.settimeout(self._write_seconds)
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._tls = self._context.wrap_socket(self._raw, server_side=True)
+        # In two steps, so that `hang_up` ends a handshake that takes too long.
+        self._tls = self._context.wrap_socket(
+            self._raw, server_side=True, do_handshake_on_connect=False
+        )
+        self._tls.do_handshake()
         self._tls.settimeout(0)
         self.identity = _identity(self._tls)
 
