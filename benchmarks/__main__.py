@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.attacks import attack_figures
 from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
@@ -45,6 +46,7 @@ def main() -> None:
         "writer": writer_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
+        "attacks": attack_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

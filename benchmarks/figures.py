@@ -25,64 +25,77 @@ _HEADINGS: Final = ("figure", "value", "against", "value", "ratio", "aim", "met"
 _ABOUT: Final = """\
 # Results
 
-`make bench` measures all this on stores that it makes first, and prints it;
-`make bench BENCH_ARGS="--full --write"` writes this page (`--full`: the partition of 20 GB, which
-takes 21 GB of disk for a while). Every ratio is of two things measured in the same run, but for
-those against RocketMQ: these are its own `getMessage` and decode, 4.9.8, on a machine like this one
-with 2 cores, from the fewest to the most messages a second that were seen; the ratio is given
-against both ends, and the aim counts as met where it is met against the higher one.
+`make bench` creates stores, measures everything below on them, and prints the results.
+`make bench BENCH_ARGS="--full --write"` also writes this page. `--full` adds the partition of 20
+GB, which needs 21 GB of disk during the run. Every ratio compares two things measured in the same
+run, except the ratios against RocketMQ. Those use `getMessage` and decode of RocketMQ 4.9.8,
+measured on a similar machine with 2 cores, and give a range: the lowest and the highest messages
+a second seen. The ratio is given against both ends. The aim counts as met if it is met against
+the higher end.
 
-Decode is one thread in one process, no Spark, out of the page cache; a figure is the median of
-several passes over a store. "preadv" is what reading the same bytes costs with nothing done to
-them: no decoder can be faster than that.
+Decode runs in one thread of one process, without Spark, from the page cache. Each figure is the
+median of several passes over a store. "preadv" is the cost of reading the same bytes without
+processing them: no decoder can be faster.
 """
 
 _REASONS_HEADING: Final = "Where an aim is missed, and why"
 _REASONS: Final = """
-- Three columns of 4 KiB bodies: five times RocketMQ's best would leave 400 ns a message, and
-  reading its bytes out of the page cache ("preadv") takes that much alone. The CRC of the body,
-  and moving it into its column, come on top. Mapping the files would save a copy, but then a
-  file that is cut, or a bad sector, ends the process; so it is not done.
-- Large bodies along the log: both ways read and check the same bytes, and those outweigh the
-  call per message that reading by queue takes. The page cache answers such a call in well under
-  a microsecond; the gain is smallest there.
-- Tags without Spark: what is left is 20 bytes of the queue for each message, and a read of its
-  own for each that matches. With Spark, where a row costs far more than its decoding, the gain
+- Three columns, 4 KiB bodies: five times RocketMQ's best would leave 400 ns for a message.
+  Reading its bytes from the page cache ("preadv") takes that much alone. The CRC of the body and
+  the copy into its column come on top. Mapping the files would save a copy, but then a truncated
+  file or a bad sector would kill the process, so files are not mapped.
+- `planBy=commitlog` with large bodies: both plans read and check the same bytes, which outweigh
+  the one call for each message that reading by queue makes. The page cache answers such a call in
+  well under a microsecond, so the gain is smallest there.
+- Tags, without Spark: the remaining cost is 20 bytes of the queue for each message, and a
+  separate read for each match. With Spark, where a row costs far more than its decoding, the gain
   is larger.
-- Through Spark, against batches that are ready: both halves of the figure run on the same two
-  cores, so what decoding costs shows. At 100 B a ready-made row takes 1.26 microseconds of a core
-  and ours 1.57; the difference is the 0.31 that decoding alone takes ("all columns, by
-  commitlog"), and with three columns it is 0.18 of 0.16: the data source itself adds next to
-  nothing. 0.85 would leave decoding 0.22 microseconds, and 0.06 with three columns.
-- Tags of 1 KiB messages through Spark: the whole read was done in 1.28 s, the one by tags in
-  0.15 s, a job of Spark included.
-- The Spark sink, exactly once: Spark, the encoding and the store process share the same two cores,
-  and the sink that does nothing keeps them busy already. At 100 B it takes 0.9 microseconds of CPU
-  a row; of ours Spark takes 0.8, the encoding and sending 0.5 more, the store 0.7. At 1 KiB it is
-  2.7, and 2.6, 1.1 more and 2.8, taken while other work was on the machine too. 0.7 would leave all
-  but Spark 0.5 and 1.2 microseconds. The store cannot do with so little: a row is written twice,
-  beside the log and into it, and read once, since nothing of a batch may be seen, or be in the log,
-  before all tasks are done; and the batch is on disk before the commit is answered. Copying into
-  new pages of these two files is a third of the store's CPU at 1 KiB; no other part of it takes a
-  tenth. The disk's own rate stands in the table: a commit cannot write faster. At least once,
-  staging falls away. Where the store process has cores of its own, only the encoding is left beside
-  Spark.
-- One message a put under SYNC_FLUSH, each waited for, through the store process: with 16 clients a
-  message takes 0.24 ms of CPU there and 0.18 ms in the client, and both share the two cores. The
-  put itself is 0.07 of it; the rest is gRPC, Flight, and threads that wake each other once for a
-  message each way. RocketMQ's figure is of threads in one process. A client that has several puts
-  on its way, or several messages in a put, shares all that among them: the rows below it.
+- Spark, compared with ready-made batches: both sides of the ratio run on the same two cores, so
+  the cost of decoding shows. At 100 B a ready-made row takes 1.26 microseconds of a core, and a
+  decoded row 1.57. The difference is the 0.31 that decoding alone takes ("all columns, by
+  commitlog"). With three columns the difference is 0.18, and decoding alone takes 0.16. The data
+  source itself adds almost nothing. A ratio of 0.85 would leave 0.22 microseconds for decoding,
+  or 0.06 with three columns.
+- Tags of 1 KiB messages, through Spark: the full read took 1.28 s and the read by tags 0.15 s,
+  including a Spark job.
+- The Spark sink, exactly once: Spark, the encoding and the store process share the same two
+  cores, and the sink that does nothing already keeps them busy. At 100 B, that sink takes 0.9
+  microseconds of CPU a row. In our sink, Spark takes 0.8, encoding and sending another 0.5, and
+  the store 0.7. At 1 KiB the sink that does nothing takes 2.7; ours takes 2.6, 1.1 and 2.8. These
+  were measured while other work ran on the machine too. A ratio of 0.7 would leave 0.5 and 1.2
+  microseconds for everything but Spark. The store needs more than that. It writes each row twice,
+  to the stage and to the log, and reads it once, because no row of a batch may be visible, or be
+  in the log, before all tasks are done. The batch is on disk before the commit is acknowledged. A
+  third of the store's CPU at 1 KiB goes into copying to new pages of these two files; no other
+  part takes a tenth. A commit cannot write faster than the disk, whose rate is in the table.
+  At-least-once writes need no staging. If the store process has its own cores, only the encoding
+  competes with Spark.
+- One message per put under SYNC_FLUSH, waiting for each, through the store process: with 16
+  clients a message takes 0.24 ms of CPU in the process and 0.18 ms in the client, and both share
+  the two cores. The put itself takes 0.07 of it. The rest is gRPC, Flight, and threads that wake
+  each other once per message in each direction. RocketMQ's figure is for threads in one process.
+  A client with several puts in flight, or several messages in a put, spreads that cost over them,
+  as the next rows of the table show.
 - More than ten times RocketMQ's network producer, at 1 KiB and 4 KiB: 54,000 messages a second is
-  one figure for all sizes. 4.9.8 compiled from its sources, broker and producer on these two cores,
-  16 or 64 threads that send and wait, gave at best 35,000 at 100 B, 45,000 at 1 KiB and 31,000 at
-  4 KiB; the sink wrote 0.66 M, 0.22 M and 0.06 M of them the same hour. With larger bodies the sink
-  is held by copying bytes (see above), the producer by its messages.
-- Through Flight at 1 KiB and 4 KiB: three runs on one day gave 0.81, 0.58 and 0.44 of in-process
-  at 1 KiB and 0.61, 0.48 and 0.46 at 4 KiB, while the disk's own rate fell from 1,982 to 988 MB/s.
-  The bytes go through a socket and are copied on both sides, on the same two cores. Single puts
-  that are waited for varied as much: 3,043, 1,071 and 2,927 a second with 16 clients.
-- Without the compiled kernel every column is built by NumPy and Arrow in several passes. It is
-  the reference that the kernel is tested against, and what runs where there is no compiler.
+  one figure for all sizes. RocketMQ 4.9.8, compiled from its sources, with broker and producer on
+  these two cores and 16 or 64 threads that send and wait, reached at best 35,000 at 100 B, 45,000
+  at 1 KiB and 31,000 at 4 KiB. The sink wrote 0.66 M, 0.22 M and 0.06 M in the same hour. With
+  larger bodies, copying bytes limits the sink (see above), and the number of messages limits the
+  producer.
+- Flight at 1 KiB and 4 KiB: three runs on one day gave 0.81, 0.58 and 0.44 of in-process at
+  1 KiB, and 0.61, 0.48 and 0.46 at 4 KiB, while the disk's rate fell from 1,982 to 988 MB/s. The
+  bytes pass through a socket and are copied on both sides, on the same two cores. Single puts
+  that wait for each answer varied as much: 3,043, 1,071 and 2,927 a second with 16 clients.
+- The store process under attack: with pyarrow's own Flight server, used before, eight clients
+  without a token took 4.1 GB, 200 tasks more than 2 GB, 48 large stages 3.5 GB, and the queries
+  2.96 GB. The server of HTTP/2 that took its place costs nothing: in turns, two rounds each
+  (pyarrow's in parentheses), 256 MiB in blocks of 4 MiB through a put stream gave 1.36 and 1.36 M
+  messages/s at 100 B (1.27 and 0.99), 0.41 and 0.36 at 1 KiB (0.34 and 0.34), and 0.13 and 0.11 at
+  4 KiB (0.09 and 0.09), with 121 MiB of memory (165). One message per put under SYNC_FLUSH,
+  waiting for each: 643 and 577 messages/s with one client (524 and 661), 1,407 and 1,227 with 16
+  (1,603 and 1,484).
+- Without the compiled kernel, NumPy and Arrow build every column in several passes. This is the
+  reference for the kernel's tests, and the fallback where there is no compiler.
 """
 
 

@@ -1,0 +1,40 @@
+"""Memory of a store process, and the puts of an honest client, while plain clients attack it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.figures import Figure
+from benchmarks.stores import Stores
+from tests.fault.attacks import ATTACKS, MOST_AFTER, MOST_DURING, attacked, run
+
+__all__ = ["attack_figures"]
+
+_SECTION: Final = "The store process under attack"
+_MOST_SECONDS: Final = 2.0
+
+
+def attack_figures(stores: Stores) -> Iterator[Figure]:
+    """Run each attack of `tests.fault.attacks` against a store process of its own."""
+    stores.folder.mkdir(parents=True, exist_ok=True)
+    for attack in ATTACKS:
+        with (
+            tempfile.TemporaryDirectory(prefix="rmqstore-bench-", dir=stores.folder) as folder,
+            attacked(Path(folder)) as target,
+        ):
+            found = run(attack, target)
+        p99 = found.latency(0.99)
+        is_met = found.peak < MOST_DURING and found.after < MOST_AFTER and p99 < _MOST_SECONDS
+        yield Figure(
+            _SECTION,
+            (attack.__doc__ or attack.__name__).rstrip("."),
+            f"peak {found.peak >> 20} MiB",
+            "10 s later; honest puts: number, refused, p99",
+            f"{found.after >> 20} MiB; {found.puts:,}, {len(found.failed)}, {p99 * 1000:.0f} ms",
+            "",
+            "600 MiB; 400 MiB; 2 s",
+            "yes" if is_met and not found.failed else "no",
+        )
