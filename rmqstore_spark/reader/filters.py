@@ -72,7 +72,7 @@ def parse_names(text: str) -> tuple[str, ...]:
             value = None
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError("must be a JSON list of strings")
-        names = [item.strip() for item in value]
+        names = value
     else:
         names = [item.strip() for item in text.split(",")]
     if not names or not all(names):

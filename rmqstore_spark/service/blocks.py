@@ -73,6 +73,7 @@ class BlockReader:
         self._idle_seconds = config.stream_idle_timeout / 1000
         self._has_schema = False
         self._expected: int | None = None
+        self._refusal: RefusedError | None = None
 
     def command(self) -> StreamCommand:
         """What the stream is for.
@@ -100,27 +101,30 @@ class BlockReader:
             RefusedError: what was sent is not a block.
             OverBudgetError: there is no room for the next one.
         """
+        if self._refusal is not None:
+            raise self._refusal
         found: list[Block] = []
         size = 0
         message = self._wait()
         while message is not None:
-            block = self._block(message, found)
-            if block is None:
-                if self.is_finished:
-                    break
-            else:
+            try:
+                block = self._block(message)
+            except RefusedError as refusal:
+                if not found:
+                    raise
+                self._refusal = refusal  # when those before it are stored and answered
+                break
+            if block is not None:
                 found.append(block)
                 size += block.end - block.begin
-            if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
+            if self.is_finished or len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
                 break
             message = self.call.stream.ready() if found else self._wait()
         return found
 
     def send(self, metadata: bytes) -> None:
         """Send an answer."""
-        with self.call.waiting():
-            head = flight_data_head(b"", metadata, 0)
-            self.call.stream.send(head, seconds=self._idle_seconds)
+        self.call.stream.send(flight_data_head(b"", metadata, 0), seconds=self._idle_seconds)
 
     def refuse_next(self, remark: str) -> bool:
         """Answer the block for which there is no room; False where its number is not known."""
@@ -130,15 +134,15 @@ class BlockReader:
         return True
 
     def drain(self) -> None:
-        """Let pass what the client still sends."""
-        with self.call.waiting():
+        """Discard what the client still sends."""
+        with self.call.reading():
             self.call.stream.drain(self._idle_seconds)
 
     def _wait(self) -> Message | None:
-        with self.call.waiting():
+        with self.call.reading():
             return self.call.stream.read(self._idle_seconds, _ROOM_SECONDS)
 
-    def _block(self, message: Message, before: list[Block]) -> Block | None:
+    def _block(self, message: Message) -> Block | None:
         """The block of a message; None for one that holds a schema, or ends the stream."""
         try:
             data = read_flight_data(message.view)
@@ -156,8 +160,6 @@ class BlockReader:
                 return Block(number, message, begin, end)
         except MessageError as error:
             message.release()
-            for block in before:
-                block.release()
             raise RefusedError(f"What was sent is not a block: {error}.", ILLEGAL) from None
         message.release()
         return None

@@ -18,7 +18,12 @@ from rmqstore_spark.service.flight.stream import Stream
 __all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
 
 _LEAST_LOOK: Final = 0.05
-_EVICTABLE_SECONDS: Final = 1.0
+_PUT_SECONDS: Final = 1.0
+_STAGE_SECONDS: Final = 10.0
+"""How long a stream is idle before another may have its place. A put stream begins again with the
+next put; with a stage, a task's work is lost."""
+_SHARE: Final = 8
+"""Streams of a connection that has more of them than another one gives way even if it is busy."""
 
 
 class TooManyCallsError(Exception):
@@ -35,15 +40,14 @@ class Call:
     Attributes:
         stream: its messages.
         lasts: it is a stream of data, and can last long.
-        waiting_since: monotonic seconds since which it waits for its client; None while it works.
+        is_precious: it holds work that would be lost with it.
     """
 
     def __init__(self, stream: Stream, lasts: bool) -> None:
-        self._lock = threading.Lock()
-        self._at_work = 0  # threads
         self.stream = stream
         self.lasts = lasts
-        self.waiting_since: float | None = time.monotonic()
+        self.is_precious = False
+        self._reading_since: float | None = time.monotonic()
 
     @property
     def peer(self) -> str:
@@ -55,30 +59,28 @@ class Call:
         """Whose call it is, by the client's certificate; empty without one."""
         return self.stream.connection.transport.identity
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Mark the time in which it works."""
-        with self._lock:
-            self._at_work += 1
-            self.waiting_since = None
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._at_work -= 1
-                if not self._at_work:
-                    self.waiting_since = time.monotonic()
+    @property
+    def waiting_since(self) -> float | None:
+        """Monotonic seconds since which it waits for its client; None while it works."""
+        return self._reading_since or self.stream.blocked_since
+
+    @property
+    def may_give_way(self) -> bool:
+        """Whether it has been idle for long enough that another may have its place."""
+        return self.idle_seconds() >= (_STAGE_SECONDS if self.is_precious else _PUT_SECONDS)
+
+    def begin(self) -> None:
+        """It has a thread now, and works."""
+        self._reading_since = None
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Mark the time in which it waits for its client, although it is at work."""
-        with self._lock:
-            self.waiting_since = time.monotonic()
+    def reading(self) -> Iterator[None]:
+        """Mark the time in which it waits for what its client sends."""
+        self._reading_since = time.monotonic()
         try:
             yield
         finally:
-            with self._lock:
-                self.waiting_since = None
+            self._reading_since = None
 
     def idle_seconds(self) -> float:
         """How long its client has neither sent nor taken anything that it waits for."""
@@ -91,10 +93,15 @@ class Calls:
 
     Args:
         most_streams: how many streams there may be, and as many other calls besides.
+
+    Attributes:
+        is_stopping: no new calls are taken.
+        ended: how many calls have ended.
     """
 
     def __init__(self, most_streams: int) -> None:
         self.is_stopping = False
+        self.ended = 0
         self._most = most_streams
         self._changed = threading.Condition()
         self._calls: set[Call] = set()
@@ -109,7 +116,7 @@ class Calls:
         with self._changed:
             alike = [call for call in self._calls if call.lasts == lasts]
             if len(alike) >= self._most:
-                evicted = _most_idle(alike)
+                evicted = _to_give_way(alike, stream)
                 if evicted is None:
                     raise TooManyCallsError
                 self._calls.discard(evicted)
@@ -122,6 +129,7 @@ class Calls:
     def end(self, call: Call) -> None:
         """A call is over."""
         with self._changed:
+            self.ended += 1
             self._calls.discard(call)
             self._changed.notify_all()
 
@@ -142,11 +150,16 @@ class Calls:
         return True
 
 
-def _most_idle(calls: list[Call]) -> Call | None:
-    """The call that gives way: of the connection with the most, the one that is idle longest."""
-    idle = [(call.idle_seconds(), call) for call in calls]
-    idle = [(seconds, call) for seconds, call in idle if seconds >= _EVICTABLE_SECONDS]
-    if not idle:
-        return None
+def _to_give_way(calls: list[Call], stream: Stream) -> Call | None:
+    """The call whose place a new stream gets.
+
+    A connection with many more streams than the new one's gives up one of them. Else it is the one
+    that has been idle for longest, if that is long.
+    """
     of_connection = Counter(id(call.stream.connection) for call in calls)
-    return max(idle, key=lambda one: (of_connection[id(one[1].stream.connection)], one[0]))[1]
+    most, count = of_connection.most_common(1)[0]
+    if count > _SHARE and count > of_connection[id(stream.connection)] + 1:
+        calls = [call for call in calls if id(call.stream.connection) == most]
+        return max(calls, key=Call.idle_seconds)
+    idle = [call for call in calls if call.may_give_way]
+    return max(idle, key=Call.idle_seconds) if idle else None

@@ -41,15 +41,16 @@ def use_little() -> None:
 
 
 @contextmanager
-def given_back(at_work: Callable[[], int]) -> Iterator[None]:
+def given_back(at_work: Callable[[], int], ended: Callable[[], int]) -> Iterator[None]:
     """Give unused memory back to the system whenever no call is at work any more.
 
     Args:
         at_work: tells how many calls are.
+        ended: tells how many there were.
     """
     stop = threading.Event()
     thread = threading.Thread(
-        target=_give_back, args=(at_work, stop), name="rmqstore-memory", daemon=True
+        target=_give_back, args=(at_work, ended, stop), name="rmqstore-memory", daemon=True
     )
     thread.start()
     try:
@@ -59,14 +60,15 @@ def given_back(at_work: Callable[[], int]) -> Iterator[None]:
         thread.join()
 
 
-def _give_back(at_work: Callable[[], int], stop: threading.Event) -> None:
+def _give_back(at_work: Callable[[], int], ended: Callable[[], int], stop: threading.Event) -> None:
     c_library = _c_library()
-    has_worked = False
-    while not stop.wait(_LOOK_SECONDS):
+    done, has_worked = ended(), False
+    while c_library is not None and not stop.wait(_LOOK_SECONDS):
         is_working = at_work() > 0
-        if has_worked and not is_working and c_library is not None:
+        has_worked = has_worked or is_working or ended() != done
+        if has_worked and not is_working:
+            done, has_worked = ended(), False
             c_library.malloc_trim(0)
-        has_worked = is_working
 
 
 def _c_library() -> Any:

@@ -84,7 +84,9 @@ def serve(
                 _log.info("%s", line)
         server = StoreServer(store, end.ask)
         opened.callback(_end, server, end)
-        opened.enter_context(memory.given_back(lambda: server.calls_at_work))
+        opened.enter_context(
+            memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
+        )
         metrics = None
         if config.metrics_prom_exporter_port >= 0:
             from rmqstore_spark.service.monitoring import Monitoring

@@ -101,6 +101,7 @@ class BlockStreams:
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
         stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.identity)
+        blocks.call.is_precious = True
         is_kept = False
         try:
             while not blocks.is_finished:

@@ -22,7 +22,7 @@ MOST_BYTES: Final = 256 << 20
 
 MOST_RANGES: Final = 65_536
 
-_PIECE: Final = 4 << 20
+_PIECE: Final = 2 << 20
 _ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 

@@ -11,7 +11,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -84,6 +84,7 @@ _MAX_TICKET: Final = 4 << 20
 _AT_ONCE: Final = {Actions.QUERY: 2, Actions.LIST: 4, Actions.WALK: 4}
 """Calls of which each can take tens of megabytes while it is worked on."""
 _LARGE_AT_ONCE: Final = 2
+_SMALL_ANSWER: Final = 64 << 10
 _LARGE_REQUEST: Final = 256 << 10
 _PLACE_SECONDS: Final = 10.0
 """How long one waits for a place among them, and may keep it without reading the answer."""
@@ -130,13 +131,15 @@ class StoreServer:
         config = store.config
         security = Security.of(config)
         self._calls = Calls(config.max_streams)
-        self._socket = os.path.abspath(config.flight_socket) if config.flight_socket else None
+        path = os.path.abspath(config.flight_socket) if config.flight_socket else None
+        self._socket: str | None = None  # once it is ours
         self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
         service = _FlightService(store, security, self._calls, stop)
         self.room = service.room
         self._failures = service.failures
-        most = _most_connections(config.max_streams)
+        ways = (config.flight_port >= 0) + (path is not None)
+        most = _most_connections(config.max_streams) // ways
         try:
             if config.flight_port >= 0:
                 listening = listen_on_port(config.bind_address, config.flight_port)
@@ -144,9 +147,10 @@ class StoreServer:
                 scheme: Any = TCP if security.tls is None else TLS
                 port = listening.getsockname()[1]
                 self.endpoints.append(Endpoint(scheme, config.bind_address, port))
-            if self._socket is not None:
-                endpoint = parse_endpoint(f"{UNIX}://{self._socket}")
-                listening = listen_on_path(self._socket)
+            if path is not None:
+                endpoint = parse_endpoint(f"{UNIX}://{path}")
+                listening = listen_on_path(path)
+                self._socket = path
                 self._listeners.append(Listener(listening, service, None, most))
                 self.endpoints.append(endpoint)
         except BaseException:
@@ -162,6 +166,11 @@ class StoreServer:
     def calls_at_work(self) -> int:
         """How many of them do not wait for their client."""
         return sum(call.waiting_since is None for call in self._calls.all())
+
+    @property
+    def calls_ended(self) -> int:
+        """How many there were."""
+        return self._calls.ended
 
     @property
     def connections(self) -> int:
@@ -193,7 +202,7 @@ class StoreServer:
         for listener in self._listeners:
             listener.close(_CUT_SECONDS)
         self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
-        if self._listeners and self._socket is not None:
+        if self._socket is not None:
             with suppress(OSError):
                 os.unlink(self._socket)
 
@@ -269,8 +278,8 @@ class _FlightService(Service):
     def _run(self, call: Call, method: str, handler: Callable[[Call], None]) -> None:
         status = Status(OK)
         try:
-            with call.working():
-                handler(call)
+            call.begin()
+            handler(call)
         except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
             status = self._status_of(error, method)
         finally:
@@ -292,13 +301,13 @@ class _FlightService(Service):
             name, body = read_action(message.view)
             if len(body) > _LARGE_REQUEST:
                 held.enter_context(_place(self._large))
-            if name in self._places:
-                held.enter_context(_place(self._places[name]))
-            answer = memoryview(self._actions.do(name, bytes(body), call.identity))
+            places = self._places.get(name)
+            with nullcontext() if places is None else _place(places):
+                answer = memoryview(self._actions.do(name, bytes(body), call.identity))
+                if len(answer) > _SMALL_ANSWER:
+                    held.enter_context(self._sent.use(len(answer), _ROOM_SECONDS))
             message.release()
-            patience = _PLACE_SECONDS if name in self._places else self._idle_seconds
-            with call.waiting():
-                call.stream.send(result_head(len(answer)), answer, seconds=patience)
+            self._send(call, result_head(len(answer)), answer)
 
     def _list_actions(self, call: Call) -> None:
         for name in self._actions.names:
@@ -324,15 +333,14 @@ class _FlightService(Service):
             body.clear()  # before the next message waits for room
 
     def _only_message(self, call: Call) -> Any:
-        with call.waiting():
+        with call.reading():
             message = call.stream.read(self._idle_seconds, _ROOM_SECONDS)
         if message is None:
             raise RefusedError("The call has no message.", ILLEGAL)
         return message
 
     def _send(self, call: Call, *parts: bytes | memoryview) -> None:
-        with call.waiting():
-            call.stream.send(*parts, seconds=self._idle_seconds)
+        call.stream.send(*parts, seconds=self._idle_seconds, budget=self._sent)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from rmqstore_spark.service.budget import Room
+from rmqstore_spark.service.budget import Budget, Room
 from rmqstore_spark.service.flight.frames import (
     CLIENT_PREFACE,
     DEFAULT_FRAME,
@@ -50,6 +50,11 @@ _LARGEST_FRAME: Final = 1 << 20
 _LARGEST_SENT: Final = 1 << 20
 _JOINED: Final = 32 << 10
 _MOST_STREAMS: Final = 4096
+_MOST_CONTINUATIONS: Final = 8
+_MOST_SETTINGS: Final = 6 * 64
+_MOST_STRANGE_FRAMES: Final = 200
+_PING_BYTES: Final = 8
+_LOOK_SECONDS: Final = 0.5
 
 
 class Service(Protocol):
@@ -75,7 +80,7 @@ class Connection:
         service: takes the calls.
 
     Attributes:
-        is_trusted: a call of it was let in.
+        is_trusted: a call of it has shown what the service asks for.
         since: monotonic seconds when it was accepted.
     """
 
@@ -95,6 +100,7 @@ class Connection:
         self._send_window = self._initial_window = DEFAULT_WINDOW
         self._largest_sent = DEFAULT_FRAME
         self._is_closed = False
+        self._strange_frames = 0
 
     @property
     def has_calls(self) -> bool:
@@ -104,6 +110,15 @@ class Connection:
     def hang_up(self) -> None:
         """End the connection."""
         self.transport.hang_up()
+
+    def say_goodbye(self) -> None:
+        """Tell the client that no further call is taken: gRPC repeats those elsewhere, or later."""
+        if self._writing.acquire(blocking=False):
+            try:
+                goodbye = frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, 0))
+                self.transport.send_now(goodbye)
+            finally:
+                self._writing.release()
 
     # ---- its thread ----------------------------------------------------------------------------
 
@@ -115,7 +130,8 @@ class Connection:
             while self._fill(HEAD):
                 self._read_frame()
         except ProtocolError as error:
-            _log.info("Ended the connection of %s: %s.", self.transport.peer, error)
+            level = logging.INFO if self.is_trusted else logging.DEBUG
+            _log.log(level, "Closed the connection from %s: %s.", self.transport.peer, error)
             with suppress(OSError):
                 self._write([frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, error.code))])
         except OSError as error:
@@ -141,6 +157,7 @@ class Connection:
 
     def _read_frame(self) -> None:
         size, kind, flags, number = self._take_head()
+        self._count_strange_frame()
         if kind == Frame.DATA:
             self._data(size, flags, number)
             return
@@ -152,16 +169,34 @@ class Connection:
         elif kind == Frame.SETTINGS:
             self._settings(payload, flags)
         elif kind == Frame.PING:
-            if not flags & Flag.ACK:
-                self._write([frame(Frame.PING, Flag.ACK, 0, payload[:8])])
+            self._ping(payload, flags)
         elif kind == Frame.WINDOW_UPDATE:
             self._window_update(payload, number)
         elif kind == Frame.RST_STREAM:
-            stream = self._streams.get(number)
-            if stream is not None:
-                stream.fail(EndedError("the client has given the call up"))
+            self._reset(number)
         elif kind in (Frame.PUSH_PROMISE, Frame.CONTINUATION):
             raise ProtocolError("a frame out of place")
+
+    def _count_strange_frame(self) -> None:
+        """Count a frame of a client none of whose calls was let in.
+
+        Raises:
+            ProtocolError: there are too many.
+        """
+        self._strange_frames += not self.is_trusted
+        if self._strange_frames > _MOST_STRANGE_FRAMES:
+            raise ProtocolError("too much for a stranger", ErrorCode.ENHANCE_YOUR_CALM)
+
+    def _ping(self, payload: bytes, flags: int) -> None:
+        if len(payload) != _PING_BYTES:
+            raise ProtocolError("a PING of another size", ErrorCode.FRAME_SIZE_ERROR)
+        if not flags & Flag.ACK:
+            self._write([frame(Frame.PING, Flag.ACK, 0, payload)])
+
+    def _reset(self, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.fail(EndedError("the client cancelled the call"))
 
     def _data(self, size: int, flags: int, number: int) -> None:
         if size > _LARGEST_FRAME:
@@ -169,6 +204,8 @@ class Connection:
         if number % 2 == 0 or number > self._last:
             raise ProtocolError("data of no call")
         stream = self._streams.get(number)
+        if stream is not None and stream.has_ended:
+            raise ProtocolError("data behind the end of a call")
         self._room -= size
         if self._room < 0 or (stream is not None and not stream.take_room(size)):
             raise ProtocolError("more data than there is room for", ErrorCode.FLOW_CONTROL_ERROR)
@@ -209,13 +246,17 @@ class Connection:
     def _headers(self, payload: bytes, flags: int, number: int) -> None:
         block = unpadded(flags, payload)
         is_last = bool(flags & Flag.END_STREAM)
-        while not flags & Flag.END_HEADERS:
+        for _ in range(_MOST_CONTINUATIONS):
+            if flags & Flag.END_HEADERS:
+                break
             size, kind, flags, same = self._take_head()
             if kind != Frame.CONTINUATION or same != number:
                 raise ProtocolError("headers without an end")
             if len(block) + size > MOST_HEADER_BYTES:
                 raise ProtocolError("too many headers", ErrorCode.ENHANCE_YOUR_CALM)
             block += self._take(size)
+        if not flags & Flag.END_HEADERS:
+            raise ProtocolError("too many headers", ErrorCode.ENHANCE_YOUR_CALM)
         headers = read_headers(self._decoder, block)
         known = self._streams.get(number)
         if known is not None:  # trailers: gRPC's clients send none
@@ -236,6 +277,8 @@ class Connection:
     def _settings(self, payload: bytes, flags: int) -> None:
         if flags & Flag.ACK:
             return
+        if len(payload) > _MOST_SETTINGS:
+            raise ProtocolError("too many settings", ErrorCode.ENHANCE_YOUR_CALM)
         with self._windows:
             for key, value in read_settings(payload):
                 if key == Setting.INITIAL_WINDOW_SIZE:
@@ -251,6 +294,8 @@ class Connection:
         if len(payload) != 4:
             raise ProtocolError("a WINDOW_UPDATE of another size", ErrorCode.FRAME_SIZE_ERROR)
         count = int.from_bytes(payload, "big") & MOST_WINDOW
+        if not count:
+            raise ProtocolError("a WINDOW_UPDATE of nothing")
         with self._windows:
             if number == 0:
                 self._send_window += count
@@ -307,7 +352,7 @@ class Connection:
 
     def grant(self, number: int, count: int) -> None:
         """Let the client send so many more bytes on a stream."""
-        with suppress(OSError):  # whoever reads sees the end
+        with suppress(OSError):  # the connection has ended, or ends by this
             self._write([window_update(number, count)])
 
     def wake(self) -> None:
@@ -316,24 +361,34 @@ class Connection:
             self._windows.notify_all()
 
     def send_data(
-        self, stream: Stream, parts: Sequence[bytes | memoryview], begins: bool, seconds: float
+        self,
+        stream: Stream,
+        parts: Sequence[bytes | memoryview],
+        begins: bool,
+        seconds: float,
+        budget: Budget | None,
     ) -> None:
-        """Send a message as far as the client makes room, and the headers of the answer first.
+        """Send a message as the client's window allows, and the headers of the answer first.
 
         Raises:
             EndedError: the client has gone.
-            TimeoutError: it made no room for so long.
+            TimeoutError: its window was closed for so long.
+            OverBudgetError: see `Stream.check_blocked`.
         """
+        begin, sent = time.monotonic(), 0
         before = [self._response_headers(stream.number)] if begins else []
         left = [memoryview(part) for part in parts]
         if sum(map(len, left)) <= _JOINED:
             left = [memoryview(b"".join(left))]
         while left:
             size = sum(map(len, left))
-            count = self._reserve(stream, size, seconds)
+            if before and min(self._send_window, stream.send_window) <= 0:
+                self._write_or_end(before)
+                before = []
+            count = self._reserve(stream, size, seconds, begin, sent, budget)
             now, left = _split(left, count)
             self._write_or_end([*before, data_head(count, stream.number), *now])
-            before = []
+            before, sent = [], sent + count
 
     def send_trailers(self, number: int, trailers: Sequence[tuple[str, str]], is_all: bool) -> None:
         """End a call; where nothing was answered, the trailers are the whole answer."""
@@ -357,14 +412,26 @@ class Connection:
         block = header_block([("content-type", "application/grpc")], is_response=True)
         return frame(Frame.HEADERS, Flag.END_HEADERS, number, block)
 
-    def _reserve(self, stream: Stream, size: int, seconds: float) -> int:
-        """Wait for room at the client; how many bytes may be sent now."""
+    def _reserve(
+        self,
+        stream: Stream,
+        size: int,
+        seconds: float,
+        begin: float,
+        sent: int,
+        budget: Budget | None,
+    ) -> int:
+        """Wait for the client's window; how many bytes may be sent now."""
+        since = time.monotonic()
         with self._windows:
-            if not self._windows.wait_for(
-                lambda: stream.failure or min(self._send_window, stream.send_window) > 0, seconds
-            ):
-                raise TimeoutError
-            stream.check()
+            while stream.failure is None and min(self._send_window, stream.send_window) <= 0:
+                stream.blocked_since = since
+                self._windows.wait(min(_LOOK_SECONDS, seconds))
+                if time.monotonic() - since >= seconds:
+                    raise TimeoutError
+                stream.check_blocked(time.monotonic() - begin, sent, budget)
+            stream.blocked_since = None
+            stream.check_blocked(time.monotonic() - begin, sent, budget)
             count = min(size, self._send_window, stream.send_window, self._largest_sent)
             self._send_window -= count
             stream.send_window -= count

@@ -90,7 +90,6 @@ class ErrorCode(IntEnum):
 class Setting(IntEnum):
     """Settings of a connection."""
 
-    ENABLE_PUSH = 2
     MAX_CONCURRENT_STREAMS = 3
     INITIAL_WINDOW_SIZE = 4
     MAX_FRAME_SIZE = 5
@@ -118,9 +117,9 @@ def frame(kind: Frame, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return _head(len(payload), kind, flags, stream) + payload
 
 
-def data_head(size: int, stream: int, *, is_last: bool = False) -> bytes:
+def data_head(size: int, stream: int) -> bytes:
     """The header of a DATA frame whose payload follows."""
-    return _head(size, Frame.DATA, Flag.END_STREAM if is_last else 0, stream)
+    return _head(size, Frame.DATA, 0, stream)
 
 
 def window_update(stream: int, count: int) -> bytes:

@@ -32,7 +32,7 @@ class Listener:
     """Serves the connections of one listening socket until it is closed.
 
     A connection none of whose calls was let in is ended after 10 s. Where there are too many
-    connections, those without a call make room, the oldest first.
+    connections, those without a call make room: strangers' first, then the oldest.
 
     Args:
         listening: the socket.
@@ -82,6 +82,7 @@ class Listener:
         with self._lock:
             connections = dict(self._connections)
         for connection in connections:
+            connection.say_goodbye()
             connection.hang_up()
         for thread in connections.values():
             thread.join(max(deadline - time.monotonic(), 0))
@@ -98,11 +99,11 @@ class Listener:
                     if not is_told:
                         _log.warning("No more connections can be accepted: %s", error)
                     is_told = True
-                    self._make_room(1)
+                    self._end_idle(1)
                     self._closed.wait(_LOOK_SECONDS)
                 continue
             is_told = False
-            self._make_room(1)
+            self._end_idle(len(self._connections) + 1 - self._most)
             self._start(accepted)
 
     def _start(self, accepted: socket.socket) -> None:
@@ -138,14 +139,14 @@ class Listener:
             with self._lock:
                 self._connections.pop(connection, None)
 
-    def _make_room(self, count: int) -> None:
-        """End the oldest connections without a call where there are too many."""
+    def _end_idle(self, count: int) -> None:
+        """End connections without a call: those of strangers first, then the oldest."""
+        if count <= 0:
+            return
         with self._lock:
-            over = len(self._connections) + count - self._most
-            if over <= 0:
-                return
             idle = [connection for connection in self._connections if not connection.has_calls]
-        for connection in idle[:over]:
+        idle.sort(key=lambda connection: (connection.is_trusted, connection.since))
+        for connection in idle[:count]:
             connection.hang_up()
 
     def _tidy(self) -> None:

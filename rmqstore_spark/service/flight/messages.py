@@ -24,6 +24,7 @@ __all__ = [
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
 _MOST_TYPE: Final = 256
+_MOST_FIELDS: Final = 64
 
 _HEADER, _METADATA, _BODY = 2, 3, 1000  # of FlightData
 _DESCRIPTOR, _COMMAND = 1, 2
@@ -125,8 +126,11 @@ def _only(data: memoryview, wanted: int) -> memoryview:
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, int]]:
     """The fields that hold bytes: number, value, and where that begins."""
-    at, end = 0, len(data)
+    at, end, left = 0, len(data), _MOST_FIELDS
     while at < end:
+        left -= 1
+        if not left:
+            raise MessageError(f"a message of more than {_MOST_FIELDS} fields")
         key, at = _read_varint(data, at)
         kind = key & 7
         if kind == _VARINT:

@@ -29,6 +29,8 @@ INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
 _AHEAD_BYTES: Final = 4 << 20
 """Of a stream that are received while others of it are not handled yet. One message always is."""
+_MOST_QUEUED: Final = 256
+"""Messages that are received and not handled: an empty one costs no window, and yet memory."""
 _PREFIX: Final = 5
 _LOOK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 2.0
@@ -131,7 +133,8 @@ class Stream:
         window: bytes that may be sent to the client at first.
 
     Attributes:
-        moved: monotonic seconds when the client last sent or took something.
+        moved: monotonic seconds when the client last sent a message, or took something.
+        blocked_since: monotonic seconds since which an answer waits for the client to take it.
     """
 
     def __init__(
@@ -158,6 +161,8 @@ class Stream:
         self._target: U1 | None = None
         self._at = self._charge = 0
         self._since = 0.0
+        self._prepaid = 0  # bytes still to come that the client was given room for already
+        self.blocked_since: float | None = None  # guarded by the connection
         self._early: bytearray | None = None  # what came while there is no room for its message
         self._wanted = 0
         self._queue: deque[Message] = deque()
@@ -192,7 +197,6 @@ class Stream:
     def receive(self, data: memoryview) -> None:
         """Bytes have arrived."""
         with self._changed:
-            self.moved = time.monotonic()
             self._feed(data)
         self._send_refund()
 
@@ -201,6 +205,11 @@ class Stream:
         with self._changed:
             self._refund += count
         self._send_refund()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client sends nothing more."""
+        return self._has_ended
 
     def end_messages(self) -> None:
         """The client sends nothing more."""
@@ -256,7 +265,7 @@ class Stream:
         return message
 
     def drain(self, idle_seconds: float) -> None:
-        """Let pass what the client still sends, until it has ended or nothing comes any more.
+        """Discard what the client still sends, until it ends, for so long at most.
 
         Where a stream ends that its client still writes into, Flight at the client drops answers
         that it has not taken yet.
@@ -264,45 +273,59 @@ class Stream:
         with self._changed:
             self._is_discarding = True
             self._drop_messages()
-            early, self._early, self._wanted = self._early, None, 0
-            self._refund += len(early or b"")
-            self.moved = time.monotonic()
         self._send_refund()
+        deadline = time.monotonic() + idle_seconds
         with self._changed:
-            while not (self._has_ended or self._failure):
+            while not (self._has_ended or self._failure) and time.monotonic() < deadline:
                 self._changed.wait(_LOOK_SECONDS)
-                if time.monotonic() - self.moved > idle_seconds:
-                    return
 
-    def send(self, *parts: bytes | memoryview, seconds: float) -> None:
+    def send(
+        self, *parts: bytes | memoryview, seconds: float, budget: Budget | None = None
+    ) -> None:
         """Send a message.
 
         Args:
             parts: of the message.
             seconds: how long the client may not take anything.
+            budget: which the message draws on; a client that takes it slowly loses it when others
+                wait for room.
 
         Raises:
             EndedError: the client has gone.
             TimeoutError: it did not take it.
+            OverBudgetError: others wait for the room that this stream takes.
         """
         size = sum(map(len, parts))
         head = b"\0" + size.to_bytes(4, "big")
         begins, self._has_begun_answer = not self._has_begun_answer, True
-        self.connection.send_data(self, [head, *parts], begins, seconds)
+        self.connection.send_data(self, [head, *parts], begins, seconds, budget)
 
     @property
     def failure(self) -> Exception | None:
         """Why the stream does not go on."""
         return self._failure
 
-    def check(self) -> None:
-        """Look whether the stream goes on.
+    def check_blocked(self, seconds: float, sent: int, budget: Budget | None) -> None:
+        """Look whether an answer may wait on for the client to take it.
+
+        Args:
+            seconds: for which it has been sent.
+            sent: bytes of it that the client took.
+            budget: see `send`.
 
         Raises:
-            EndedError: it does not.
+            OverBudgetError: others wait for the room that the answer, or what the client sent
+                meanwhile, takes.
+            EndedError: the stream has ended.
         """
         if self._failure is not None:
             raise self._failure
+        late = seconds - _GRACE_SECONDS
+        if late <= 0 or sent >= late * _LEAST_RATE:
+            return
+        holds = bool(self._held or self._charge)
+        if (budget is not None and budget.is_contended) or (holds and self._budget.is_contended):
+            raise OverBudgetError
 
     def finish(self, status: Status) -> None:
         """End the call, and give back what it holds."""
@@ -326,7 +349,12 @@ class Stream:
     def _feed(self, data: memoryview) -> None:
         while len(data) and self._failure is None and not self._stashed(data):
             if self._is_discarding:
-                self._refund += len(data)
+                prepaid = min(len(data), self._prepaid)
+                self._prepaid -= prepaid
+                self._refund += len(data) - prepaid
+                return
+            if len(self._queue) >= _MOST_QUEUED:
+                self._early = bytearray(data)
                 return
             if self._target is None:
                 data = self._begin_message(data)
@@ -380,6 +408,7 @@ class Stream:
     def _complete(self) -> None:
         if self._target is None or self._at < len(self._target):
             return
+        self.moved = time.monotonic()
         self._queue.append(Message(self._target, self._budget, self._charge))
         self._target, self._charge = None, 0
         self._changed.notify_all()
@@ -392,6 +421,9 @@ class Stream:
             self._held -= message.charge
             if not message.charge:
                 self._refund += _PREFIX + len(message.data)
+            if not self._queue and not self._wanted and self._early is not None:
+                early, self._early = self._early, None
+                self._feed(memoryview(early))
             return message
 
     def _check_pace(self, idle_seconds: float) -> None:
@@ -406,14 +438,22 @@ class Stream:
                 raise OverBudgetError
 
     def _drop_messages(self) -> None:
+        """Give back all that was received, its room and the client's window."""
         for message in self._queue:
+            if not message.charge:
+                self._refund += _PREFIX + len(message.data)
             message.release()
         self._queue.clear()
-        if self._charge:
+        if self._charge and self._target is not None:
+            self._prepaid = len(self._target) - self._at
             self._budget.give_back(self._charge)
-            self._charge = 0
-        self._target = None
-        self._held = 0
+        elif self._target is not None:
+            self._refund += _PREFIX + self._at
+        self._refund += len(self._prefix) + len(self._early or b"")
+        self._prefix.clear()
+        if self._wanted:
+            self._refund += _PREFIX
+        self._target, self._early, self._charge, self._wanted, self._held = None, None, 0, 0, 0
 
     # ---- room ----------------------------------------------------------------------------------
 

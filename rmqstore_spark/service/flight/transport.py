@@ -17,6 +17,7 @@ __all__ = ["PlainTransport", "TlsTransport", "Transport"]
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
+_HANDSHAKE_SECONDS: Final = 10.0
 _TLS_PIECE: Final = 256 << 10
 
 
@@ -64,6 +65,11 @@ class PlainTransport:
             while left:
                 _drop(left, self._socket.sendmsg(left))
 
+    def send_now(self, data: bytes) -> None:
+        """Send a few bytes if that takes no waiting."""
+        with suppress(OSError):
+            self._socket.send(data, socket.MSG_DONTWAIT)
+
     def hang_up(self) -> None:
         """End the connection; a thread that reads sees its end."""
         with suppress(OSError):
@@ -98,7 +104,7 @@ class TlsTransport:
         Raises:
             OSError: it failed, or took too long.
         """
-        self._raw.settimeout(self._write_seconds)
+        self._raw.settimeout(_HANDSHAKE_SECONDS)
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In two steps, so that `hang_up` ends a handshake that takes too long.
         self._tls = self._context.wrap_socket(
@@ -144,6 +150,11 @@ class TlsTransport:
             else:
                 left = left[sent:]
 
+    def send_now(self, data: bytes) -> None:
+        """Send a few bytes if that takes no waiting."""
+        with suppress(OSError), self._lock:
+            self._encrypted.send(data)
+
     @property
     def _encrypted(self) -> ssl.SSLSocket:
         if self._tls is None:
@@ -180,14 +191,18 @@ def peer_name(connection: socket.socket) -> str:
 
 
 def _identity(connection: ssl.SSLSocket) -> str:
-    """Whom a client's certificate is for: its first SAN, else its CN, else its fingerprint."""
+    """Whom a client's certificate is for: its first SAN, else its CN, else its fingerprint.
+
+    With its kind in front: `DNS:spark` is nobody else's `CN:spark`.
+    """
     certificate: dict[str, Any] = connection.getpeercert() or {}
-    for _, value in certificate.get("subjectAltName", ()):
-        return str(value)
+    for kind, value in certificate.get("subjectAltName", ()):
+        if value:
+            return f"{kind}:{value}"
     for entry in certificate.get("subject", ()):
         for name, value in entry:
-            if name == "commonName":
-                return str(value)
+            if name == "commonName" and value:
+                return f"CN:{value}"
     encoded = connection.getpeercert(binary_form=True)
     return hashlib.sha256(encoded).hexdigest() if encoded else ""
 
