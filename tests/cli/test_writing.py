@@ -106,7 +106,7 @@ def test_lines_that_are_no_messages(endpoint: str, line: str, said: str) -> None
     ("args", "said"),
     [
         ([], "it has no topic; give --topic"),
-        (["-t", "a/b"], "'a/b' is no topic"),
+        (["-t", "a/b"], "'a/b' is no name of a topic"),
         (["-t", "orders", "--key", "k 1"], "give --key twice"),
         (["-t", "rmq_sys_RMQSTORE_COMMIT"], "rmq_sys_RMQSTORE_COMMIT"),
     ],
