@@ -53,6 +53,6 @@ def test_another_way_in_is_no_wider(
 def require_harmless(found: Outcome, attack: Callable[[Target], str]) -> None:
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER
-    assert found.puts > 0
+    assert found.puts > 2 * len(found.failed)
     assert set(found.failed) <= {"OS_PAGECACHE_BUSY"}  # on a machine that is busy with others
     assert found.told.startswith(TOLD.get(attack.__name__, "")), found.told

@@ -13,7 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,27 @@ def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place
         eventually(lambda: here.server.calls_under_way == 7)
         with clients[8].put_stream() as late:
             assert late.put(BLOCK).is_ok
+
+
+def test_an_idle_stream_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    settings = {**IDLE, "stream_idle_timeout": 60_000}
+    with served(tmp_path / "store", **settings) as here, ExitStack() as opened:
+        held = []
+        for _ in range(8):  # each with a connection of its own
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            client = flight.FlightClient(here.endpoint, generic_options=options)
+            opened.callback(client.close)
+            descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
+            writer, _ = client.do_exchange(descriptor)
+            writer.begin(BLOCK_SCHEMA)
+            held.append(writer)
+        eventually(lambda: here.server.calls_under_way == 8)
+        with StoreClient(here.endpoint, retries=10) as honest, honest.put_stream() as stream:
+            assert stream.put(BLOCK).is_ok
+            assert here.server.calls_under_way <= 8
+        for writer in held:
+            with suppress(flight.FlightError, pa.ArrowException):
+                writer.close()
 
 
 def test_many_idle_streams_leave_no_thread(here: Served) -> None:

@@ -202,6 +202,27 @@ def test_a_socket_folder_that_others_can_enter_is_refused(tmp_path: Path) -> Non
         pass
 
 
+def test_a_start_that_fails_removes_nothing_of_others(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    plain = tmp_path / "run" / "file"
+    plain.write_text("somebody's")
+    with (
+        pytest.raises(OptionError, match="no socket"),
+        served(tmp_path / "store", flight_socket=str(plain)),
+    ):
+        pass
+    assert plain.read_text() == "somebody's"
+    path = tmp_path / "run" / "s"
+    with served(tmp_path / "one", flight_socket=str(path)) as one:
+        with (
+            pytest.raises(ServiceError, match="Another process listens"),
+            served(tmp_path / "two", flight_socket=str(path)),
+        ):
+            pass
+        with StoreClient(one.socket) as client:
+            assert client.topics() == {}
+
+
 def test_a_socket_path_that_no_system_takes_is_told(tmp_path: Path) -> None:
     with (
         pytest.raises(OptionError, match="at most 107 bytes"),

@@ -134,6 +134,7 @@ class Connection:
             _log.log(level, "Closed the connection from %s: %s.", self.transport.peer, error)
             with suppress(OSError):
                 self._write([frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, error.code))])
+                self.transport.linger(self._staged)
         except OSError as error:
             _log.debug("the connection of %s broke: %s", self.transport.peer, error)
         finally:

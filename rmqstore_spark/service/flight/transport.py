@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -18,6 +19,7 @@ _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
 _HANDSHAKE_SECONDS: Final = 10.0
+_LINGER_SECONDS: Final = 0.5
 _TLS_PIECE: Final = 256 << 10
 
 
@@ -69,6 +71,17 @@ class PlainTransport:
         """Send a few bytes if that takes no waiting."""
         with suppress(OSError):
             self._socket.send(data, socket.MSG_DONTWAIT)
+
+    def linger(self, scratch: memoryview) -> None:
+        """Send nothing more, and discard for a moment what the peer still sends.
+
+        A socket that is closed with bytes unread takes away what the peer has not read yet.
+        """
+        self._socket.shutdown(socket.SHUT_WR)
+        self._socket.settimeout(_LINGER_SECONDS)
+        deadline = time.monotonic() + _LINGER_SECONDS
+        while time.monotonic() < deadline and self._socket.recv_into(scratch):
+            pass
 
     def hang_up(self) -> None:
         """End the connection; a thread that reads sees its end."""
@@ -154,6 +167,9 @@ class TlsTransport:
         """Send a few bytes if that takes no waiting."""
         with suppress(OSError), self._lock:
             self._encrypted.send(data)
+
+    def linger(self, scratch: memoryview) -> None:
+        """End at once: who broke the protocol behind a handshake need not be told."""
 
     @property
     def _encrypted(self) -> ssl.SSLSocket:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import hpack
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,11 +24,15 @@ from rmqstore_spark.service.flight.frames import (
     ErrorCode,
     Flag,
     Frame,
+    Setting,
     frame,
     header_block,
     read_headers,
 )
+from rmqstore_spark.service.flight.messages import flight_data_head
 from rmqstore_spark.service.flight.stream import INITIAL_WINDOW
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, block_batch, number_bytes
+from tests.support.certificates import make_certificates
 from tests.support.serving import Served, block_of, eventually, served
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -65,7 +71,9 @@ class Peer:
         self.socket.sendall(frame(Frame.HEADERS, Flag.END_HEADERS, stream, block))
 
     def send(self, *frames: bytes) -> None:
-        self.socket.sendall(b"".join(frames))
+        """Send frames, as far as the server still takes them."""
+        with suppress(ConnectionError):
+            self.socket.sendall(b"".join(frames))
 
     def received(self) -> Iterator[Received]:
         """Frames until the connection ends."""
@@ -254,6 +262,75 @@ def test_a_sender_that_others_wait_for_loses_its_room(
             begin = time.monotonic()
             assert stream.put(block).is_ok
             assert time.monotonic() - begin < 20
+
+
+def test_empty_messages_are_bounded(here: Served) -> None:
+    """Each costs five bytes of the window, and much more memory."""
+    with Peer(here).greet() as peer:
+        peer.send(frame(Frame.SETTINGS, 0, 0, struct.pack(">HI", Setting.INITIAL_WINDOW_SIZE, 0)))
+        peer.call(1, "DoAction")  # whose answer cannot be sent
+        message = b"\x0a\x05stats\x12\x02{}"
+        peer.send(data(1, struct.pack(">BI", 0, len(message)) + message))
+        (call,) = eventually(here.server._calls.all)
+        eventually(lambda: call.stream.blocked_since)
+        peer.send(*[data(1, bytes(5 * 1000))] * 20, frame(Frame.PING, 0, 0, bytes(8)))
+        peer.until(Frame.PING)
+        assert len(call.stream._queue) == 256
+
+
+def test_what_is_refused_leaves_the_window_open(here: Served) -> None:
+    """A client that goes on sending after a refusal must not stand still."""
+    stage = json.dumps({"op": "stage", "stageId": "0" * 32}).encode()
+    schema = pa.ipc.read_message(BLOCK_SCHEMA.serialize()).metadata.to_pybytes()
+    batch = pa.ipc.read_message(block_batch(b"no record" * 5000).serialize())
+    head = flight_data_head(batch.metadata.to_pybytes(), number_bytes(0), batch.body.size)
+    block = head + batch.body.to_pybytes()
+    descriptor = b"\x08\x02\x12" + bytes([len(stage)]) + stage
+    command = b"\x0a" + bytes([len(descriptor)]) + descriptor + flight_data_head(schema, b"", 0)
+    with Peer(here).greet() as peer:
+        peer.call(1, "DoExchange")
+        peer.send(data(1, struct.pack(">BI", 0, len(command)) + command))
+        sent = 5 + len(command)
+        room = INITIAL_WINDOW
+        answers = 0
+        received = peer.received()
+        message = struct.pack(">BI", 0, len(block)) + block
+        for _ in range(20):
+            for at in range(0, len(message), 16_000):
+                piece = message[at : at + 16_000]
+                while sent + len(piece) > room:
+                    one = next(received)
+                    answers += one.kind == Frame.DATA
+                    if one.kind == Frame.WINDOW_UPDATE and one.stream == 1:
+                        room += int.from_bytes(one.payload, "big")
+                peer.send(data(1, piece))
+                sent += len(piece)
+        assert answers == 1  # to the first block: the others were discarded
+
+
+def test_a_handshake_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.service.flight.listener._STRANGER_SECONDS", 0.3)
+    made = make_certificates(tmp_path / "certificates")
+    settings = {"tls_cert_path": made.server_cert, "tls_key_path": made.server_key}
+    with served(tmp_path / "store", **settings) as here, Peer(here) as peer:
+        peer.send(b"\x16\x03\x01")  # the beginning of a ClientHello
+        assert not list(peer.received())
+        eventually(lambda: here.server.connections == 0)
+
+
+def test_a_stranger_sends_so_many_frames_and_no_more(guarded: Served) -> None:
+    with Peer(guarded).greet() as peer:
+        peer.send(*[frame(Frame.PING, 0, 0, bytes(8))] * 300)
+        assert peer.goodbye() == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_headers_in_too_many_pieces_are_refused(here: Served) -> None:
+    with Peer(here).greet() as peer:
+        peer.send(frame(Frame.HEADERS, 0, 1, b"\x83"))
+        peer.send(*[frame(Frame.CONTINUATION, 0, 1)] * 20)
+        assert peer.goodbye() == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_pings_are_answered(here: Served) -> None:
