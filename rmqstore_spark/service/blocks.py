@@ -73,7 +73,7 @@ class BlockReader:
         self._idle_seconds = config.stream_idle_timeout / 1000
         self._has_schema = False
         self._expected: int | None = None
-        self._refusal: RefusedError | None = None
+        self._refusal: str | None = None
 
     def command(self) -> StreamCommand:
         """What the stream is for.
@@ -102,7 +102,7 @@ class BlockReader:
             OverBudgetError: there is no room for the next one.
         """
         if self._refusal is not None:
-            raise self._refusal
+            raise RefusedError(self._refusal, ILLEGAL)
         found: list[Block] = []
         size = 0
         message = self._wait()
@@ -112,7 +112,9 @@ class BlockReader:
             except RefusedError as refusal:
                 if not found:
                     raise
-                self._refusal = refusal  # when those before it are stored and answered
+                self._refusal = str(
+                    refusal.args[0]
+                )  # told when those before it are stored and answered
                 break
             if block is not None:
                 found.append(block)

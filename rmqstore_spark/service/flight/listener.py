@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 512
 _STRANGER_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
-_WRITE_SECONDS: Final = 20.0
+_WRITE_SECONDS: Final = 10.0
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 

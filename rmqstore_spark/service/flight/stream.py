@@ -245,8 +245,7 @@ class Stream:
             self.moved = time.monotonic()
         while (message := self._next()) is None:
             with self._changed:
-                if self._failure is not None:
-                    raise self._failure
+                self._check()
                 if self._has_ended and not self._queue and not self._wanted:
                     return None
                 wanted = self._wanted
@@ -318,8 +317,7 @@ class Stream:
                 meanwhile, takes.
             EndedError: the stream has ended.
         """
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         late = seconds - _GRACE_SECONDS
         if late <= 0 or sent >= late * _LEAST_RATE:
             return
@@ -343,6 +341,15 @@ class Stream:
         self.connection.send_trailers(self.number, status.trailers(), not self._has_begun_answer)
         if not has_ended:
             self.connection.reset(self.number, ErrorCode.NO_ERROR)
+
+    def _check(self) -> None:
+        """Raise what ended the stream; each time anew.
+
+        An error that is kept holds, by its traceback, all that those who raised it had at hand.
+        """
+        failure = self._failure
+        if failure is not None:
+            raise type(failure)(*failure.args)
 
     # ---- under the lock ------------------------------------------------------------------------
 
