@@ -28,6 +28,7 @@ from rmqstore_spark.service.auth import Security
 from rmqstore_spark.service.blocks import BlockReader
 from rmqstore_spark.service.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.service.calls import Call, Calls, EvictedError, TooManyCallsError
+from rmqstore_spark.service.flight import status as grpc
 from rmqstore_spark.service.flight.connection import Service
 from rmqstore_spark.service.flight.listener import Listener, listen_on_path, listen_on_port
 from rmqstore_spark.service.flight.messages import (
@@ -37,17 +38,8 @@ from rmqstore_spark.service.flight.messages import (
     read_ticket,
     result_head,
 )
-from rmqstore_spark.service.flight.stream import (
-    OK,
-    UNAUTHENTICATED,
-    UNIMPLEMENTED,
-    UNKNOWN,
-    EndedError,
-    Status,
-    Stream,
-    TooLargeError,
-)
-from rmqstore_spark.service.flight.stream import UNAVAILABLE as GRPC_UNAVAILABLE
+from rmqstore_spark.service.flight.status import Status
+from rmqstore_spark.service.flight.stream import EndedError, Stream, TooLargeError
 from rmqstore_spark.service.puts import BlockStreams
 from rmqstore_spark.service.reads import range_messages
 from rmqstore_spark.service.view import StoreView, ViewError
@@ -243,13 +235,13 @@ class _FlightService(Service):
         if self._token is not None and not self._token.matches(_only(stream, "authorization")):
             message = "The token is missing or wrong."
             self.failures.count(DENIED)
-            stream.finish(Status(UNAUTHENTICATED, message, refusal_bytes(DENIED, message)))
+            stream.finish(Status(grpc.UNAUTHENTICATED, message, refusal_bytes(DENIED, message)))
             return
         stream.connection.trust()
         method = (_only(stream, ":path") or "").removeprefix(_SERVICE)
         handler = self._handlers.get(method)
         if handler is None:
-            stream.finish(Status(UNIMPLEMENTED, "A store process has no such call."))
+            stream.finish(Status(grpc.UNIMPLEMENTED, "A store process has no such call."))
             return
         if self._calls.is_stopping:
             self._refuse(stream, UNAVAILABLE, "The store process is stopping. Try again later.")
@@ -276,7 +268,7 @@ class _FlightService(Service):
     # ---- the call's thread ---------------------------------------------------------------------
 
     def _run(self, call: Call, method: str, handler: Callable[[Call], None]) -> None:
-        status = Status(OK)
+        status = Status(grpc.OK)
         try:
             call.begin()
             handler(call)
@@ -289,7 +281,7 @@ class _FlightService(Service):
     def _status_of(self, error: Exception, method: str) -> Status:
         """How a call ends that failed."""
         if isinstance(error, EndedError):
-            return Status(OK)  # nobody is there
+            return Status(grpc.OK)  # nobody is there
         status, text = _told(error, method)
         self.failures.count(status)
         return _refusal(status, text)
@@ -372,7 +364,7 @@ def _told(error: Exception, method: str) -> tuple[str, str]:
 
 def _refusal(status: str, message: str) -> Status:
     """The end of a call that is refused."""
-    code = GRPC_UNAVAILABLE if status in (BUSY, UNAVAILABLE) else UNKNOWN
+    code = grpc.UNAVAILABLE if status in (BUSY, UNAVAILABLE) else grpc.UNKNOWN
     message = message[:_MOST_REFUSAL]
     return Status(code, f"{status}: {message}", refusal_bytes(status, message))
 

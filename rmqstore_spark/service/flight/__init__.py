@@ -8,6 +8,7 @@ its budgets allow. In the order in which a call passes them:
     frames      HTTP/2 on the wire: frame headers, header blocks, errors
     connection  reads frames, answers pings, grants room
     stream      one call: messages in under flow control, messages out
+    status      how a call ends
     messages    Flight's protobuf messages
     blockbatch  the block in a record batch
 

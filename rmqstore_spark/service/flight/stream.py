@@ -7,23 +7,22 @@ window itself: it opens again when the handler has taken them.
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.service.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.service.flight.frames import ErrorCode
+from rmqstore_spark.service.flight.status import Status
 
 if TYPE_CHECKING:
     from rmqstore_spark.service.flight.connection import Connection
 
-__all__ = ["INITIAL_WINDOW", "EndedError", "Message", "Status", "Stream", "TooLargeError"]
+__all__ = ["INITIAL_WINDOW", "EndedError", "Message", "Stream", "TooLargeError"]
 
 INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
@@ -39,21 +38,6 @@ _LEAST_RATE: Final = 1 << 20
 
 _NOTHING: Final = np.empty(0, np.uint8)
 
-OK: Final = 0
-UNKNOWN: Final = 2
-UNIMPLEMENTED: Final = 12
-UNAVAILABLE: Final = 14
-UNAUTHENTICATED: Final = 16
-_DETAILS: Final = {
-    UNKNOWN: (5, "Failed"),
-    UNIMPLEMENTED: (10, ""),
-    UNAVAILABLE: (5, "Unavailable"),
-    UNAUTHENTICATED: (5, "Unauthenticated"),
-}
-"""By gRPC's code: Arrow's code, and the word by which Arrow Flight tells its errors apart."""
-
-_MOST_TEXT: Final = 2000
-
 
 class EndedError(Exception):
     """The stream has ended: the client went away, or was sent away."""
@@ -61,38 +45,6 @@ class EndedError(Exception):
 
 class TooLargeError(Exception):
     """The client sends a message that is larger than any may be."""
-
-
-class Status(NamedTuple):
-    """How a call ends.
-
-    Attributes:
-        code: gRPC's.
-        text: for people.
-        details: for our clients.
-    """
-
-    code: int
-    text: str = ""
-    details: bytes = b""
-
-    def trailers(self) -> list[tuple[str, str]]:
-        """The headers that end a call, as Arrow Flight's clients read them."""
-        found = [("grpc-status", str(self.code))]
-        if self.code == OK:
-            return found
-        arrow, word = _DETAILS[self.code]
-        text = self.text[:_MOST_TEXT]
-        found += [
-            ("grpc-message", quote(text, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"")),
-            ("x-arrow-status", str(arrow)),
-            ("x-arrow-status-message-bin", _base64(text.encode())),
-        ]
-        if word:
-            found.append(("x-arrow-status-detail-bin", _base64(word.encode())))
-        if self.details:
-            found.append(("grpc-status-details-bin", _base64(self.details)))
-        return found
 
 
 class Message:
@@ -489,7 +441,3 @@ class Stream:
     def _is_starving(self) -> bool:
         """Whether the client cannot go on without more room."""
         return self._room < _SMALL or self._charge > 0
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
