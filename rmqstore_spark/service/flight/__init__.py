@@ -7,6 +7,7 @@ its budgets allow. In the order in which a call passes them:
     transport   a socket, plain or TLS
     frames      HTTP/2 on the wire: frame headers, header blocks, errors
     connection  reads frames, answers pings, grants room
+    outbound    writes frames, within the client's windows
     stream      one call: messages in under flow control, messages out
     status      how a call ends
     messages    Flight's protobuf messages

@@ -1,5 +1,7 @@
 """One client's HTTP/2 connection: its thread reads frames, and hands calls to the service.
 
+What is sent, from any thread, goes through `outbound`.
+
 Memory: 32 KiB for what is read, and for each call what `stream` says. Until a call was let in, the
 client may send 64 KiB in all.
 """
@@ -8,16 +10,13 @@ from __future__ import annotations
 
 import logging
 import struct
-import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from rmqstore_spark.service.budget import Budget, Room
+from rmqstore_spark.service.budget import Room
 from rmqstore_spark.service.flight.frames import (
     CLIENT_PREFACE,
-    DEFAULT_FRAME,
     DEFAULT_WINDOW,
     HEAD,
     MOST_HEADER_BYTES,
@@ -27,9 +26,7 @@ from rmqstore_spark.service.flight.frames import (
     Frame,
     ProtocolError,
     Setting,
-    data_head,
     frame,
-    header_block,
     new_header_decoder,
     read_headers,
     read_settings,
@@ -37,6 +34,7 @@ from rmqstore_spark.service.flight.frames import (
     unpadded,
     window_update,
 )
+from rmqstore_spark.service.flight.outbound import Outbound
 from rmqstore_spark.service.flight.stream import INITIAL_WINDOW, EndedError, Stream
 from rmqstore_spark.service.flight.transport import Transport
 
@@ -47,14 +45,11 @@ _log = logging.getLogger(__name__)
 _STAGED: Final = 32 << 10
 _TRUSTED_WINDOW: Final = 16 << 20
 _LARGEST_FRAME: Final = 1 << 20
-_LARGEST_SENT: Final = 1 << 20
-_JOINED: Final = 32 << 10
 _MOST_STREAMS: Final = 4096
 _MOST_CONTINUATIONS: Final = 8
 _MOST_SETTINGS: Final = 6 * 64
 _MOST_STRANGE_FRAMES: Final = 200
 _PING_BYTES: Final = 8
-_LOOK_SECONDS: Final = 0.5
 
 
 class Service(Protocol):
@@ -86,6 +81,7 @@ class Connection:
 
     def __init__(self, transport: Transport, service: Service) -> None:
         self.transport = transport
+        self.out = Outbound(transport)
         self.is_trusted = False
         self.since = time.monotonic()
         self._service = service
@@ -95,11 +91,6 @@ class Connection:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._room = DEFAULT_WINDOW
-        self._writing = threading.Lock()
-        self._windows = threading.Condition()
-        self._send_window = self._initial_window = DEFAULT_WINDOW
-        self._largest_sent = DEFAULT_FRAME
-        self._is_closed = False
         self._strange_frames = 0
 
     @property
@@ -113,12 +104,10 @@ class Connection:
 
     def say_goodbye(self) -> None:
         """Tell the client that no further call is taken: gRPC repeats those elsewhere, or later."""
-        if self._writing.acquire(blocking=False):
-            try:
-                goodbye = frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, 0))
-                self.transport.send_now(goodbye)
-            finally:
-                self._writing.release()
+        self.out.write_now(self._goodbye(ErrorCode.NO_ERROR))
+
+    def _goodbye(self, code: ErrorCode) -> bytes:
+        return frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, code))
 
     # ---- its thread ----------------------------------------------------------------------------
 
@@ -133,17 +122,15 @@ class Connection:
             level = logging.INFO if self.is_trusted else logging.DEBUG
             _log.log(level, "Closed the connection from %s: %s.", self.transport.peer, error)
             with suppress(OSError):
-                self._write([frame(Frame.GOAWAY, 0, 0, struct.pack(">II", self._last, error.code))])
+                self.out.write([self._goodbye(error.code)])
                 self.transport.linger(self._staged)
         except OSError as error:
             _log.debug("the connection of %s broke: %s", self.transport.peer, error)
         finally:
-            self._is_closed = True
+            self.out.close()
             for stream in list(self._streams.values()):
                 stream.fail(EndedError("the client has gone"))
-            self.transport.hang_up()
-            with self._writing:
-                self.transport.close()
+            self.out.end()
 
     def _greet(self) -> None:
         settings = {
@@ -152,7 +139,7 @@ class Connection:
             Setting.MAX_FRAME_SIZE: _LARGEST_FRAME,
             Setting.MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES,
         }
-        self._write([frame(Frame.SETTINGS, 0, 0, settings_payload(settings))])
+        self.out.write([frame(Frame.SETTINGS, 0, 0, settings_payload(settings))])
         if self._take(len(CLIENT_PREFACE)) != CLIENT_PREFACE:
             raise ProtocolError("it does not speak HTTP/2")
 
@@ -192,7 +179,7 @@ class Connection:
         if len(payload) != _PING_BYTES:
             raise ProtocolError("a PING of another size", ErrorCode.FRAME_SIZE_ERROR)
         if not flags & Flag.ACK:
-            self._write([frame(Frame.PING, Flag.ACK, 0, payload)])
+            self.out.write([frame(Frame.PING, Flag.ACK, 0, payload)])
 
     def _reset(self, number: int) -> None:
         stream = self._streams.get(number)
@@ -268,7 +255,7 @@ class Connection:
         self._last = number
         stream = Stream(
             self, number, headers, self._service.room, self._service.most_message,
-            self._initial_window,
+            self.out.initial_window,
         )  # fmt: skip
         self._streams[number] = stream
         if is_last:
@@ -280,16 +267,12 @@ class Connection:
             return
         if len(payload) > _MOST_SETTINGS:
             raise ProtocolError("too many settings", ErrorCode.ENHANCE_YOUR_CALM)
-        with self._windows:
-            for key, value in read_settings(payload):
-                if key == Setting.INITIAL_WINDOW_SIZE:
-                    change, self._initial_window = value - self._initial_window, value
-                    for stream in list(self._streams.values()):
-                        stream.send_window += change
-                elif key == Setting.MAX_FRAME_SIZE:
-                    self._largest_sent = min(value, _LARGEST_SENT)
-            self._windows.notify_all()
-        self._write([frame(Frame.SETTINGS, Flag.ACK, 0)])
+        for key, value in read_settings(payload):
+            if key == Setting.INITIAL_WINDOW_SIZE:
+                self.out.set_initial_window(value, list(self._streams.values()))
+            elif key == Setting.MAX_FRAME_SIZE:
+                self.out.largest_frame = min(value, _LARGEST_FRAME)
+        self.out.write([frame(Frame.SETTINGS, Flag.ACK, 0)])
 
     def _window_update(self, payload: bytes, number: int) -> None:
         if len(payload) != 4:
@@ -297,16 +280,10 @@ class Connection:
         count = int.from_bytes(payload, "big") & MOST_WINDOW
         if not count:
             raise ProtocolError("a WINDOW_UPDATE of nothing")
-        with self._windows:
-            if number == 0:
-                self._send_window += count
-            elif (stream := self._streams.get(number)) is not None:
-                stream.send_window += count
-                if stream.send_window > MOST_WINDOW:
-                    raise ProtocolError("a window too wide", ErrorCode.FLOW_CONTROL_ERROR)
-            if self._send_window > MOST_WINDOW:
-                raise ProtocolError("a window too wide", ErrorCode.FLOW_CONTROL_ERROR)
-            self._windows.notify_all()
+        if number == 0:
+            self.out.widen(None, count)
+        elif (stream := self._streams.get(number)) is not None:
+            self.out.widen(stream, count)
 
     def _take_head(self) -> tuple[int, int, int, int]:
         head = self._take(HEAD)
@@ -349,119 +326,8 @@ class Connection:
 
     def _widen(self) -> None:
         count, self._room = _TRUSTED_WINDOW - self._room, _TRUSTED_WINDOW
-        self._write([window_update(0, count)])
-
-    def grant(self, number: int, count: int) -> None:
-        """Let the client send so many more bytes on a stream."""
-        with suppress(OSError):  # the connection has ended, or ends by this
-            self._write([window_update(number, count)])
-
-    def wake(self) -> None:
-        """Let those look again who wait to send."""
-        with self._windows:
-            self._windows.notify_all()
-
-    def send_data(
-        self,
-        stream: Stream,
-        parts: Sequence[bytes | memoryview],
-        begins: bool,
-        seconds: float,
-        budget: Budget | None,
-    ) -> None:
-        """Send a message as the client's window allows, and the headers of the answer first.
-
-        Raises:
-            EndedError: the client has gone.
-            TimeoutError: its window was closed for so long.
-            OverBudgetError: see `Stream.check_blocked`.
-        """
-        begin, sent = time.monotonic(), 0
-        before = [self._response_headers(stream.number)] if begins else []
-        left = [memoryview(part) for part in parts]
-        if sum(map(len, left)) <= _JOINED:
-            left = [memoryview(b"".join(left))]
-        while left:
-            size = sum(map(len, left))
-            if before and min(self._send_window, stream.send_window) <= 0:
-                self._write_or_end(before)
-                before = []
-            count = self._reserve(stream, size, seconds, begin, sent, budget)
-            now, left = _split(left, count)
-            self._write_or_end([*before, data_head(count, stream.number), *now])
-            before, sent = [], sent + count
-
-    def send_trailers(self, number: int, trailers: Sequence[tuple[str, str]], is_all: bool) -> None:
-        """End a call; where nothing was answered, the trailers are the whole answer."""
-        headers = [("content-type", "application/grpc"), *trailers] if is_all else trailers
-        block = header_block(headers, is_response=is_all)
-        flags = Flag.END_HEADERS | Flag.END_STREAM
-        with suppress(OSError):
-            self._write([frame(Frame.HEADERS, flags, number, block)])
-
-    def reset(self, number: int, code: ErrorCode) -> None:
-        """Tell the client that nothing more of a call is read."""
-        with suppress(OSError):
-            self._write([frame(Frame.RST_STREAM, 0, number, struct.pack(">I", code))])
+        self.out.write([window_update(0, count)])
 
     def forget(self, stream: Stream) -> None:
         """A call is over."""
-        with self._windows:
-            self._streams.pop(stream.number, None)
-
-    def _response_headers(self, number: int) -> bytes:
-        block = header_block([("content-type", "application/grpc")], is_response=True)
-        return frame(Frame.HEADERS, Flag.END_HEADERS, number, block)
-
-    def _reserve(
-        self,
-        stream: Stream,
-        size: int,
-        seconds: float,
-        begin: float,
-        sent: int,
-        budget: Budget | None,
-    ) -> int:
-        """Wait for the client's window; how many bytes may be sent now."""
-        since = time.monotonic()
-        with self._windows:
-            while stream.failure is None and min(self._send_window, stream.send_window) <= 0:
-                stream.blocked_since = since
-                self._windows.wait(min(_LOOK_SECONDS, seconds))
-                if time.monotonic() - since >= seconds:
-                    raise TimeoutError
-                stream.check_blocked(time.monotonic() - begin, sent, budget)
-            stream.blocked_since = None
-            stream.check_blocked(time.monotonic() - begin, sent, budget)
-            count = min(size, self._send_window, stream.send_window, self._largest_sent)
-            self._send_window -= count
-            stream.send_window -= count
-            stream.moved = time.monotonic()
-            return count
-
-    def _write_or_end(self, parts: Sequence[bytes | memoryview]) -> None:
-        try:
-            self._write(parts)
-        except OSError as error:
-            raise EndedError(f"the client takes nothing: {error}") from None
-
-    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
-        with self._writing:
-            if self._is_closed:
-                raise OSError("the connection is closed")
-            try:
-                self.transport.send(parts)
-            except OSError:
-                self.hang_up()  # a part of a frame may be gone: nothing can follow it
-                raise
-
-
-def _split(parts: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first `count` bytes of some buffers, and the rest."""
-    now: list[memoryview] = []
-    for at, part in enumerate(parts):
-        if len(part) > count:
-            return [*now, part[:count]] if count else now, [part[count:], *parts[at + 1 :]]
-        now.append(part)
-        count -= len(part)
-    return now, []
+        self._streams.pop(stream.number, None)

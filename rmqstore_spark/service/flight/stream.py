@@ -175,7 +175,7 @@ class Stream:
             if self._failure is None:
                 self._failure = failure
             self._changed.notify_all()
-        self.connection.wake()
+        self.connection.out.wake()
 
     # ---- a handler's thread --------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Stream:
         size = sum(map(len, parts))
         head = b"\0" + size.to_bytes(4, "big")
         begins, self._has_begun_answer = not self._has_begun_answer, True
-        self.connection.send_data(self, [head, *parts], begins, seconds, budget)
+        self.connection.out.send_data(self, [head, *parts], begins, seconds, budget)
 
     @property
     def failure(self) -> Exception | None:
@@ -290,9 +290,11 @@ class Stream:
         self.connection.forget(self)
         if is_gone:
             return
-        self.connection.send_trailers(self.number, status.trailers(), not self._has_begun_answer)
+        self.connection.out.send_trailers(
+            self.number, status.trailers(), not self._has_begun_answer
+        )
         if not has_ended:
-            self.connection.reset(self.number, ErrorCode.NO_ERROR)
+            self.connection.out.reset(self.number, ErrorCode.NO_ERROR)
 
     def _check(self) -> None:
         """Raise what ended the stream; each time anew.
@@ -436,7 +438,7 @@ class Stream:
                 return
             self._refund = 0
             self._room += count
-        self.connection.grant(self.number, count)
+        self.connection.out.grant(self.number, count)
 
     def _is_starving(self) -> bool:
         """Whether the client cannot go on without more room."""
