@@ -88,12 +88,12 @@ _REASONS: Final = """
   that wait for each answer varied as much: 3,043, 1,071 and 2,927 a second with 16 clients.
 - The store process under attack: with pyarrow's own Flight server, used before, eight clients
   without a token took 4.1 GB, 200 tasks more than 2 GB, 48 large stages 3.5 GB, and the queries
-  2.96 GB. The server of HTTP/2 that took its place costs nothing: in turns, two rounds each
+  2.96 GB. The HTTP/2 server in its place is no slower with blocks, in turns, two rounds each
   (pyarrow's in parentheses), 256 MiB in blocks of 4 MiB through a put stream gave 1.36 and 1.36 M
   messages/s at 100 B (1.27 and 0.99), 0.41 and 0.36 at 1 KiB (0.34 and 0.34), and 0.13 and 0.11 at
   4 KiB (0.09 and 0.09), with 121 MiB of memory (165). One message per put under SYNC_FLUSH,
   waiting for each: 643 and 577 messages/s with one client (524 and 661), 1,407 and 1,227 with 16
-  (1,603 and 1,484).
+  (1,603 and 1,484): there one more thread handles each message.
 - Without the compiled kernel, NumPy and Arrow build every column in several passes. This is the
   reference for the kernel's tests, and the fallback where there is no compiler.
 """
