@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import pickle
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.service.auth import Security
+from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.writer.config import StoreConfig
-from tests.support.certificates import Certificates, make_certificates
+from rmqstore_spark.writer.stage import StageInfo
+from tests.support.certificates import Certificates, make_certificates, sign
 from tests.support.serving import block_of, served
 
 SECRET = "5ecre7-5ecre7-5ecre7-5ecre7"
@@ -134,6 +137,40 @@ def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
             pytest.raises(ServiceError, match="tlsCertFile"),
         ):
             stranger.topics()
+
+
+def test_a_writer_and_its_stages_belong_to_a_certificate(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """Another client of the same authority cannot drop its stages, or commit in its name."""
+    settings = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
+    folder = Path(certificates.ca).parent
+    with ExitStack() as stack:
+        here = stack.enter_context(served(tmp_path / "store", **settings))
+        ours, others = (
+            stack.enter_context(
+                StoreClient(
+                    here.endpoint, tls_ca=certificates.ca, tls_cert=cert, tls_key=key, retries=0
+                )
+            )
+            for cert, key in (sign(folder, name, f"DNS:{name}") for name in ("ours", "others"))
+        )
+
+        def stage(client: StoreClient) -> StageInfo:
+            with client.stage_stream() as stream:
+                stream.send(block_of([b"row"]))
+                return stream.finish()
+
+        first = CommitRequest(WriterId("stream", "q", 0), (stage(ours),))
+        with pytest.raises(RefusedError, match="belongs to the client 'DNS:ours'"):
+            others.abort([info.stage_id for info in first.stages])
+        with pytest.raises(RefusedError, match="belongs to the client 'DNS:ours'"):
+            others.commit(CommitRequest(WriterId("stream", "theirs", 0), first.stages))
+        assert ours.commit(first).status == "COMMITTED"
+        with pytest.raises(RefusedError, match="DNS:ours"):
+            others.commit(CommitRequest(WriterId("stream", "q", 1), (stage(others),)))
+        second = CommitRequest(WriterId("stream", "q", 1), (stage(ours),))
+        assert ours.commit(second).status == "COMMITTED"
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1"])

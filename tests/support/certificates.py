@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Certificates", "make_certificates"]
+__all__ = ["Certificates", "make_certificates", "sign"]
+
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Certificates(NamedTuple):
@@ -27,25 +29,29 @@ def make_certificates(folder: Path) -> Certificates:
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     folder.mkdir(exist_ok=True)
-    extensions = folder / "extensions"
-    extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-
-    def run(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    run(
-        *("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem"),
+    _openssl(
+        *(folder, "req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem"),
         *("-days", "2", "-subj", "/CN=authority"),
     )
-    for name in ("server", "client"):
-        run(
-            "req", *new_key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
-        run(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
-            *("-CAcreateserial", "-days", "2", "-out", f"{name}.pem", "-extfile", "extensions"),
-        )
-        (folder / f"{name}.key").chmod(0o600)
-    files = ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
-    return Certificates(*(str(folder / name) for name in files))
+    names = "DNS:localhost,IP:127.0.0.1"
+    ca = str(folder / "ca.pem")
+    return Certificates(ca, *sign(folder, "server", names), *sign(folder, "client", names))
+
+
+def sign(folder: Path, name: str, alternative_names: str) -> tuple[str, str]:
+    """Have the authority of a folder sign one more certificate: its file, and that of its key."""
+    (folder / "extensions").write_text(f"subjectAltName={alternative_names}\n")
+    _openssl(
+        *(folder, "req", *_NEW_KEY, "-keyout", f"{name}.key"),
+        *("-out", f"{name}.csr", "-subj", f"/CN={name}"),
+    )
+    _openssl(
+        *(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
+        *("-CAcreateserial", "-days", "2", "-out", f"{name}.pem", "-extfile", "extensions"),
+    )
+    (folder / f"{name}.key").chmod(0o600)
+    return str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
