@@ -59,10 +59,10 @@ clean: ## Remove the environment and whatever was built
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f rmqstore_spark/layout/_kernel*.so
+	rm -f rmqstore_spark/layout/kernel/_kernel*.so
 
 # Again only when what is installed, or what is compiled, has changed.
-$(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/layout/_*.[ch])
+$(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/layout/kernel/c/*.[ch])
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@echo "Installing into $(VENV) (the first time this takes some minutes) ..."
 	@# editable_mode: Spark lists the folders of sys.path for its sources; the newer way of

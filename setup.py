@@ -10,7 +10,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-LAYOUT = "rmqstore_spark/layout"
+KERNEL = "rmqstore_spark/layout/kernel"
 
 IN_NOTEBOOKS = [
     "ipykernel",
@@ -67,7 +67,7 @@ class BuildKernel(build_ext):
             if self.editable_mode or self.inplace:
                 # One of an earlier build beside the sources would be taken for this one.
                 built = Path(self.get_ext_filename(ext.name)).name
-                (ROOT / LAYOUT / built).unlink(missing_ok=True)
+                (ROOT / KERNEL / built).unlink(missing_ok=True)
 
 
 setup(
@@ -94,12 +94,12 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["rmqstore_spark", "rmqstore_spark.*"]),
     py_modules=["pyspark_rmqstore"],
-    package_data={"rmqstore_spark": ["py.typed"], "rmqstore_spark.layout": ["*.pyi"]},
+    package_data={"rmqstore_spark": ["py.typed"], "rmqstore_spark.layout.kernel": ["*.pyi"]},
     ext_modules=[
         Extension(
-            "rmqstore_spark.layout._kernel",
-            sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{LAYOUT}/_*.c")),
-            depends=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{LAYOUT}/_*.h")),
+            "rmqstore_spark.layout.kernel._kernel",
+            sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{KERNEL}/c/*.c")),
+            depends=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{KERNEL}/c/*.h")),
             extra_compile_args=["-O3"],
             optional=True,
         )

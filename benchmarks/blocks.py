@@ -12,16 +12,21 @@ import numpy as np
 from benchmarks.child import in_child
 from benchmarks.figures import Figure
 from benchmarks.stores import BODY_SIZES, Stores
-from rmqstore_spark.layout.block import (
+from rmqstore_spark.layout.index.build import link_entries
+from rmqstore_spark.layout.index.format import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    SLOT_DTYPE,
+    IndexHeader,
+)
+from rmqstore_spark.layout.record.block import (
     check_block,
     index_hashes,
     number_rows,
     queue_entries,
     stamp_records,
 )
-from rmqstore_spark.layout.encode import encode_records
-from rmqstore_spark.layout.index import DEFAULT_ENTRIES, DEFAULT_SLOTS, SLOT_DTYPE, IndexHeader
-from rmqstore_spark.layout.index_build import link_entries
+from rmqstore_spark.layout.record.encode import encode_records
 from tests.support.blocks import record_columns
 from tests.support.traffic import Traffic
 

@@ -14,10 +14,10 @@ import numpy as np
 from benchmarks.child import in_child
 from benchmarks.figures import Figure
 from benchmarks.stores import BODY_SIZES, Shape, Stores
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_by_commitlog, plan_by_queue
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 
 __all__ = ["decode_figures", "measure", "measure_raw", "plan_figures", "tag_figures"]

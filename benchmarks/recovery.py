@@ -19,14 +19,14 @@ from benchmarks.stores import Stores, record_size
 from benchmarks.writer import message_columns
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
+from rmqstore_spark.engine.recovery.log_end import find_end
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.layout.encode import encode_records
-from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.reader.commitlog import CommitLog
+from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
-from rmqstore_spark.writer.logcheck import find_end
-from rmqstore_spark.writer.store import StoreWriter
 from tests.support.sparse import GIB, sparse_store
 
 __all__ = ["leave_open", "measure_open", "measure_scan", "recovery_figures", "service_memory"]

@@ -18,10 +18,10 @@ import pyarrow as pa
 from benchmarks.child import in_child
 from benchmarks.figures import Figure
 from benchmarks.stores import BODY_SIZES, Stores, record_size
-from rmqstore_spark.layout.encode import encode_records
-from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.store import StoreWriter
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.spans import U1
 from tests.support.blocks import encoded_traffic, record_columns
 from tests.support.traffic import Traffic
 

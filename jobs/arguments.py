@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from rmqstore_spark.datasource.option import Option
-from rmqstore_spark.datasource.option_table import OPTIONS
+from rmqstore_spark.datasource.options.option import Option
+from rmqstore_spark.datasource.options.table import OPTIONS
 
 __all__ = ["add_source_options", "new_parser", "source_options"]
 

@@ -36,10 +36,10 @@ from jobs.parquet_files import CODECS, FileFormat
 from jobs.progress import run_tasks
 from jobs.session import start_session
 from jobs.tally import Tally, describe_difference
-from rmqstore_spark.datasource.option import STREAM
+from rmqstore_spark.datasource.options.option import STREAM
+from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.source import RmqStoreDataSource
-from rmqstore_spark.datasource.values import parse_bytes, parse_paths
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.open import local_path
 

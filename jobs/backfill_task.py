@@ -12,7 +12,7 @@ from jobs import pieces
 from jobs.output import Attempt, Output
 from jobs.parquet_files import FileFormat, PartitionedWriter
 from jobs.tally import Tally
-from rmqstore_spark.datasource.options import parse_options
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.partitions import read_partition
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.errors import RmqStoreError

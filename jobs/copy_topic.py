@@ -21,7 +21,7 @@ from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.failures import run_job
 from jobs.session import start_session
 from jobs.targets import add_target_options, create_topics, queues_read, target_options
-from rmqstore_spark.datasource.option import STREAM
+from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:

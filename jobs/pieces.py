@@ -9,7 +9,7 @@ from typing import Any, Final
 from jobs.tally import Tally
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.stores import StoreSpec
-from rmqstore_spark.reader.splits import (
+from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
     QueueRange,

@@ -31,7 +31,7 @@ from jobs.targets import (
     queues_read,
     target_options,
 )
-from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.options.option import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

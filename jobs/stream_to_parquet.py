@@ -24,7 +24,7 @@ from jobs.failures import run_job
 from jobs.following import follow
 from jobs.parquet_files import CODECS
 from jobs.session import start_session
-from rmqstore_spark.datasource.option import BATCH
+from rmqstore_spark.datasource.options.option import BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rmqstore_spark.datasource.option import BATCH
-from rmqstore_spark.datasource.options import parse_options
+from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.stores import (

@@ -27,10 +27,10 @@ from jobs.failures import run_job
 from jobs.progress import run_tasks
 from jobs.session import start_session
 from rmqstore_spark.datasource.failures import host_name
-from rmqstore_spark.datasource.options import parse_options
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.stores import OpenStore, StoreSpec, open_stores
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
-from rmqstore_spark.reader.verify import (
+from rmqstore_spark.verify import (
     Findings,
     Snapshot,
     Unit,
@@ -39,8 +39,8 @@ from rmqstore_spark.reader.verify import (
     make_plan,
     verify_plan,
 )
-from rmqstore_spark.reader.verify.findings import LISTED
-from rmqstore_spark.reader.verify.snapshot import DELAY_LEVELS, delays
+from rmqstore_spark.verify.findings import LISTED
+from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
 __all__ = ["main", "parse_arguments", "verify_stores"]
 

@@ -5,7 +5,7 @@
     spark.read.format("rmqstore").load("/data/rocketmq/store")
 
 `rmqstore_spark.reader.Store` reads the same without Spark. `rmqstore_spark.embedded(path)` starts a
-process to write to, and `rmqstore_spark.writer.StoreWriter` writes without one.
+process to write to, and `rmqstore_spark.engine.StoreWriter` writes without one.
 """
 
 from __future__ import annotations

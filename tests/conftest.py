@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.kernel.reference import plain
 from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
 from tests.support.jvm import QUICK_JVM
 from tests.support.surroundings import settle_surroundings

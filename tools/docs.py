@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqstore_spark.datasource.option import BATCH, BOTH, STREAM, Option
-from rmqstore_spark.datasource.option_table import OPTIONS
+from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Option
+from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS

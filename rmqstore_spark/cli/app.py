@@ -10,8 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
-from rmqstore_spark.cli.administration import create_topic, delete_topic, flush, stop
-from rmqstore_spark.cli.connection import (
+from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
+from rmqstore_spark.cli.commands.groups import groups
+from rmqstore_spark.cli.commands.info import info
+from rmqstore_spark.cli.commands.offsets import offsets
+from rmqstore_spark.cli.commands.put import put
+from rmqstore_spark.cli.commands.query import query
+from rmqstore_spark.cli.commands.read import read
+from rmqstore_spark.cli.commands.recover import recover
+from rmqstore_spark.cli.commands.serve import serve
+from rmqstore_spark.cli.commands.stats import stats
+from rmqstore_spark.cli.commands.tail import tail
+from rmqstore_spark.cli.commands.topics import topics
+from rmqstore_spark.cli.commands.verify import verify
+from rmqstore_spark.cli.shared.connection import (
     Credentials,
     TlsCa,
     TlsCert,
@@ -20,19 +32,7 @@ from rmqstore_spark.cli.connection import (
     takes_credentials,
     use_credentials,
 )
-from rmqstore_spark.cli.groups import groups
-from rmqstore_spark.cli.info import info
-from rmqstore_spark.cli.offsets import offsets
-from rmqstore_spark.cli.put import put
-from rmqstore_spark.cli.query import query
-from rmqstore_spark.cli.read import read
-from rmqstore_spark.cli.recover import recover
-from rmqstore_spark.cli.serve import serve
-from rmqstore_spark.cli.stats import stats
-from rmqstore_spark.cli.tail import tail
-from rmqstore_spark.cli.terminal import INTERRUPTED, ending
-from rmqstore_spark.cli.topics import topics
-from rmqstore_spark.cli.verify import verify
+from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
 
 __all__ = ["app", "main"]
 

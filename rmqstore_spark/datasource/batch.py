@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmqstore_spark.datasource.failures import plain_errors
-from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.positions import Earliest, Latest
 from rmqstore_spark.datasource.partitions import StorePartition, partitions_of, read_partition
-from rmqstore_spark.datasource.positions import Earliest, Latest
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.stores import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.splits import QueueRange, Split
+    from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.store import Store
 
 __all__ = ["RmqStoreReader"]
@@ -81,7 +81,7 @@ def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[
 
 
 def _ranges(options: Options, chosen: Sequence[ChosenQueue]) -> dict[str, list[QueueRange]]:
-    from rmqstore_spark.reader.splits import QueueRange
+    from rmqstore_spark.reader.rows.splits import QueueRange
 
     starts = starting_offsets(chosen, options)
     ends = ending_offsets(chosen, options, starts)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
-from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.stores import StoreSpec
@@ -19,7 +19,7 @@ from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.splits import Split
+    from rmqstore_spark.reader.rows.splits import Split
     from rmqstore_spark.reader.store import Store
 
 __all__ = ["StorePartition", "partitions_of", "read_options", "read_partition"]
@@ -93,7 +93,7 @@ def read_partition(
 def _read(
     partition: StorePartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
-    from rmqstore_spark.reader.splits import ScanSplit
+    from rmqstore_spark.reader.rows.splits import ScanSplit
 
     wanted = read_options(options, projection)
     scanned = replace(wanted, columns=with_needed(wanted.columns))

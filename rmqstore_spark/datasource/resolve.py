@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rmqstore_spark.datasource.failures import some
-from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options import Options
-from rmqstore_spark.datasource.positions import (
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.positions import (
     EARLIEST,
     AtOffsets,
     AtTime,
@@ -20,6 +19,7 @@ from rmqstore_spark.datasource.positions import (
     Position,
 )
 from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.stream.offsets import QueueKey
 from rmqstore_spark.errors import DataLossError, OptionError
 
 __all__ = ["ending_offsets", "lose", "starting_offsets"]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.stores import wants_topic
 from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import plain_errors
-from rmqstore_spark.datasource.options import (
+from rmqstore_spark.datasource.options.parsing import (
     check_options,
     check_table_options,
     parse_options,
@@ -74,7 +74,7 @@ class RmqStoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Make the reader of a stream; what is wrong with it is said by its first method."""
-        from rmqstore_spark.datasource.stream import RmqStoreStreamReader
+        from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 
         return RmqStoreStreamReader(query_options(self.options, schema), schema)
 

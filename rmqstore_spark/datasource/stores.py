@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
-from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options import Options
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.stream.offsets import QueueKey
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.datasource.connection import Connection
+    from rmqstore_spark.datasource.options.connection import Connection
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 

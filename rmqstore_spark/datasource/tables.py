@@ -19,7 +19,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from rmqstore_spark.datasource.option_table import READING
+from rmqstore_spark.datasource.options.table import READING
 
 __all__ = ["is_new_table", "options_in", "query_options", "source_options", "with_options"]
 

@@ -14,8 +14,7 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
-
-from .buffers import BytesLike, octets
+from rmqstore_spark.layout.buffers import BytesLike, octets
 
 __all__ = ["CHECKPOINT_SIZE", "Checkpoint"]
 

@@ -17,9 +17,8 @@ import zstandard
 from isal import isal_zlib
 
 from rmqstore_spark.errors import CorruptRecordError
-
-from .buffers import BytesLike, octets
-from .constants import (
+from rmqstore_spark.layout.buffers import BytesLike, octets
+from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_LZ4,
     COMPRESSION_TYPE_MASK,

@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from . import kernel
-from .buffers import BytesLike, octets, records_in
-from .spans import I4, I8
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.buffers import BytesLike, octets, records_in
+from rmqstore_spark.layout.record.spans import I4, I8
 
 __all__ = [
     "ENTRY_DTYPE",

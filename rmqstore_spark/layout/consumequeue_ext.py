@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError
-
-from .buffers import BytesLike, octets, records_at
+from rmqstore_spark.layout.buffers import BytesLike, octets, records_at
 
 __all__ = [
     "END_OF_FILE",

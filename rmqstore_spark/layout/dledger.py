@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError
-
-from .buffers import BytesLike, records_at, records_in
+from rmqstore_spark.layout.buffers import BytesLike, records_at, records_in
 
 __all__ = [
     "BLANK_MAGIC",

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.errors import OptionError
-
-from .hosts import encode_host
+from rmqstore_spark.layout.hosts import encode_host
 
 __all__ = ["OffsetMsgId", "decode_msg_id", "offset_msg_id"]
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import BlockError, CorruptRecordError
-from rmqstore_spark.layout.block import Block
 from rmqstore_spark.layout.compression import MAX_UNPACKED, compression_type, unpacked_size
 from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
@@ -19,9 +18,10 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
-from rmqstore_spark.layout.plain_parse import field_at
-from rmqstore_spark.layout.record import decode_records
-from rmqstore_spark.layout.spans import I4, Spans
+from rmqstore_spark.layout.kernel.reference.parse import field_at
+from rmqstore_spark.layout.record.block import Block
+from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.layout.record.spans import I4, Spans
 
 __all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
 

@@ -11,22 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import OptionError, SegmentExpiredError
-from rmqstore_spark.layout.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.msgid import decode_msg_id
-from rmqstore_spark.layout.record import Records
-from rmqstore_spark.layout.spans import I4, I8
-from rmqstore_spark.reader.decoder import Decoder
-from rmqstore_spark.reader.keysearch import (
+from rmqstore_spark.layout.record.columns import COLUMNS, TIMESTAMP
+from rmqstore_spark.layout.record.format import Records
+from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.reader.keys.search import (
     MAX_TIME,
     KeySearch,
     KeyWanted,
     index_pieces,
     known_topics,
 )
-from rmqstore_spark.reader.logend import record_head
+from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.splits import LogSplit, QueueRange
+from rmqstore_spark.reader.rows.decoder import Decoder
+from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store

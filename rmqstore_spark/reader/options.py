@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 
 __all__ = ["ReadOptions"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.consumequeue import live_mask
-from rmqstore_spark.layout.record import MAX_RECORD_SIZE
-from rmqstore_spark.reader.commitlog import CommitLog
-from rmqstore_spark.reader.keysearch import index_pieces
-from rmqstore_spark.reader.splits import (
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.reader.keys.search import index_pieces
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
     QueueRange,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
-from rmqstore_spark.layout.columns import Identity
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
     FILLER_SIZE,
@@ -25,11 +24,12 @@ from rmqstore_spark.layout.consumequeue import (
     unpack_entry,
     written_mask,
 )
-from rmqstore_spark.layout.record import MAX_RECORD_SIZE, Records, decode_records
-from rmqstore_spark.layout.spans import text_pool
-from rmqstore_spark.reader.commitlog import CommitLog
-from rmqstore_spark.reader.decoder import belongs_to
-from rmqstore_spark.reader.search import first_true
+from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.record.spans import text_pool
+from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.rows.decoder import belongs_to
 
 __all__ = ["Entries", "Queue"]
 

@@ -26,14 +26,14 @@ from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader import groups as progress
 from rmqstore_spark.reader import lookup
-from rmqstore_spark.reader.commitlog import CommitLog
-from rmqstore_spark.reader.keysplit import read_key_split
-from rmqstore_spark.reader.logend import committed_end, intact_end, is_locked
+from rmqstore_spark.reader.keys.split import read_key_split
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.read import read_log_split, read_queue_split
-from rmqstore_spark.reader.scan import read_scan_split
-from rmqstore_spark.reader.splits import (
+from rmqstore_spark.reader.rows.read import read_log_split, read_queue_split
+from rmqstore_spark.reader.rows.scan import read_scan_split
+from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
     QueueRange,
@@ -44,7 +44,7 @@ from rmqstore_spark.reader.splits import (
 from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
 
 if TYPE_CHECKING:
-    from rmqstore_spark.reader.verify import VerifyReport
+    from rmqstore_spark.verify import VerifyReport
 
 __all__ = ["Store", "Topic", "default_broker_name"]
 
@@ -400,7 +400,7 @@ class Store:
         self, progress: Callable[[int, int], object] | None = None, **options: Any
     ) -> VerifyReport:
         """Check everything that can be checked; see `reader.verify.verify` for the options."""
-        from rmqstore_spark.reader.verify import verify  # its parts need this module
+        from rmqstore_spark.verify import verify  # its parts need this module
 
         return verify(self, progress=progress, **options)
 

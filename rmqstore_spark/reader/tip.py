@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.plain import STOP_BLANK
-from rmqstore_spark.layout.record import walk_records
+from rmqstore_spark.layout.kernel.reference.plain import STOP_BLANK
+from rmqstore_spark.layout.record.format import walk_records
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store

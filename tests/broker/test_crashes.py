@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.guard import StoreGuard
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.guard import StoreGuard
 from tests.broker.processes import Broker, Client
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run

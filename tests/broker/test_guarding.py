@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.files.own import GUARD_NAME
+from rmqstore_spark.files.own_names import GUARD_NAME
 from tests.broker.processes import Broker, Client
 from tests.broker.reading import bodies_of
 from tests.cli.processes import run

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.cli.text import escaped, is_text, json_text, text_pieces
+from rmqstore_spark.cli.shared.text import escaped, is_text, json_text, text_pieces
 from tests.cli.conftest import Golden, Rmqstore
 from tests.support.golden import load_records
 from tests.support.storebuilder import StoreBuilder

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmqstore_spark.cli.incoming import Message, Template, lines_of
-from rmqstore_spark.cli.outgoing import Encoder
+from rmqstore_spark.cli.shared.incoming import Message, Template, lines_of
+from rmqstore_spark.cli.shared.outgoing import Encoder
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.block import check_block
-from rmqstore_spark.layout.hashing import java_hash_code_str
+from rmqstore_spark.layout.index.hashing import java_hash_code_str
+from rmqstore_spark.layout.record.block import check_block
 from rmqstore_spark.wire.messages import OpenReply, TopicSettings
 
 

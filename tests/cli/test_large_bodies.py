@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.store import StoreWriter
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from tests.cli.conftest import Rmqstore
 from tests.cli.processes import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 from tests.cli.conftest import Golden, Rmqstore, shown_time
 from tests.support.expected import expected_rows, expected_scan, queue_key
 from tests.support.golden import GOLDEN_NAMES, load_queues, load_records

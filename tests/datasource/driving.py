@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
-from rmqstore_spark.datasource.stream import RmqStoreStreamReader
+from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 from tests.support.storebuilder import StoreBuilder, Traffic
 
 __all__ = ["Clock", "GrowingStore", "Stream", "batch_rows", "plan_batch", "read_all", "rows_in"]

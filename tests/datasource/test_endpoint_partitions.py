@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
-from rmqstore_spark.reader.splits import Split
+from rmqstore_spark.reader.rows.splits import Split
 from tests.support.blocks import encoded_traffic
 from tests.support.serving import Served, served
 from tests.support.traffic import Traffic

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from rmqstore_spark.datasource.schema import COLUMN_TYPES, full_schema, project
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 
 
 def of(*fields: StructField) -> StructType:

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rmqstore_spark.engine.batches.commit import CommitRequest
+from rmqstore_spark.engine.batches.ledger import WriterId
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
-from rmqstore_spark.writer.commit import CommitRequest
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.ledger import WriterId
-from rmqstore_spark.writer.store import StoreWriter
 from tests.fault.messages import TOPICS, block
 from tests.support.serving import eventually
 
@@ -39,11 +39,11 @@ _PATIENT = 0.05
 
 
 def _acknowledge_before_the_flush() -> None:
-    _break("rmqstore_spark.writer.flush", "FlushService.wait", True)
+    _break("rmqstore_spark.engine.log.flush", "FlushService.wait", True)
 
 
 def _skip_the_folders_fsync() -> None:
-    _break("rmqstore_spark.writer.commitlog", "sync_folder", None)
+    _break("rmqstore_spark.engine.log.commitlog", "sync_folder", None)
 
 
 def _flush_nothing() -> None:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.status import PutResult, PutStatus
-from rmqstore_spark.writer.store import StoreWriter
 from tests.fault.claims import Claims
 from tests.fault.life import SMALL
 from tests.fault.messages import TOPICS, block, read_numbers

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.store import StoreWriter
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import Claims
 
 __all__ = ["SMALL", "Ending", "live", "settle"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.writer.failpoints import NAMES
+from rmqstore_spark.engine.failpoints import NAMES
 from tests.fault.claims import Claims, Outcome
 from tests.fault.life import SMALL, Ending, live, settle
 from tests.fault.power import PoweredDisk

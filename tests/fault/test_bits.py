@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
-from rmqstore_spark.layout.index import entry_position, slot_position
+from rmqstore_spark.layout.index.format import entry_position, slot_position
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.writer.store import StoreWriter
 from tests.fault.messages import block
 from tests.fault.stores import NOW, TINY, SmallStores, make_stores, rows_of, settings
 

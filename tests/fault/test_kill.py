@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.writer.failpoints import NAMES
+from rmqstore_spark.engine.failpoints import NAMES
 from tests.fault.rounds import at_places, kills
 
 pytestmark = pytest.mark.fault

@@ -17,10 +17,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.engine.batches.ledger import Ledger
+from rmqstore_spark.engine.batches.marker import read_marker
+from rmqstore_spark.engine.batches.markers import Markers
+from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.recovery.clean_close import StoreState
 from rmqstore_spark.errors import BlockError, CorruptStoreError, OptionError
-from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.compression import decompress
 from rmqstore_spark.layout.consumequeue import (
     decode_entries,
@@ -37,7 +41,8 @@ from rmqstore_spark.layout.dledger import (
     parse_committed_index,
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
-from rmqstore_spark.layout.index import (
+from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
     IndexHeader,
     broken_entries,
@@ -45,32 +50,28 @@ from rmqstore_spark.layout.index import (
     chain,
     decode_slots,
 )
-from rmqstore_spark.layout.index_build import IndexFile
-from rmqstore_spark.layout.index_geometry import infer_slots
+from rmqstore_spark.layout.index.geometry import infer_slots
+from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
-from rmqstore_spark.layout.properties import decode_properties, find_properties, split_keys
-from rmqstore_spark.layout.record import Records, check_crcs, decode_records, walk_records
-from rmqstore_spark.layout.spans import U1, Spans
-from rmqstore_spark.reader.decoder import dispatches
-from rmqstore_spark.service.flight.blockbatch import block_span
-from rmqstore_spark.service.flight.frames import (
+from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
+from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
+from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
+from rmqstore_spark.layout.record.spans import U1, Spans
+from rmqstore_spark.reader.rows.decoder import dispatches
+from rmqstore_spark.server.flight.blockbatch import block_span
+from rmqstore_spark.server.flight.frames import (
     ProtocolError,
     new_header_decoder,
     read_headers,
     read_settings,
     unpadded,
 )
-from rmqstore_spark.service.flight.messages import read_action, read_flight_data, read_ticket
+from rmqstore_spark.server.flight.messages import read_action, read_flight_data, read_ticket
 from rmqstore_spark.wire import messages
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
-from rmqstore_spark.writer.ledger import Ledger
-from rmqstore_spark.writer.marker import read_marker
-from rmqstore_spark.writer.markers import Markers
-from rmqstore_spark.writer.properties_file import parse_properties
-from rmqstore_spark.writer.state import StoreState
 from tests.support.blocks import block_outcome
 
 __all__ = ["DECODERS", "check"]

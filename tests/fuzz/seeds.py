@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.layout.block import stamp_records
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
 from rmqstore_spark.layout.consumequeue import encode_entries
 from rmqstore_spark.layout.consumequeue_ext import encode_units
 from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
-from rmqstore_spark.layout.encode import encode_records
-from rmqstore_spark.layout.index_build import IndexFile
-from rmqstore_spark.service.flight.frames import Setting, header_block, settings_payload
-from rmqstore_spark.service.flight.messages import flight_data_head
+from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.record.block import stamp_records
+from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
+from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes

@@ -11,7 +11,7 @@ import pytest
 
 import jobs.parquet_files
 from jobs.parquet_files import CODECS, FileFormat, PartitionedWriter
-from rmqstore_spark.layout.columns import TIMESTAMP
+from rmqstore_spark.layout.record.columns import TIMESTAMP
 
 LOCAL = fsspec.filesystem("file")
 

@@ -10,11 +10,11 @@ import pytest
 from jobs import pieces
 from jobs.arguments import add_source_options, new_parser, source_options
 from jobs.tally import Tally, describe_difference
-from rmqstore_spark.datasource.option import BATCH, STREAM
-from rmqstore_spark.datasource.option_table import OPTIONS
+from rmqstore_spark.datasource.options.option import BATCH, STREAM
+from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.stores import StoreSpec
-from rmqstore_spark.reader.splits import (
+from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
     QueueRange,

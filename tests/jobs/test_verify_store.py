@@ -18,7 +18,7 @@ from jobs.verify_store import Runner, VerifyTask, parse_arguments, verify_stores
 from rmqstore_spark.datasource.stores import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.verify import Findings, Unit, VerifyReport, make_plan
+from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan
 from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import zstandard
 
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import compression, packed
-from rmqstore_spark.layout.block import Block, check_block
-from rmqstore_spark.layout.encode import encode_records
+from rmqstore_spark.layout.record.block import Block, check_block
+from rmqstore_spark.layout.record.encode import encode_records
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 

@@ -18,7 +18,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import MAGIC_V1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import load_records
 from tests.support.storebuilder import StoreBuilder, Traffic, build_store

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, RmqStoreError
-from rmqstore_spark.layout import kernel, plain
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, expected_scan, queue_key
 from tests.support.golden import load_records

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES, load_queues

@@ -20,9 +20,9 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.hashing import index_key_hash
-from rmqstore_spark.layout.index import HEADER_SIZE, IndexHeader
-from rmqstore_spark.layout.index_build import IndexFile
+from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
+from rmqstore_spark.layout.index.hashing import index_key_hash
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import RecordReport, load_meta, load_records

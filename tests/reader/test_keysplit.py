@@ -14,7 +14,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_keys
-from rmqstore_spark.reader.splits import KeySplit, LogSplit, QueueRange
+from rmqstore_spark.reader.rows.splits import KeySplit, LogSplit, QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, queue_key
 from tests.support.golden import GOLDEN_NAMES

@@ -17,8 +17,8 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
     TopicNotFoundError,
 )
-from rmqstore_spark.layout.columns import COLUMNS
-from rmqstore_spark.reader.keysearch import KeyWanted
+from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.reader.keys.search import KeyWanted
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_row, expected_rows, queue_key

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.layout.columns import COLUMNS
+from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.splits import QueueRange
+from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store, default_broker_name
 from tests.support.expected import expected_rows, queue_key
 from tests.support.golden import load_records

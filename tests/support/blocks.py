@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import BlockError
-from rmqstore_spark.layout import block, kernel, packed
-from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
-from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.layout import kernel, packed
+from rmqstore_spark.layout.record import block
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.spans import U1
 from tests.support.traffic import Traffic
 
 __all__ = ["block_outcome", "encoded", "encoded_traffic", "record_columns"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.layout.encode import RECORD_COLUMNS
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS
 from tests.support.golden import RecordReport
 
 __all__ = ["log_files", "record_batch", "store_kwargs", "stored_bytes"]

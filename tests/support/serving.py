@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.service.server import StoreServer
-from rmqstore_spark.writer.config import StoreConfig
-from rmqstore_spark.writer.store import StoreWriter
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.server.server import StoreServer
 from tests.support.blocks import encoded
 from tests.support.traffic import FIRST_TIME
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqstore_spark.layout.record import encode_blank
+from rmqstore_spark.layout.record.format import encode_blank
 from tests.support.storebuilder import StoreBuilder
 from tests.support.traffic import Traffic
 

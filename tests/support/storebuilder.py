@@ -34,13 +34,13 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_ROLLBACK_TYPE,
 )
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
-from rmqstore_spark.layout.encode import RECORD_COLUMNS, encode_records
-from rmqstore_spark.layout.hashing import index_key_hash, java_hash_code
-from rmqstore_spark.layout.index import HEADER_SIZE, IndexHeader
-from rmqstore_spark.layout.index_build import IndexFile
-from rmqstore_spark.layout.properties import encode_properties, find_properties, split_keys
-from rmqstore_spark.layout.record import encode_blank
-from rmqstore_spark.layout.spans import Spans, array_spans, string_array
+from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
+from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.format import encode_blank
+from rmqstore_spark.layout.record.properties import encode_properties, find_properties, split_keys
+from rmqstore_spark.layout.record.spans import Spans, array_spans, string_array
 from tests.support.traffic import FIRST_TIME, Traffic
 
 __all__ = ["FIRST_TIME", "StoreBuilder", "Traffic", "build_store"]

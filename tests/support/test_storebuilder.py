@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.encode import RECORD_COLUMNS
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import RecordReport, load_meta, load_records
 from tests.support.storebuilder import FIRST_TIME, StoreBuilder, Traffic, build_store

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqstore_spark.datasource.connection import CONNECTION_OPTIONS
-from rmqstore_spark.datasource.option import BATCH, BOTH, Option, OptionTable
-from rmqstore_spark.datasource.values import (
+from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
+from rmqstore_spark.datasource.options.option import BATCH, BOTH, Option, OptionTable
+from rmqstore_spark.datasource.options.values import (
     parse_boolean,
     parse_bytes,
     parse_choice,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rmqstore_spark.datasource.connection import Connection
-from rmqstore_spark.datasource.option import BATCH
-from rmqstore_spark.datasource.option_table import READING
+from rmqstore_spark.datasource.options.connection import Connection
+from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 

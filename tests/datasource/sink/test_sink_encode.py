@@ -17,9 +17,9 @@ from rmqstore_spark.datasource.sink.encode import BlockToSend, Encoder
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.sink.stores import Queues
 from rmqstore_spark.errors import RowError
-from rmqstore_spark.layout.block import check_block
-from rmqstore_spark.layout.columns import COLUMNS, build_batch
-from rmqstore_spark.layout.record import decode_records
+from rmqstore_spark.layout.record.block import check_block
+from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.wire.messages import OpenReply
 from tests.datasource.sink.test_sink_columns import fields
 

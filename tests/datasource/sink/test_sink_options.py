@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from rmqstore_spark.datasource.option import BATCH
-from rmqstore_spark.datasource.options import check_options, parse_options
+from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.datasource.options.parsing import check_options, parse_options
 from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import SinkOptions, Transaction, parse_sink_options
 from rmqstore_spark.errors import OptionError

@@ -9,7 +9,7 @@ import pytest
 from rmqstore_spark.datasource.sink.routing import Router
 from rmqstore_spark.datasource.sink.stores import Queues
 from rmqstore_spark.errors import RowError
-from rmqstore_spark.layout.hashing import java_hash_code_str
+from rmqstore_spark.layout.index.hashing import java_hash_code_str
 
 # Queue numbers of each topic on each of two stores.
 QUEUES = {"A": (4, 0), "B": (2, 3), "C": (0, 5)}

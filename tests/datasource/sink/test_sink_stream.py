@@ -19,9 +19,9 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
-from rmqstore_spark.writer.failpoints import NAMES
+from rmqstore_spark.engine.failpoints import NAMES
 from tests.datasource.sink.serving import Served
-from tests.datasource.test_spark_stream import wait_until
+from tests.datasource.stream.test_spark_stream import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

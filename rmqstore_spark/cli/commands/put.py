@@ -1,0 +1,147 @@
+"""`rmqstore put`: messages from stdin into a store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rmqstore_spark.cli.shared.connection import EndpointOf, connect
+from rmqstore_spark.cli.shared.terminal import say
+from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.layout.constants import topic_fault
+
+if TYPE_CHECKING:
+    from rmqstore_spark.cli.shared.incoming import Message, Template
+    from rmqstore_spark.cli.shared.outgoing import Encoder
+    from rmqstore_spark.client import PutStream, StoreClient
+
+__all__ = ["put"]
+
+_LINE_ROOM: Final = 2
+"""A line of JSON may be so many times as long as the longest body."""
+
+_RECORD_ROOM: Final = 1 << 10
+"""What a record has besides its body, roughly."""
+
+_Topic = typer.Option(
+    "--topic", "-t", metavar="TOPIC", help="The topic of all messages.", show_default=False
+)
+_Tag = typer.Option("--tag", metavar="TAG", help="The tag of messages that have none of their own.")
+_Key = typer.Option(
+    "--key",
+    metavar="KEY",
+    help="A key of messages that have none of their own. Repeat it for several.",
+    show_default=False,
+)
+_Queue = typer.Option(
+    "--queue", "-q", metavar="ID", min=0, help="The queue of messages that do not name one."
+)
+
+
+def put(
+    endpoint: EndpointOf,
+    topic: Annotated[str | None, _Topic] = None,
+    tag: Annotated[str | None, _Tag] = None,
+    keys: Annotated[list[str] | None, _Key] = None,
+    queue_id: Annotated[int | None, _Queue] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A line is an object, as `rmqstore read --json` prints.")
+    ] = False,
+) -> None:
+    """Put the lines of stdin as messages.
+
+    A line is the body of a message. With --json it is an object: body, and as wanted topic, tags,
+    keys, properties, queueId, shardingKey, flag, bornTimestamp, bodyEncoding. What comes together
+    is put together; at the end all of it is in the store.
+    """
+    from rmqstore_spark.cli.shared.incoming import Template
+
+    if any(" " in key for key in keys or ()):
+        raise OptionError("A key has a space in it, which stands between keys: give --key twice.")
+    template = Template(topic, tag, " ".join(keys or ()), queue_id, as_json)
+    with connect(endpoint) as client:
+        count = _put(client, template)
+    where = f" to topic {topic}" if topic else ""
+    typer.echo(f"{count} message(s) put{where}")
+
+
+def _put(client: StoreClient, template: Template) -> int:
+    from rmqstore_spark.cli.shared.incoming import lines_of
+    from rmqstore_spark.cli.shared.outgoing import Encoder
+
+    store = client.open([] if template.topic is None else [_safe(template.topic)])
+    encoder = Encoder(store)
+    with _counted(client) as stream:
+        number = 1
+        for lines in lines_of(sys.stdin.fileno(), store.max_message_size * _LINE_ROOM):
+            read = [
+                (at, template.read(line, at))
+                for at, line in enumerate(lines, number)
+                if line.strip() or not template.as_json
+            ]
+            number += len(lines)
+            _learn_topics(client, encoder, read)
+            for piece in _pieces(read, store.max_block_rows, store.max_block_bytes // 2):
+                stream.send(encoder.block([message for _, message in piece], piece[0][0]))
+        stream.finish()
+        return stream.rows
+
+
+@contextmanager
+def _counted(client: StoreClient) -> Iterator[PutStream]:
+    """A stream of blocks; where it fails, what was put before is said."""
+    stream = client.put_stream()
+    try:
+        yield stream
+    except (RmqStoreError, KeyboardInterrupt):
+        say(f"{stream.rows} message(s) had been put.")
+        raise
+    finally:
+        stream.close()
+
+
+def _learn_topics(
+    client: StoreClient, encoder: Encoder, read: Iterable[tuple[int, Message]]
+) -> None:
+    """Ask for the topics that messages name for the first time; the store may make them."""
+    named: dict[str, int] = {}
+    for number, message in read:
+        if message.topic not in encoder.topics:
+            named.setdefault(message.topic, number)
+    if named:
+        found = client.open([_safe(name) for name in named]).topics
+        encoder.topics = {**encoder.topics, **found}
+    for name, number in named.items():
+        if name not in encoder.topics:
+            raise OptionError(
+                f"Line {number} of stdin is for topic {name!r}, which the store does not have. "
+                f"Make it: rmqstore create-topic {client.endpoint} {name}"
+            )
+
+
+def _safe(topic: str) -> str:
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise OptionError(fault)
+    return topic
+
+
+def _pieces(
+    read: list[tuple[int, Message]], most_rows: int, most_bytes: int
+) -> Iterator[list[tuple[int, Message]]]:
+    """Messages in blocks that the store takes; one that is too large goes alone."""
+    piece: list[tuple[int, Message]] = []
+    size = 0
+    for entry in read:
+        room = len(entry[1].body) + _RECORD_ROOM
+        if piece and (len(piece) == most_rows or size + room > most_bytes):
+            yield piece
+            piece, size = [], 0
+        piece.append(entry)
+        size += room
+    if piece:
+        yield piece

@@ -1,0 +1,178 @@
+"""`rmqstore query`: messages by key, by id, by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqstore_spark.cli.shared.choosing import Choice
+from rmqstore_spark.cli.shared.messages import read_options
+from rmqstore_spark.cli.shared.parameters import (
+    AllTopics,
+    AsJson,
+    AsRaw,
+    BrokerName,
+    Columns,
+    CommitLogPaths,
+    Separator,
+    StorePath,
+    Topics,
+    open_store,
+    parse_time,
+)
+from rmqstore_spark.cli.shared.printing import make_printer, parse_columns, print_batches
+from rmqstore_spark.cli.shared.terminal import say
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["query"]
+
+_Key = typer.Option(
+    "--key", metavar="KEY", help="Messages with this key (KEYS or UNIQ_KEY).", show_default=False
+)
+_Id = typer.Option(
+    "--id", metavar="MSGID", help="The message with this offset message id.", show_default=False
+)
+_UniqKey = typer.Option(
+    "--uniq-key",
+    metavar="ID",
+    help="Messages with this UNIQ_KEY, the id that the client gave.",
+    show_default=False,
+)
+_From = typer.Option(
+    "--from",
+    metavar="TIME",
+    help="Messages stored at or after this time (milliseconds or ISO-8601).",
+    show_default=False,
+)
+_To = typer.Option(
+    "--to", metavar="TIME", help="Messages stored before this time.", show_default=False
+)
+_Limit = typer.Option(
+    "--limit",
+    "-n",
+    min=1,
+    metavar="N",
+    help="At most so many messages: the newest with a key, the oldest of a time.",
+    show_default=False,
+)
+
+
+def query(
+    store_path: StorePath,
+    key: Annotated[str | None, _Key] = None,
+    msg_id: Annotated[str | None, _Id] = None,
+    uniq_key: Annotated[str | None, _UniqKey] = None,
+    since: Annotated[str | None, _From] = None,
+    until: Annotated[str | None, _To] = None,
+    topics: Topics = None,
+    limit: Annotated[int | None, _Limit] = None,
+    columns: Columns = None,
+    as_json: AsJson = False,
+    as_raw: AsRaw = False,
+    separator: Separator = "",
+    everything: AllTopics = False,
+    broker_name: BrokerName = None,
+    commitlog_paths: CommitLogPaths = None,
+) -> None:
+    """Find messages by key, by id, or by time.
+
+    A key is looked up in the IndexFiles, and in the log where they have gaps. --from and --to can
+    stand alone, or narrow --key.
+    """
+    in_time = since is not None or until is not None
+    _check_question(key, msg_id, uniq_key, in_time=in_time, has_topics=bool(topics))
+    printer = make_printer(
+        as_json=as_json, as_raw=as_raw, columns=parse_columns(columns), separator=separator
+    )
+    options = read_options(printer)
+    span = _Span(parse_time("--from", since), parse_time("--to", until))
+    choice = Choice(topics, None, everything)
+    with open_store(store_path, broker_name, commitlog_paths) as store:
+        if msg_id is not None:
+            batches = iter(store.query_by_msg_id(msg_id, options).to_batches())
+        elif uniq_key is not None:
+            batches = _by_uniq_key(store, choice, uniq_key, options)
+        elif key is not None:
+            batches = _by_key(store, choice, key, span, limit, options)
+        else:
+            batches = _by_time(store, choice, span, options)
+        count = print_batches(printer, batches, limit)
+    if count == 0 and not (as_json or as_raw):
+        say("no message found.")
+
+
+class _Span:
+    """Times of storing, in milliseconds; both ends belong to it."""
+
+    def __init__(self, since: int | None, until: int | None) -> None:
+        if since is not None and until is not None and since >= until:
+            raise OptionError(f"--from ({since}) is not earlier than --to ({until}).")
+        self.begin = 0 if since is None else since
+        self.end = 2**63 - 1 if until is None else until - 1
+
+
+def _check_question(
+    key: str | None, msg_id: str | None, uniq_key: str | None, *, in_time: bool, has_topics: bool
+) -> None:
+    asked = [
+        name
+        for name, value in (("--key", key), ("--id", msg_id), ("--uniq-key", uniq_key))
+        if value is not None
+    ]
+    if not asked and not in_time:
+        raise OptionError("What is to be found? Give --key, --id, --uniq-key, --from or --to.")
+    if len(asked) > 1:
+        raise OptionError(f"{' and '.join(asked)} are two questions: give one.")
+    if in_time and asked and key is None:
+        raise OptionError(f"{asked[0]} names a message whatever its time: leave --from, --to out.")
+    if msg_id is not None and has_topics:
+        raise OptionError("--id names a place in the log, whatever its topic: leave --topic out.")
+
+
+def _topics(store: Store, choice: Choice) -> list[str]:
+    """The topics that are asked about; the reader tells of those that are not there."""
+    return list(dict.fromkeys(queue.topic for queue in choice.queues(store)))
+
+
+def _by_uniq_key(
+    store: Store, choice: Choice, uniq_key: str, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.reader.lookup import uniq_key_wanted
+
+    if choice.topics and store.has_queues:
+        _topics(store, choice)
+    return store.read_by_key(uniq_key_wanted(store, choice.topics or None, uniq_key), options)
+
+
+def _by_key(
+    store: Store,
+    choice: Choice,
+    key: str,
+    span: _Span,
+    limit: int | None,
+    options: ReadOptions,
+) -> Iterator[pa.RecordBatch]:
+    """The newest messages with a key, oldest first, whichever of the topics they are of."""
+    from rmqstore_spark.reader.keys.search import KeyWanted
+
+    topics = _topics(store, choice) if store.has_queues else choice.topics
+    if topics is None:
+        raise OptionError(f"{store.path} has no queues that would tell its topics: give --topic.")
+    wanted = KeyWanted(frozenset({key}), frozenset(topics), span.begin, span.end)
+    return store.read_by_key(wanted, options, limit)
+
+
+def _by_time(
+    store: Store, choice: Choice, span: _Span, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    store.require_queues("query by time")
+    for topic in _topics(store, choice):
+        yield from store.query_by_time(topic, begin_ms=span.begin, end_ms=span.end, options=options)

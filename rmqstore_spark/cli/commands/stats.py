@@ -1,0 +1,90 @@
+"""`rmqstore stats`: the figures of a store process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from rmqstore_spark.cli.shared.connection import EndpointOf, connect
+from rmqstore_spark.cli.shared.parameters import AsJson
+from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, print_facts, print_table
+from rmqstore_spark.cli.shared.text import json_text
+
+__all__ = ["stats"]
+
+
+def stats(
+    endpoint: EndpointOf,
+    queues: Annotated[bool, typer.Option("--queues", help="A line for each queue.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the figures of a store process."""
+    with connect(endpoint) as client:
+        figures = client.stats()
+    if as_json:
+        typer.echo(json_text(figures, indent=2))
+    elif queues:
+        print_table(QUEUE_COLUMNS, _queue_rows(figures["queues"]))
+    else:
+        print_facts(_facts(endpoint, figures))
+
+
+def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    begin, end = figures["commitLogMinOffset"], figures["commitLogMaxOffset"]
+    behind = end - figures["commitLogFlushedOffset"]
+    lengths = [last - first for ids in figures["queues"].values() for first, last in ids.values()]
+    yield "endpoint", endpoint
+    yield "state", f"{figures['state']}, for {_duration(figures['uptimeSeconds'])}"
+    yield "log", f"{begin} to {end}, {behind} bytes of it not yet flushed"
+    yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
+    yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
+    yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
+    yield "put failures", _failures(figures["putFailures"])
+    yield "put latency", _latency(figures["putLatency"])
+    yield "flush latency", _latency(figures["flushLatency"])
+    yield "commit latency", _latency(figures["commitLatency"])
+    yield "staged", f"{figures['stagedBytes']} bytes in {figures['stages']} stages"
+    yield "stage failures", _failures(figures["stageFailures"])
+    yield "commits", str(figures["commits"])
+    yield "commit failures", _failures(figures["commitFailures"])
+    yield "disk", f"{figures['diskUsedRatio']:.1%} used"
+    yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
+
+
+def _failures(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "-"
+
+
+def _latency(histogram: Mapping[str, Any]) -> str:
+    """Mean, and the bounds of the buckets that hold the median and the slowest hundredth."""
+    count = histogram["count"]
+    if not count:
+        return "-"
+    mean = histogram["sum"] / count
+    middle, slow = (_bound(histogram["buckets"], count * part) for part in (0.5, 0.99))
+    return f"mean {mean * 1000:.2f} ms, half {middle}, 99 % {slow}"
+
+
+def _bound(buckets: Sequence[tuple[float | str, int]], rank: float) -> str:
+    bounds = [(float(bound), reached) for bound, reached in buckets]
+    upper = next((bound for bound, reached in bounds if reached >= rank), float("inf"))
+    if upper == float("inf"):
+        return f"over {bounds[-2][0] * 1000:g} ms" if len(bounds) > 1 else "-"
+    return f"within {upper * 1000:g} ms"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    shown = [f"{number} {unit}" for number, unit in parts if number] or ["0 s"]
+    return " ".join(shown[:2])
+
+
+def _queue_rows(queues: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[Sequence[str]]:
+    for topic, ids in sorted(queues.items()):
+        for queue_id, (first, last) in sorted(ids.items(), key=lambda item: int(item[0])):
+            yield topic, queue_id, str(first), str(last), str(last - first)

@@ -1,0 +1,156 @@
+"""`rmqstore topics`: the topics of a store and their queues."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqstore_spark.cli.shared.parameters import (
+    AllTopics,
+    AsJson,
+    BrokerName,
+    CommitLogPaths,
+    StorePath,
+    open_store,
+)
+from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, Column, print_table
+from rmqstore_spark.cli.shared.terminal import say
+from rmqstore_spark.cli.shared.text import json_text
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store, Topic
+
+__all__ = ["topics"]
+
+
+def topics(
+    store_path: StorePath,
+    queues: Annotated[bool, typer.Option("--queues", help="A line for each queue.")] = False,
+    everything: AllTopics = False,
+    as_json: AsJson = False,
+    broker_name: BrokerName = None,
+    commitlog_paths: CommitLogPaths = None,
+) -> None:
+    """List the topics, their queues and offsets."""
+    with open_store(store_path, broker_name, commitlog_paths) as store:
+        every = _from_log(store) if store.lacks_queues else _from_queues(store, everything)
+        described = [topic for topic in every if everything or not topic["system"]]
+        hidden = 0 if everything else sum(topic.is_system for topic in store.topics())
+        if as_json:
+            document = {
+                "path": store.path,
+                "brokerName": store.broker_name,
+                "hasQueues": store.has_queues,
+                "topics": described,
+            }
+            typer.echo(json_text(document, indent=2))
+        elif not described:
+            more = f" but {hidden} system topic(s): --all shows them" if hidden else ""
+            say(f"{store.path} has no topics{more}.")
+        elif queues:
+            print_table(QUEUE_COLUMNS, _queue_rows(described))
+        else:
+            print_table(_TOPIC_COLUMNS, map(_topic_row, described))
+
+
+_TOPIC_COLUMNS = (
+    Column("topic", least=12),
+    Column("queues", least=6),
+    Column("messages", right=True),
+    Column("perm"),
+    Column("order"),
+    Column("system"),
+)
+
+
+def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
+    return [
+        _describe(
+            topic,
+            [
+                _queue(q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset)
+                for q in store.queues([topic.name])
+            ],
+        )
+        for topic in store.topics()
+        if everything or not topic.is_system
+    ]
+
+
+def _from_log(store: Store) -> list[dict[str, Any]]:
+    """What the records say, where no queues do."""
+    from rmqstore_spark.layout.constants import is_system_topic
+    from rmqstore_spark.reader.log_queues import queues_in_log
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.topics import Topic
+
+    say(f"{store.path} has no queues: its CommitLog is walked instead.")
+    queues: dict[str, list[dict[str, Any]]] = {}
+    for (name, queue_id), found in queues_in_log(store, ReadOptions(mode="DROPMALFORMED")).items():
+        queues.setdefault(name, []).append(_queue(queue_id, *found))
+    known = {topic.name: topic for topic in store.topics()}
+    return [
+        _describe(
+            known.get(name, Topic(name, (), None, None, None, None, is_system_topic(name))),
+            queues.get(name, []),
+        )
+        for name in sorted({*known, *queues})
+    ]
+
+
+def _queue(queue_id: int, first: int, end: int, messages: int) -> dict[str, Any]:
+    return {"queueId": queue_id, "minOffset": first, "maxOffset": end, "messages": messages}
+
+
+def _describe(topic: Topic, queues: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "messages": sum(queue["messages"] for queue in queues),
+        "perm": topic.perm,
+        "order": topic.order,
+        "readQueueNums": topic.read_queue_nums,
+        "writeQueueNums": topic.write_queue_nums,
+        "system": topic.is_system,
+        "queues": queues,
+    }
+
+
+def _topic_row(topic: dict[str, Any]) -> Sequence[str]:
+    return (
+        topic["topic"],
+        _spans([queue["queueId"] for queue in topic["queues"]]),
+        str(topic["messages"]),
+        _permission(topic["perm"]),
+        _yes_no(topic["order"]),
+        _yes_no(topic["system"]),
+    )
+
+
+def _queue_rows(topics: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    numbers = ("queueId", "minOffset", "maxOffset", "messages")
+    for topic in topics:
+        for queue in topic["queues"]:
+            yield topic["topic"], *(str(queue[name]) for name in numbers)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as `0-3,7`."""
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) + (f"-{members[-1]}" if len(members) > 1 else ""))
+    return ",".join(parts)
+
+
+def _permission(perm: object) -> str:
+    """As RocketMQ prints it (`PermName`): readable, writable, inherited."""
+    if not isinstance(perm, int):
+        return "-"
+    return "".join(letter if perm & bit else "-" for bit, letter in ((4, "R"), (2, "W"), (1, "X")))
+
+
+def _yes_no(value: object) -> str:
+    return "-" if value is None else "yes" if value is True else "no"

@@ -1,0 +1,94 @@
+"""`rmqstore verify`: is everything in a store as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rmqstore_spark.cli.shared.bar import progress_bar
+from rmqstore_spark.cli.shared.parameters import (
+    AsJson,
+    BrokerName,
+    CommitLogPaths,
+    StorePath,
+    open_store,
+)
+from rmqstore_spark.cli.shared.terminal import PROBLEMS
+from rmqstore_spark.cli.shared.text import escaped, json_text
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmqstore_spark.verify import VerifyReport
+
+__all__ = ["verify"]
+
+_LISTED: Final = 20
+_DelayLevels = typer.Option(
+    "--delay-levels",
+    metavar="LEVELS",
+    help="The broker's messageDelayLevel, where it is not RocketMQ's own.",
+    show_default=False,
+)
+_Listed = typer.Option(
+    "--list", "-n", min=0, metavar="N", help="List so many problems of each kind; count the others."
+)
+
+
+def verify(
+    store_path: StorePath,
+    listed: Annotated[int, _Listed] = _LISTED,
+    delay_levels: Annotated[str | None, _DelayLevels] = None,
+    as_json: AsJson = False,
+    broker_name: BrokerName = None,
+    commitlog_paths: CommitLogPaths = None,
+) -> None:
+    """Check all records, queues, index files and settings.
+
+    Ends with code 0 where there is no damage, 1 where there is, and 2 where the store could not
+    be verified. Notes, and what a crash left behind the end of the log, are no damage.
+    """
+    from rmqstore_spark.verify import verify as verify_store
+    from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
+
+    levels = DELAY_LEVELS if delay_levels is None else delay_levels
+    try:
+        delays(levels)
+    except ValueError as error:
+        raise OptionError(f"--delay-levels: {error}.") from None
+    with open_store(store_path, broker_name, commitlog_paths) as store, progress_bar() as bar:
+        progress = None if bar is None else partial(bar, "")
+        report = verify_store(store, progress=progress, delay_levels=levels, listed=listed)
+    if as_json:
+        names = {"path": store.path, "brokerName": store.broker_name}
+        typer.echo(json_text(names | report.to_dict(), indent=2))
+    else:
+        for line in _lines(store.path, report):
+            typer.echo(escaped(line))
+    if not report.ok:
+        raise typer.Exit(PROBLEMS)
+
+
+def _lines(path: str, report: VerifyReport) -> Iterator[str]:
+    """The report for people."""
+    yield from map(str, report.problems)
+    shown: dict[str, int] = {}
+    for problem in report.problems:
+        shown[problem.kind] = shown.get(problem.kind, 0) + 1
+    for kind, total in report.totals.items():
+        if total > shown.get(kind, 0):
+            yield f"... and {total - shown.get(kind, 0)} more [{kind}]"
+    torn = report.torn_tail
+    if torn is not None:
+        among = ", though whole records are among them" if torn.holds_records else ""
+        yield (
+            f"torn tail: {torn.file} at {torn.offset}: {torn.cause}; {torn.size} bytes from there "
+            f"on are no part of the log{among}"
+        )
+    counts = ", ".join(f"{count} {name}" for name, count in report.counts.items())
+    until = ", as far as its queues knew it" if report.being_written else ""
+    yield f"{path}: log {report.log_begin} to {report.log_end}{until}: {counts or 'nothing'}"
+    notes = f"{report.notes} note(s)"
+    yield f"{report.errors} error(s), {notes}" if report.errors else f"no damage found, {notes}"

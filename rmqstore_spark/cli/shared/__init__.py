@@ -1,0 +1,1 @@
+"""What several commands share: arguments, connections, queues chosen, messages in and out."""

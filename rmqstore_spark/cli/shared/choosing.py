@@ -1,0 +1,136 @@
+"""Which queues a command is about, and which of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import is_system_topic
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.queue import Queue
+    from rmqstore_spark.reader.rows.splits import QueueRange
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["Bounds", "Choice", "holds_topic", "ranges_of"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The queues that a command was asked for.
+
+    Attributes:
+        topics: by name; None for all, but for system topics.
+        queue_ids: only these of each topic.
+        everything: system topics too.
+    """
+
+    topics: Sequence[str] | None = None
+    queue_ids: Sequence[int] | None = None
+    everything: bool = False
+
+    def queues(self, store: Store, *, missing_ok: bool = False) -> list[Queue]:
+        """Those of them that a store has, by topic and number.
+
+        Args:
+            missing_ok: what was named may be missing.
+
+        Raises:
+            TopicNotFoundError: a topic or queue that was named is not there.
+        """
+        if not missing_ok:
+            self._require_named(store)
+        known = store.directory.topology.queues
+        if self.topics is None:
+            chosen = [name for name in known if self.everything or not is_system_topic(name)]
+        else:
+            chosen = [name for name in dict.fromkeys(self.topics) if name in known]
+        return [
+            store.queue(name, queue_id)
+            for name in chosen
+            for queue_id in known[name]
+            if self.queue_ids is None or queue_id in self.queue_ids
+        ]
+
+    def _require_named(self, store: Store) -> None:
+        if self.topics is None:
+            there = {number for ids in store.directory.topology.queues.values() for number in ids}
+            missing = [number for number in self.queue_ids or () if number not in there]
+            if missing and store.has_queues:
+                raise OptionError(f"No topic of {store.path} has a queue {missing[0]}.")
+        for name in self.topics or ():
+            # What is not there raises, and says what is.
+            for queue_id in self.queue_ids or (() if holds_topic(store, name) else (0,)):
+                store.queue(name, queue_id)
+
+
+def holds_topic(store: Store, name: str) -> bool:
+    """Whether a store has queues of a topic, or topics.json names it: then it may get some."""
+    # topics.json is read only where it matters.
+    return name in store.directory.topology.queues or any(
+        topic.name == name for topic in store.known_topics()
+    )
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where reading begins and ends in each queue; None leaves a side open.
+
+    Attributes:
+        start: first queue offset.
+        end: one past the last queue offset.
+        since: only messages stored at or after, milliseconds.
+        until: only messages stored before, milliseconds.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise OptionError(f"--offset ({self.start}) lies past --end-offset ({self.end}).")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise OptionError(f"--from ({self.since}) is later than --to ({self.until}).")
+
+    def of(self, queue: Queue) -> QueueRange:
+        """What they mean for one queue."""
+        from rmqstore_spark.reader.rows.splits import QueueRange
+
+        first, last = queue.min_offset, queue.max_offset
+        start = first if self.start is None else min(max(first, self.start), last)
+        end = last if self.end is None else max(first, min(last, self.end))
+        if self.since is not None:
+            found = queue.offset_at(self.since)
+            start = last if found is None else max(start, found)
+        if self.until is not None:
+            found = queue.offset_at(self.until)
+            end = end if found is None else min(end, found)
+        return QueueRange(queue.topic, queue.queue_id, start, max(start, end))
+
+
+def ranges_of(queues: Sequence[Queue], bounds: Bounds) -> list[QueueRange]:
+    """The ranges of some queues that lie within bounds; those that are empty are left out.
+
+    Raises:
+        OptionError: the first offset is not in any of the queues.
+    """
+    if bounds.start is not None and queues:
+        _require_held(queues, bounds.start)
+    return [found for queue in queues if (found := bounds.of(queue)).count]
+
+
+def _require_held(queues: Sequence[Queue], offset: int) -> None:
+    if any(queue.min_offset <= offset <= queue.max_offset for queue in queues):
+        return
+    shown = "; ".join(
+        f"{queue.topic}/{queue.queue_id} holds {queue.min_offset} to {queue.max_offset - 1}"
+        if queue.max_offset > queue.min_offset
+        else f"{queue.topic}/{queue.queue_id} is empty, its next offset is {queue.max_offset}"
+        for queue in queues[:4]
+    )
+    more = f"; and {len(queues) - 4} queues more" if len(queues) > 4 else ""
+    raise OptionError(f"--offset {offset} is in none of the queues: {shown}{more}.")

@@ -1,0 +1,156 @@
+"""The newest messages of a store, and those that come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.cli.shared.choosing import Choice
+from rmqstore_spark.cli.shared.messages import read_ranges
+from rmqstore_spark.cli.shared.terminal import say
+from rmqstore_spark.errors import StoreNotFoundError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.queue import Queue
+    from rmqstore_spark.reader.rows.splits import QueueRange
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["Follower"]
+
+_LOOK_SECONDS: Final = 0.1
+_TOPOLOGY_SECONDS: Final = 1.0
+# A look at thousands of queues takes time of its own: it may take this part of all time.
+_LOOKING_SHARE: Final = 0.1
+
+
+class Follower:
+    """Reads the end of some queues, and then what is dispatched to them.
+
+    Queues that appear later are read from their first message on. The queues stand where they
+    stood when this was made: what comes later is new.
+
+    Args:
+        store: an open store; its topology is refreshed.
+        choice: which queues.
+        options: how to read. With `fail_on_data_loss` unset a reader that is slower than expiry
+            goes on behind the gap.
+        wait: sleeps for some seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        choice: Choice,
+        options: ReadOptions,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._choice = choice
+        self._options = options
+        self._wait = wait
+        self._queues = choice.queues(store)
+        self._next = {(q.topic, q.queue_id): q.max_offset for q in self._queues}
+
+    def last(self, count: int) -> Iterator[pa.RecordBatch]:
+        """The newest messages that were there at the beginning, so many at most, oldest first."""
+        is_filtered = self._options.tags is not None or self._options.keys is not None
+        reach = count
+        counted = replace(self._options, columns=("physicalOffset",))
+        while True:
+            ranges = self._newest(reach)
+            total = sum(map(len, read_ranges(self._store, ranges, counted)))
+            is_all = all(r.start == q.min_offset for r, q in self._with_queues(ranges))
+            if total >= count or not is_filtered or is_all:
+                break
+            reach *= 4  # too few of them have the tags and keys: look further back
+        surplus = max(0, total - count)
+        for batch in read_ranges(self._store, ranges, self._options):
+            older = min(surplus, len(batch))
+            surplus -= older
+            yield batch.slice(older)
+
+    def _with_queues(self, ranges: Sequence[QueueRange]) -> Iterator[tuple[QueueRange, Queue]]:
+        return ((r, self._store.queue(r.topic, r.queue_id)) for r in ranges)
+
+    def _newest(self, count: int) -> list[QueueRange]:
+        """The ends of the queues that together hold the messages stored last."""
+        import numpy as np
+
+        from rmqstore_spark.reader.rows.splits import QueueRange
+
+        ends = [self._next[q.topic, q.queue_id] for q in self._queues]
+        starts = [max(q.min_offset, end - count) for q, end in zip(self._queues, ends, strict=True)]
+        places = [
+            q.entries(start, end)["physicalOffset"].astype(np.int64)
+            for q, start, end in zip(self._queues, starts, ends, strict=True)
+        ]
+        every = np.concatenate([np.zeros(0, np.int64), *places])
+        if len(every) > count:
+            oldest = np.partition(every, len(every) - count)[len(every) - count]
+            starts = [
+                end - int(np.count_nonzero(place >= oldest))
+                for place, end in zip(places, ends, strict=True)
+            ]
+        return [
+            QueueRange(q.topic, q.queue_id, start, end)
+            for q, start, end in zip(self._queues, starts, ends, strict=True)
+            if start < end
+        ]
+
+    def follow(self) -> Iterator[pa.RecordBatch]:
+        """Messages that were dispatched since the beginning, as they come; does not end."""
+        pause = _TOPOLOGY_SECONDS
+        looked = time.monotonic()
+        while True:
+            began = time.monotonic()
+            if began - looked >= pause:
+                self._look_for_queues()
+                looked = time.monotonic()
+                pause = max(_TOPOLOGY_SECONDS, (looked - began) / _LOOKING_SHARE)
+            ranges = self._news()
+            spent = time.monotonic() - began
+            if ranges:
+                yield from read_ranges(self._store, ranges, self._options)
+            else:
+                self._wait(max(_LOOK_SECONDS, spent / _LOOKING_SHARE))
+
+    def _look_for_queues(self) -> None:
+        try:
+            self._store.refresh()
+        except FileNotFoundError as error:
+            raise StoreNotFoundError(
+                f"{self._store.path} is gone: it was removed while it was followed."
+            ) from error
+        there = set()
+        self._queues = []
+        for queue in self._choice.queues(self._store, missing_ok=True):
+            queue.refresh(relist=True)
+            key = (queue.topic, queue.queue_id)
+            there.add(key)
+            self._queues.append(queue)
+            self._next.setdefault(key, queue.min_offset)
+        for gone in self._next.keys() - there:
+            del self._next[gone]  # should it come back, it is another queue
+
+    def _news(self) -> list[QueueRange]:
+        from rmqstore_spark.reader.rows.splits import QueueRange
+
+        found = []
+        for queue in self._queues:
+            key = (queue.topic, queue.queue_id)
+            queue.refresh()
+            start, end = self._next[key], queue.max_offset
+            if end < start:
+                say(
+                    f"{queue.topic}/{queue.queue_id} was cut: it ended at {start}, and ends at "
+                    f"{end} now."
+                )
+            elif end > start:
+                found.append(QueueRange(*key, start, end))
+            self._next[key] = end
+        return found

@@ -1,0 +1,199 @@
+"""Messages on stdin: a body in each line, or an object of JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.reader.times import parse_timestamp_ms
+
+__all__ = ["Message", "Template", "lines_of"]
+
+_CHUNK: Final = 1 << 20
+_INT_MAX: Final = (1 << 31) - 1
+_LONG_MAX: Final = (1 << 63) - 1
+_TAKEN: Final = (
+    "topic", "queueId", "shardingKey", "tags", "keys", "properties", "body", "bodyEncoding",
+    "flag", "bornTimestamp",
+)  # fmt: skip
+_IGNORED: Final = frozenset(COLUMNS) - set(_TAKEN)
+"""What `rmqstore read --json` prints besides: it is the old message's, not the new one's."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message to be put.
+
+    Attributes:
+        queue_id: None to let others decide.
+        sharding_key: decides the queue where queue_id does not; else the keys do.
+        born_timestamp: milliseconds; None for now.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str = ""
+    properties: Mapping[str, str] | None = None
+    queue_id: int | None = None
+    sharding_key: str | None = None
+    flag: int = 0
+    born_timestamp: int | None = None
+
+
+def lines_of(descriptor: int, longest: int) -> Iterator[list[bytes]]:
+    """Lines of a file, those together that come together; the last need not be ended.
+
+    Args:
+        descriptor: of the file.
+        longest: bytes that a line may have.
+
+    Raises:
+        OptionError: a line is longer.
+    """
+    rest = b""
+    while chunk := os.read(descriptor, _CHUNK):
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > longest:
+            raise OptionError(f"A line of stdin has more than {longest} bytes: split it.")
+        if whole:
+            yield whole
+    if rest:
+        yield [rest]
+
+
+@dataclass(frozen=True)
+class Template:
+    """What messages have that do not say it themselves.
+
+    Attributes:
+        as_json: lines are JSON, not bodies.
+    """
+
+    topic: str | None = None
+    tags: str | None = None
+    keys: str = ""
+    queue_id: int | None = None
+    as_json: bool = False
+
+    def read(self, line: bytes, number: int) -> Message:
+        """Make a message of a line.
+
+        Args:
+            number: of the line, for errors.
+
+        Raises:
+            OptionError: it is none.
+        """
+        line = line.removesuffix(b"\r")
+        try:
+            if not self.as_json:
+                return Message(
+                    self._topic(None), line, self.tags, self.keys, queue_id=self.queue_id
+                )
+            return self._of_json(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"Line {number} of stdin is no message: {error}.") from None
+
+    def _of_json(self, value: Any) -> Message:
+        if not isinstance(value, dict):
+            raise ValueError('it is no object, as {"body": "..."}')
+        unknown = [name for name in value if name not in _TAKEN and name not in _IGNORED]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is unknown; there are {', '.join(_TAKEN)}")
+        return Message(
+            topic=self._topic(_text(value, "topic")),
+            body=_body(value),
+            tags=_text(value, "tags") or self.tags,
+            keys=_keys(value.get("keys")) or self.keys,
+            properties=_properties(value.get("properties")),
+            queue_id=_number(value, "queueId", self.queue_id),
+            sharding_key=_text(value, "shardingKey"),
+            flag=_number(value, "flag", 0, least=-_INT_MAX - 1) or 0,
+            born_timestamp=_time(value.get("bornTimestamp")),
+        )
+
+    def _topic(self, own: str | None) -> str:
+        topic = own if self.topic is None else self.topic
+        if topic is None:
+            raise ValueError("it has no topic; give --topic, or with --json a topic in each line")
+        return topic
+
+
+def _text(value: Mapping[str, Any], name: str) -> str | None:
+    found = value.get(name)
+    if found is not None and not isinstance(found, str):
+        raise ValueError(f"{name} must be a text, not {found!r:.40}")
+    return None if found is None else _sound(found)
+
+
+def _sound(text: str) -> str:
+    if not text.isascii():
+        text.encode("utf-8")  # JSON can hold halves of characters, which no record can
+    return text
+
+
+def _number(
+    value: Mapping[str, Any], name: str, default: int | None, *, least: int = 0
+) -> int | None:
+    found = value.get(name)
+    if found is None:
+        return default
+    if type(found) is not int or not least <= found <= _INT_MAX:
+        raise ValueError(
+            f"{name} must be a whole number from {least} to {_INT_MAX}, not {found!r:.40}"
+        )
+    return found
+
+
+def _body(value: Mapping[str, Any]) -> bytes:
+    body = _text(value, "body")
+    if body is None:
+        raise ValueError("it has no body")
+    encoding = value.get("bodyEncoding", "utf-8")
+    if encoding == "utf-8":
+        return body.encode("utf-8")
+    if encoding == "base64":
+        try:
+            return base64.b64decode(body, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"body is no base64: {error}") from None
+    raise ValueError(f"bodyEncoding must be utf-8 or base64, not {encoding!r:.40}")
+
+
+def _keys(found: Any) -> str:
+    if found is None or isinstance(found, str):
+        return _sound(found or "")
+    if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"keys must be a text or a list of texts, not {found!r:.40}")
+    if any(" " in key for key in found):
+        raise ValueError("a key has a space in it, which stands between keys")
+    return _sound(" ".join(found))
+
+
+def _properties(found: Any) -> Mapping[str, str] | None:
+    if found is None:
+        return None
+    if not isinstance(found, dict) or not all(isinstance(v, str | None) for v in found.values()):
+        raise ValueError(f"properties must be an object of texts, not {found!r:.40}")
+    return {_sound(name): _sound(v) for name, v in found.items() if v is not None}
+
+
+def _time(found: Any) -> int | None:
+    if type(found) is int and abs(found) > _LONG_MAX:
+        raise ValueError(f"bornTimestamp must be a time, not {found!r:.40}")
+    if found is None or type(found) is int:
+        return found
+    if not isinstance(found, str):
+        raise ValueError(f"bornTimestamp must be a time, not {found!r:.40}")
+    try:
+        return parse_timestamp_ms(found)
+    except ValueError as error:
+        raise ValueError(f"bornTimestamp {error}, not {found!r:.40}") from None

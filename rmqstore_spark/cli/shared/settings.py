@@ -1,0 +1,59 @@
+"""The configuration of a store, as flags, environment and a file give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqstore_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
+__all__ = ["ConfigFile", "Settings", "read_config"]
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="FILE", help="File of settings, as conf/store.conf.", show_default=False
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any key of the configuration. Repeat it for several.",
+        show_default=False,
+    ),
+]
+
+
+def read_config(
+    file: str | None, settings: Sequence[str] | None, flags: Mapping[str, tuple[str, object]]
+) -> StoreConfig:
+    """Put a configuration together: flags before the environment before the file.
+
+    Args:
+        file: path of a file of properties.
+        settings: `--set` values.
+        flags: key and value by the flag that stands for it; None where it was not given.
+
+    Raises:
+        OptionError: a key is unknown, or a value wrong; says where it stands.
+    """
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
+    config = StoreConfig() if file is None else StoreConfig.from_file(file)
+    config = config.with_environment()
+    for text in settings or ():
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"--set takes KEY=VALUE, not {text!r}.")
+        config = config.with_overrides({key.strip(): value}, source="--set: ")
+    for flag, (key, given) in flags.items():
+        if given is not None:
+            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+    return config

@@ -1,0 +1,134 @@
+"""Tables that are printed as their rows come.
+
+On a terminal a table fits its width: the columns that may give way are cut, and the cut shows as
+an ellipsis. Elsewhere columns are as wide as their values, and nothing is coloured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rmqstore_spark.cli.shared.text import escaped
+
+__all__ = ["QUEUE_COLUMNS", "Column", "Table", "print_facts", "print_table"]
+
+_GAP: Final = 2
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        name: its heading.
+        right: its values stand at the right, as numbers do.
+        least: cells that it keeps when others need room; None where its values are never cut.
+    """
+
+    name: str
+    right: bool = False
+    least: int | None = None
+
+
+QUEUE_COLUMNS: Final = (
+    Column("topic", least=12),
+    Column("queue", right=True),
+    Column("min", right=True),
+    Column("max", right=True),
+    Column("messages", right=True),
+)
+"""Of a table with a line for each queue."""
+
+
+class Table:
+    """A table whose rows may come in several blocks; columns grow with what they hold."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        from rich.console import Console
+
+        self._columns = columns
+        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._needed = [_cells(column.name) for column in columns]
+        self._is_begun = False
+
+    def rows(self, rows: Iterable[Sequence[str]]) -> None:
+        """Print some rows. Their texts may hold anything: it is escaped here."""
+        block = [[escaped(value) for value in row] for row in rows]
+        for row in block:
+            self._needed = [max(n, _cells(v)) for n, v in zip(self._needed, row, strict=True)]
+        widths = self._widths()
+        if not self._is_begun:
+            self._is_begun = True
+            self._line([column.name for column in self._columns], widths, "bold")
+        for row in block:
+            self._line(row, widths, "")
+
+    def _widths(self) -> list[int]:
+        widths = list(self._needed)
+        if not sys.stdout.isatty():
+            return widths
+        excess = sum(widths) + _GAP * (len(widths) - 1) - self._console.width
+        while excess > 0:
+            # The widest of those that may give way shrinks to the next widest.
+            able = [
+                (widths[i], i)
+                for i, column in enumerate(self._columns)
+                if column.least is not None and widths[i] > column.least
+            ]
+            if not able:
+                break
+            width, i = max(able)
+            below = max([w for w, _ in able if w < width] + [self._columns[i].least or 0])
+            cut = min(excess, max(1, width - below))
+            widths[i] -= cut
+            excess -= cut
+        return widths
+
+    def _line(self, values: Sequence[str], widths: Sequence[int], style: str) -> None:
+        from rich.text import Text
+
+        line = Text(style=style)
+        for column, value, width in zip(self._columns, values, widths, strict=True):
+            cell = Text(value)
+            cell.truncate(width, overflow="ellipsis")
+            if column.right:
+                cell.pad_left(width - cell.cell_len)
+            else:
+                cell.pad_right(width - cell.cell_len)
+            line.append_text(cell).append(" " * _GAP)
+        line.rstrip()
+        if sys.stdout.isatty():
+            line.truncate(self._console.width, overflow="ellipsis")
+        self._console.print(line, soft_wrap=True)
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print a whole table."""
+    Table(columns).rows(rows)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and what there is to say of each; long texts wrap on a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    lines = [(name, escaped(value)) for name, value in facts]
+    margin = max(_cells(name) for name, _ in lines) + _GAP
+    room = max(console.width - margin, 20) if sys.stdout.isatty() else None
+    for name, value in lines:
+        text = Text(value)
+        parts = text.wrap(console, room) if room else [text]
+        for number, part in enumerate(parts):
+            heading = Text(name if number == 0 else "", style="bold")
+            heading.pad_right(margin - heading.cell_len)
+            line = heading.append_text(part)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)

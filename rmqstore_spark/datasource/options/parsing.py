@@ -1,0 +1,257 @@
+"""From the texts that Spark hands over to checked, typed options."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rmqstore_spark.datasource.options.connection import Connection
+from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, OptionTable
+from rmqstore_spark.datasource.options.positions import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    Position,
+)
+from rmqstore_spark.datasource.options.table import OPTIONS, READING
+from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["Options", "check_options", "check_table_options", "parse_options"]
+
+_EITHER = OptionTable((*OPTIONS, *SINK_OPTIONS))
+_log = logging.getLogger("rmqstore_spark")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one query, checked against each other.
+
+    Args:
+        paths: of the stores; empty where they are reached through their processes.
+        connection: to those processes; None where there are paths.
+        commitlog_paths: folders of the only store, or by broker; None where they are the default.
+        topics: from `subscribe`; None where not given, as with `pattern` and `assign`.
+        tags: None means all.
+        max_rows, min_rows, max_bytes: limits of a micro-batch; delays are milliseconds.
+        plan_by: auto, queue or commitlog.
+        mode: FAILFAST or DROPMALFORMED.
+    """
+
+    paths: tuple[str, ...]
+    connection: Connection | None
+    broker_names: tuple[str, ...] | None
+    commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
+    topics: tuple[str, ...] | None
+    pattern: re.Pattern[str] | None
+    assign: Mapping[str, tuple[int, ...]] | None
+    include_system: bool
+    starting: Position
+    starting_option: str
+    ending: Position
+    ending_option: str
+    no_match_is_latest: bool
+    fail_on_data_loss: bool
+    max_rows: int | None
+    min_rows: int | None
+    max_delay_ms: int
+    max_bytes: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_bytes_per_partition: int
+    tags: frozenset[str] | None
+    keys: frozenset[str] | None
+    plan_by: Literal["auto", "queue", "commitlog"]
+    decompress: bool
+    check_crc: bool
+    mode: Literal["FAILFAST", "DROPMALFORMED"]
+
+
+def check_options(given: Mapping[str, str]) -> None:
+    """Check all that can be told without knowing whether rows will be read or written.
+
+    Raises:
+        OptionError: an option is unknown, given twice under two names, or has a wrong value.
+    """
+    known = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
+    for name in known:
+        if _EITHER.named(name) is None:
+            raise _EITHER.unknown(name)
+    # `topic` is another option in each direction: which values are right depends on that.
+    READING.read({name: text for name, text in known.items() if _means_one(name, READING)})
+    WRITING.read({name: text for name, text in known.items() if _means_one(name, WRITING)})
+
+
+def check_table_options(given: Mapping[str, str]) -> None:
+    """Check the options of a new table, which are those of reading.
+
+    Raises:
+        OptionError: one is for writing, or none says where the store is.
+    """
+    _check_direction(given)
+    _check_place(READING.read(given))
+
+
+def _means_one(name: str, table: OptionTable) -> bool:
+    """Whether a name is an option of a table, and no other one of the other table."""
+    found = {id(option) for t in (READING, WRITING) if (option := t.named(name)) is not None}
+    return table.named(name) is not None and len(found) == 1
+
+
+def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
+    """Read the options of a query.
+
+    Args:
+        given: what the user set, names in any case.
+        streaming: whether a stream is being started.
+
+    Raises:
+        OptionError: an option is unknown, given twice, wrong or missing, or two contradict
+            each other.
+    """
+    _check_direction(given)
+    values = READING.read(given)
+    _check_scope(values, streaming)
+    values = READING.with_defaults(values)
+    _check_place(values)
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(chosen) > 1:
+        raise OptionError(f"Options {' and '.join(chosen)} contradict each other: give one.")
+    starting_option, starting = _position(
+        values,
+        ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
+        Latest() if streaming else Earliest(),
+    )
+    ending_option, ending = _position(
+        values, ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"), Latest()
+    )
+    if not streaming and _says(starting, Latest, LATEST):
+        raise OptionError(
+            "startingOffsets: a batch query cannot start at latest (-1), it would read nothing; "
+            "give earliest, offsets, or a starting time."
+        )
+    if _says(ending, Earliest, EARLIEST):
+        raise OptionError(
+            "endingOffsets: a batch query cannot end at earliest (-2), it would read nothing; "
+            "give latest, offsets, or an ending time."
+        )
+    if isinstance(starting, AtTime) and isinstance(ending, AtTime):
+        _check_order("startingTimestamp", starting.timestamp, "endingTimestamp", ending.timestamp)
+    if "minOffsetsPerTrigger" in values and "maxOffsetsPerTrigger" in values:
+        _check_order(
+            "minOffsetsPerTrigger",
+            values["minOffsetsPerTrigger"],
+            "maxOffsetsPerTrigger",
+            values["maxOffsetsPerTrigger"],
+        )
+    if "keys" in values and values["planBy"] != "auto":
+        raise OptionError(
+            "Options keys and planBy contradict each other: messages with a key are found through "
+            "the index. Leave planBy out."
+        )
+    return Options(
+        paths=values.get("path", ()),
+        connection=Connection.of(values) if "endpoint" in values else None,
+        broker_names=_distinct(values.get("brokerNames")),
+        commitlog_paths=values.get("storePathCommitLog"),
+        topics=values.get("subscribe"),
+        pattern=values.get("subscribePattern"),
+        assign=values.get("assign"),
+        include_system=values["includeSystemTopics"],
+        starting=starting,
+        starting_option=starting_option,
+        ending=ending,
+        ending_option=ending_option,
+        no_match_is_latest=values["startingOffsetsByTimestampStrategy"] == "latest",
+        fail_on_data_loss=values["failOnDataLoss"],
+        max_rows=values.get("maxOffsetsPerTrigger"),
+        min_rows=values.get("minOffsetsPerTrigger"),
+        max_delay_ms=values["maxTriggerDelay"],
+        max_bytes=values.get("maxBytesPerTrigger"),
+        min_partitions=values.get("minPartitions"),
+        max_records_per_partition=values.get("maxRecordsPerPartition"),
+        max_bytes_per_partition=values["maxBytesPerPartition"],
+        tags=values["tags"],
+        keys=values.get("keys"),
+        plan_by=values["planBy"],
+        decompress=values["decompress"],
+        check_crc=values["checkCrc"],
+        mode=values["mode"],
+    )
+
+
+def _check_direction(given: Mapping[str, str]) -> None:
+    for name in given:
+        if READING.named(name) is None and WRITING.named(name) is not None:
+            raise OptionError(f"Option {name} is for writing: leave it out when reading.")
+
+
+def _check_place(values: Mapping[str, Any]) -> None:
+    """Refuse a query that names no store, or in two ways."""
+    if "path" not in values and "endpoint" not in values:
+        raise OptionError(
+            "Option path is missing: name a store directory, as in load('/data/store'), or the "
+            "endpoint of a store process. (A table keeps its options only if it was created by "
+            "CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns and without "
+            "AS SELECT: drop it and create it so.)"
+        )
+    for name in ("path", "storePathCommitLog"):
+        if name in values and "endpoint" in values:
+            raise OptionError(
+                f"Options {name} and endpoint contradict each other: the files are read either "
+                "where they lie or through the store process."
+            )
+
+
+def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:
+    for option in OPTIONS:
+        if option.name not in values or option.scope == BOTH:
+            continue
+        if streaming and option.scope == BATCH:
+            raise OptionError(
+                f"Option {option.name} is for batch queries: a stream cannot have it. Remove it, "
+                "or use spark.read."
+            )
+        if not streaming and option.scope == STREAM:
+            # As Spark's Kafka source does: it changes no row of a batch, so that one set of
+            # options can serve a stream and its backfill.
+            _log.warning("Option %s is for streams; this batch query ignores it.", option.name)
+
+
+def _position(
+    values: Mapping[str, Any], names: tuple[str, str, str], default: Position
+) -> tuple[str, Position]:
+    """Pick by Kafka's precedence: one time, times by queue, offsets."""
+    one_time, times, offsets = names
+    if one_time in values:
+        return one_time, AtTime(values[one_time])
+    if times in values:
+        return times, values[times]
+    return offsets, values.get(offsets, default)
+
+
+def _says(position: Position, kind: type, number: int) -> bool:
+    return isinstance(position, kind) or (
+        isinstance(position, AtOffsets) and number in position.offsets.values.values()
+    )
+
+
+def _check_order(low_name: str, low: int, high_name: str, high: int) -> None:
+    if low > high:
+        raise OptionError(f"Option {low_name} ({low}) is above {high_name} ({high}).")
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    for name in names or ():
+        if names is not None and names.count(name) > 1:
+            raise OptionError(
+                f"Option brokerNames gives {name!r} twice: offsets carry the broker's name, so "
+                "each store needs its own."
+            )
+    return names

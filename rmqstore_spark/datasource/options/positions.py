@@ -1,0 +1,159 @@
+"""Where a read starts or ends, as the options say it.
+
+The JSON forms are those of Spark's Kafka source, `{"topic":{"0":23,"1":-2}}`, and with the broker
+between topic and queue, `{"topic":{"broker-a":{"0":23}}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from rmqstore_spark.datasource.options.values import parse_json_object, timestamp_ms
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AtOffsets",
+    "AtTime",
+    "AtTimes",
+    "Earliest",
+    "Latest",
+    "OfGroup",
+    "PerQueue",
+    "Position",
+    "parse_assign",
+    "parse_offsets",
+    "parse_times",
+]
+
+EARLIEST = -2
+"""In a JSON of offsets: the queue's first message."""
+LATEST = -1
+"""In a JSON of offsets: behind the queue's last message."""
+
+_MAX_QUEUE_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class PerQueue:
+    """A number for each of some queues.
+
+    Args:
+        values: (topic, broker or None for every broker, queue id) -> number.
+    """
+
+    values: Mapping[tuple[str, str | None, int], int]
+
+    def get(self, broker: str, topic: str, queue_id: int) -> int | None:
+        """Look a queue up; what names the broker goes before what does not."""
+        found = self.values.get((topic, broker, queue_id))
+        return self.values.get((topic, None, queue_id)) if found is None else found
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The first message that each queue still has."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """Behind the last message of each queue."""
+
+
+@dataclass(frozen=True)
+class AtOffsets:
+    """An offset per queue, -2 and -1 included."""
+
+    offsets: PerQueue
+
+
+@dataclass(frozen=True)
+class OfGroup:
+    """The progress of a consumer group."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class AtTime:
+    """The first message of each queue stored at or after one time (ms)."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class AtTimes:
+    """The first message of each queue stored at or after the queue's own time (ms)."""
+
+    timestamps: PerQueue
+
+
+Position: TypeAlias = Earliest | Latest | AtOffsets | OfGroup | AtTime | AtTimes
+
+
+def parse_offsets(text: str) -> Position:
+    """Read `earliest`, `latest`, `group:NAME` or a JSON of offsets."""
+    word = text.strip()
+    if word.lower() == "earliest":
+        return Earliest()
+    if word.lower() == "latest":
+        return Latest()
+    if word[:6].lower() == "group:":
+        if not word[6:].strip():
+            raise ValueError("names no group: write group:NAME")
+        return OfGroup(word[6:].strip())
+    if not word.startswith("{"):
+        raise ValueError(
+            'must be earliest, latest, group:NAME or a JSON such as {"topic":{"0":23,"1":-2}}'
+        )
+    return AtOffsets(_per_queue(word, _offset))
+
+
+def parse_times(text: str) -> AtTimes:
+    """Read a JSON of times, `{"topic":{"0":1700000000000}}`."""
+    return AtTimes(_per_queue(text, timestamp_ms))
+
+
+def parse_assign(text: str) -> Mapping[str, tuple[int, ...]]:
+    """Read `{"topic":[0,1]}`: the queues of each topic."""
+    assigned = {}
+    for topic, queues in parse_json_object(text).items():
+        if not isinstance(queues, list) or not queues:
+            raise ValueError('must be a JSON such as {"topic":[0,1]}')
+        if not all(type(queue) is int and 0 <= queue <= _MAX_QUEUE_ID for queue in queues):
+            raise ValueError(f"names a queue of {topic} that is no queue id")
+        assigned[topic] = tuple(sorted(set(queues)))
+    if not assigned:
+        raise ValueError("names no topic")
+    return assigned
+
+
+def _offset(value: object) -> int:
+    if type(value) is not int or not EARLIEST <= value < 2**63:
+        raise ValueError("offsets must be 0 or more, -2 (earliest) or -1 (latest)")
+    return value
+
+
+def _per_queue(text: str, read: Callable[[object], int]) -> PerQueue:
+    values: dict[tuple[str, str | None, int], int] = {}
+    topics = parse_json_object(text)
+    if not topics:
+        raise ValueError("names no topic")
+    for topic, queues in topics.items():
+        if not isinstance(queues, dict) or not queues:
+            raise ValueError(f'must give the queues of {topic} as {{"0":23}}')
+        for name, value in queues.items():
+            if isinstance(value, dict):
+                for queue, inner in value.items():
+                    values[topic, name, _queue_id(queue)] = read(inner)
+            else:
+                values[topic, None, _queue_id(name)] = read(value)
+    return PerQueue(values)
+
+
+def _queue_id(text: Any) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > _MAX_QUEUE_ID:
+        raise ValueError(f"{text!r} is no queue id")
+    return int(text)

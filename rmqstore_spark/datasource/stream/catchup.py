@@ -1,0 +1,233 @@
+"""How a stream's offsets move: what was lost, what is new, and how much of it a batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.resolve import lose
+from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.stream.limits import rows_within, share
+from rmqstore_spark.datasource.stream.offsets import Mark, Offsets, QueueKey
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.reader.plan import average_size
+from rmqstore_spark.reader.rows.splits import QueueRange
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.queue import Queue
+
+__all__ = ["advanced", "batch_ranges", "limited_ends", "reconciled", "starting_marks"]
+
+Queues = Mapping[QueueKey, ChosenQueue]
+
+_MOST_ENTRIES: Final = 1 << 16
+_UNKNOWN: Final = -1
+_DEAD: Final = -2  # an entry that stands for no message
+
+
+def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
+    """Turn the offsets that a stream starts at into marks."""
+    return {
+        key: Mark(start, physical_before(queues[key].queue, start), start)
+        for key, start in starts.items()
+    }
+
+
+def physical_before(queue: Queue, offset: int) -> int:
+    """Physical offset of the entry before an offset; -1 where it has expired or is damaged."""
+    return max(_UNKNOWN, _look_before(queue, offset))
+
+
+def _look_before(queue: Queue, offset: int) -> int:
+    if offset <= queue.first_slot:
+        return _UNKNOWN
+    try:
+        return queue.physical_offset(offset - 1)
+    except SegmentExpiredError:
+        return _UNKNOWN
+    except CorruptStoreError:
+        return _DEAD
+
+
+def _is_another(queue: Queue, mark: Mark) -> bool:
+    """Whether the entry before a mark is not the one that was there when it was made."""
+    now = _look_before(queue, mark.next)
+    return now != mark.last_physical and now != _UNKNOWN and mark.last_physical != _UNKNOWN
+
+
+def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
+    """Hold the marks of a checkpoint against the queues that there are now.
+
+    Args:
+        marks: where the next micro-batch starts.
+        queues: the queues that the stream reads now.
+        options: say whether a loss ends the query.
+        checked: marks that were found right; brought up to date.
+
+    Returns:
+        The marks; a queue that is new, was cut or made anew begins at its earliest message, one
+        that is gone is left out.
+
+    Raises:
+        DataLossError: messages are lost, and `failOnDataLoss` is set.
+    """
+    result: Offsets = {}
+    for key, mark in marks.items():
+        chosen = queues.get(key)
+        if chosen is None:
+            lose(options, f"{key} is no longer there; it was read up to {mark.next}.")
+            continue
+        # Nothing can be wrong while there is nothing to read on, and it was right before.
+        if chosen.queue.max_offset != mark.next or checked.get(key) != mark:
+            mark = _checked(key, mark, chosen.queue, options)
+            checked[key] = mark
+        result[key] = mark
+    for key, chosen in queues.items():
+        if key not in marks:
+            result[key] = _from_earliest(chosen.queue)
+    return result
+
+
+def _from_earliest(queue: Queue) -> Mark:
+    return Mark(queue.min_offset, physical_before(queue, queue.min_offset), queue.min_offset)
+
+
+def _checked(key: QueueKey, mark: Mark, queue: Queue, options: Options) -> Mark:
+    if queue.max_offset < mark.next:
+        lose(
+            options,
+            f"{key} was read up to {mark.next}, and ends at {queue.max_offset} now: it was cut, or "
+            "deleted and made anew.",
+            f"It is read on from its first message, {queue.min_offset}.",
+        )
+        return _from_earliest(queue)
+    if _is_another(queue, mark):
+        lose(
+            options,
+            f"{key} was read up to {mark.next}, and the message before that is another one now "
+            f"(or none; it was at {mark.last_physical} in the log): the queue was cut, or "
+            "deleted and made anew.",
+            f"It is read on from its first message, {queue.min_offset}.",
+        )
+        return _from_earliest(queue)
+    if queue.min_offset > mark.next:
+        lose(
+            options,
+            f"{queue.min_offset - mark.next} messages of {key} have expired unread: it was read "
+            f"up to {mark.next}, and begins at {queue.min_offset} now.",
+        )
+        return _from_earliest(queue)
+    return mark
+
+
+def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Offsets:
+    """Move marks to where a micro-batch ends.
+
+    Args:
+        marks: where it starts (`as_start`).
+        ends: where it ends; queues that are not there stay.
+        queues: the queues of the marks.
+    """
+    result = {}
+    for key, mark in marks.items():
+        end = ends.get(key, mark.next)
+        if end > mark.next:
+            mark = Mark(end, physical_before(queues[key].queue, end), mark.begin)
+        result[key] = mark
+    return result
+
+
+def limited_ends(
+    marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, options: Options
+) -> dict[QueueKey, int]:
+    """Share a micro-batch's limits out over the queues.
+
+    Args:
+        marks: where it starts.
+        ends: how far each queue reaches.
+        queues: the queues of the marks.
+        options: say how many rows and bytes it may have.
+    """
+    keys = [key for key, end in ends.items() if end > marks[key].next]
+    rows = [ends[key] - marks[key].next for key in keys]
+    if options.max_rows is not None:
+        rows = share(rows, options.max_rows)
+    if options.max_bytes is not None:
+        rows = _within_bytes(keys, rows, marks, queues, options.max_bytes)
+    return {key: marks[key].next + count for key, count in zip(keys, rows, strict=True)}
+
+
+def _within_bytes(
+    keys: list[QueueKey], rows: list[int], marks: Offsets, queues: Queues, limit: int
+) -> list[int]:
+    sizes = []
+    for key, count in zip(keys, rows, strict=True):
+        start = marks[key].next
+        wanted = QueueRange(key.topic, key.queue_id, start, start + count)
+        sizes.append(average_size(queues[key].store, wanted))
+    backlogs = [max(count, int(count * size)) for count, size in zip(rows, sizes, strict=True)]
+    if sum(backlogs) <= limit:
+        return rows
+    return [
+        _count_within(queues[key].queue, marks[key].next, count, budget, size)
+        for key, count, budget, size in zip(keys, rows, share(backlogs, limit), sizes, strict=True)
+    ]
+
+
+def _count_within(queue: Queue, start: int, count: int, budget: int, size: float) -> int:
+    """How many of the next messages fit a number of bytes, by their true sizes."""
+    taken = 0
+    while taken < count:
+        step = min(count - taken, _MOST_ENTRIES, int(budget / max(size, 1.0)) + 16)
+        sizes = queue.entries(start + taken, start + taken + step)["size"]
+        fits = rows_within(sizes, budget) if taken == 0 else rows_within(sizes, budget, least=0)
+        taken += fits
+        if fits < step:
+            break
+        budget -= int(sizes.clip(min=0).sum(dtype="int64"))
+    return taken
+
+
+def batch_ranges(
+    start: Offsets, end: Offsets, queues: Queues, options: Options
+) -> dict[QueueKey, tuple[int, int]]:
+    """Find what a micro-batch reads, also one that is planned again after a restart.
+
+    A queue that the batch was the first to read begins where its end says (see `offsets`); `start`
+    counts for the others alone. After a restart it can even lie behind the end.
+
+    Raises:
+        DataLossError: what the batch had is no longer there, and `failOnDataLoss` is set.
+    """
+    ranges = {}
+    for key, mark in end.items():
+        begin = mark.begin
+        if begin is None:
+            if key not in start:
+                raise RmqStoreError(
+                    f"The checkpoint says where {key} ends, and not where it starts. Start the "
+                    "stream with another checkpointLocation and explicit startingOffsets."
+                )
+            begin = start[key].next
+        if begin >= mark.next:
+            continue
+        chosen = queues.get(key)
+        if chosen is None:
+            lose(options, f"{key} is no longer there; {begin} to {mark.next - 1} were to be read.")
+            continue
+        queue = chosen.queue
+        if mark.next > queue.max_offset or _is_another(queue, mark):
+            lose(
+                options,
+                f"{begin} to {mark.next - 1} of {key} were to be read, and are other messages now: "
+                "the queue was cut, or deleted and made anew.",
+            )
+            continue
+        if begin < queue.min_offset:
+            gone = min(queue.min_offset, mark.next)
+            lose(options, f"{gone - begin} messages of {key}, from {begin} on, have expired.")
+            begin = gone
+        if begin < mark.next:
+            ranges[key] = begin, mark.next
+    return ranges

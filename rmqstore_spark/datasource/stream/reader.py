@@ -1,0 +1,167 @@
+"""A stream: the offsets of its micro-batches, and what each reads."""
+
+# ruff: noqa: N802 - the methods' names are Spark's
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.options.parsing import Options, parse_options
+from rmqstore_spark.datasource.schema import Projection, project
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.datasource.stream.follower import Follower
+
+__all__ = ["RmqStoreStreamReader"]
+
+# Seconds. An answer costs Spark more than many looks cost here, so an idle query is answered the
+# later, and looked after the less often, the longer it has been idle. (When the query stops, Spark
+# ends this process, whatever it waits for.)
+_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 0.5
+_OF_QUIET: Final = 0.05
+_AT_ONCE: Final = 0.05
+_STEP: Final = 0.025
+_STEPS: Final = 12
+
+
+class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the queues of some stores on the driver, and reads micro-batches in the tasks.
+
+    Made twice for a query: in the process that lives as long as the query does, and in one that
+    only sends it to the tasks. So nothing is opened, or complained about, before it is used. (An
+    error of the constructor would reach the user as one of Spark's own.)
+
+    Args:
+        given: the options as the user set them.
+        schema: the columns that are wanted.
+        clock: seconds, from any beginning.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        schema: StructType,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._given = dict(given)
+        self._schema = schema
+        self._clock = clock
+        self._sleep = sleep
+        self._quiet_since: float | None = None
+        self._answered = 0.0
+
+    @cached_property
+    def _options(self) -> Options:
+        return parse_options(self._given, streaming=True)
+
+    @cached_property
+    def _projection(self) -> Projection:
+        return project(self._schema)
+
+    @cached_property
+    def _follower(self) -> Follower:
+        from rmqstore_spark.datasource.stream.follower import Follower
+
+        _ = self._projection  # what is wrong with the schema is told at the start
+        return Follower(self._options, self._clock)
+
+    @plain_errors
+    def initialOffset(self) -> dict[str, Any]:
+        """Say where a new query starts. Spark asks twice, and gets the same answer."""
+        return self._follower.initial()
+
+    @plain_errors
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Name one of the limits. Spark takes no more, `latestOffset` keeps all."""
+        options = self._options
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_rows is not None:
+            return ReadMinRows(options.min_rows)
+        return ReadAllAvailable()
+
+    @plain_errors
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the query end at what there is now."""
+        self._follower.end_at_present()
+
+    @plain_errors
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Say where the next micro-batch ends; `start` itself where nothing is new.
+
+        Waits a little for news: an idle query asks again at once.
+        """
+        limited = not isinstance(limit, ReadAllAvailable)
+        patience = self._patience()
+        give_up = self._clock() + patience
+        step = max(_STEP, patience / _STEPS)
+        follower = self._follower
+        follower.start_from(start)
+        while True:
+            end = follower.latest(limited=limited)
+            if end is not None:
+                self._quiet_since = None
+                return end
+            self._answered = self._clock()
+            if follower.is_at_end or self._answered >= give_up:
+                return start
+            self._sleep(step)
+
+    def _patience(self) -> float:
+        """Seconds to wait for news: the more, the longer there were none.
+
+        But not where Spark had something else to do since the last answer: another source of the
+        query, which this one would hold up, or a trigger with an interval, which it would overrun.
+        """
+        now = self._clock()
+        if self._quiet_since is None:
+            self._quiet_since = now
+        if now - self._answered > _AT_ONCE:
+            return _WAIT
+        return min(max(_WAIT, (now - self._quiet_since) * _OF_QUIET), _LONGEST_WAIT)
+
+    @plain_errors
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Say how far the queues reach, for the query's progress."""
+        return self._follower.newest()
+
+    @plain_errors
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a micro-batch; after a restart `start` can lie behind `end`."""
+        return self._follower.plan(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition."""
+        from rmqstore_spark.datasource.partitions import read_partition
+
+        return read_partition(partition, self._options, self._projection)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be done: the checkpoint is Spark's, and stores are only read."""
+
+    def stop(self) -> None:
+        """Close the stores."""
+        if "_follower" in self.__dict__:
+            self._follower.close()

@@ -1,0 +1,157 @@
+"""Which queues a stream reads, and how far they reach: kept up to date at little cost.
+
+An idle query asks many times a second. What is looked at each time is one or two places of the log
+(`LogTip`); the queues are asked when those have changed, then again at growing intervals, since a
+record is dispatched to its queue a while after it was written, and every 30 seconds in any case.
+Topics and queues are listed when the log has grown, once a second at most. The queues' own folders
+are listed every now and then, for queues that were deleted and made anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
+from rmqstore_spark.datasource.stream.offsets import QueueKey
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.reader.tip import LogTip
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.queue import Queue
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["StoreWatch", "Watch"]
+
+_LISTING: Final = 1.0
+_REMOTE_LISTING: Final = 5.0
+_REMOTE_LOOK: Final = 1.0
+_LONGEST: Final = 30.0
+# What a round over the queues took, times this, is waited before the next: at most a fifth of a
+# core while messages arrive, very little while none do.
+_BUSY: Final = 4
+_IDLE: Final = 100
+_RELIST: Final = 500
+
+
+class Watch:
+    """The queues of all stores of a stream.
+
+    Attributes:
+        queues: those that the stream reads, as of the last look.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        stores: Iterable[Store],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watches = [StoreWatch(options, store, clock) for store in stores]
+        self.queues: dict[QueueKey, ChosenQueue] = {}
+        self._collect()
+
+    def look(self) -> bool:
+        """Look whether anything changed; tells whether `queues` may reach further, or differ."""
+        changed = [watch.look() for watch in self._watches]
+        if any(changed):
+            self._collect()
+        return any(changed)
+
+    def look_closely(self) -> None:
+        """List and ask everything, whatever it costs."""
+        for watch in self._watches:
+            watch.check(relist=True)
+        self._collect()
+
+    def _collect(self) -> None:
+        self.queues = {key: chosen for w in self._watches for key, chosen in w.queues.items()}
+
+
+class StoreWatch:
+    """The queues of one store.
+
+    Attributes:
+        queues: those that the stream reads.
+    """
+
+    def __init__(self, options: Options, store: Store, clock: Callable[[], float]) -> None:
+        self._options = options
+        self._store = store
+        self._clock = clock
+        self._local = store.directory.files.is_local
+        self._tip = LogTip(store)
+        self.queues: dict[QueueKey, ChosenQueue] = {}
+        self._reach: dict[QueueKey, int] = {}
+        now = clock()
+        self._looked = self._listed = self._topology = self._moved = self._checked = now
+        self._relist_at = self._cost = 0.0
+        self._grown = False
+        self.check()
+
+    def look(self) -> bool:
+        """Look at the log, and at the queues if it is time; tells whether they changed."""
+        now = self._clock()
+        if not self._local and now - self._looked < _REMOTE_LOOK:
+            return False
+        self._looked = now
+        if now - self._listed >= (_LISTING if self._local else _REMOTE_LISTING):
+            self._listed = now
+            self._store.refresh(topology=False)
+        if self._tip.moved():
+            self._moved, self._grown = now, True
+        since = now - self._checked
+        if self._grown:
+            due = since >= _BUSY * self._cost
+        else:
+            quiet = max(0.1, (now - self._moved) / 2)
+            due = since >= max(_IDLE * self._cost, min(_LONGEST, quiet))
+        return due and self.check(relist=now >= self._relist_at)
+
+    def check(self, *, relist: bool = False) -> bool:
+        """Ask all queues; tells whether there are others now, or one of them changed.
+
+        Args:
+            relist: list everything anew.
+        """
+        begin = self._clock()
+        grown, self._grown = self._grown, False
+        changed = False
+        if not self.queues or relist or (grown and begin - self._topology >= _LISTING):
+            self._topology = begin
+            changed = self._find_queues()
+        for key, chosen in self.queues.items():
+            if chosen.queue.refresh(relist=relist) or key not in self._reach:
+                self._reach[key] = _end_of_last(chosen.queue)
+                changed = True
+        if self._reach:
+            self._tip.dispatched(max(self._reach.values()))
+        self._checked = self._clock()
+        took = self._checked - begin
+        if relist or not self._relist_at:
+            self._relist_at = self._checked + max(_LONGEST, _RELIST * took)
+        else:
+            self._cost = took
+        return changed
+
+    def _find_queues(self) -> bool:
+        self._store.refresh(offsets=False)
+        found = {chosen.key: chosen for chosen in chosen_queues(self._options, [self._store])}
+        changed = found.keys() != self.queues.keys()
+        self.queues = found
+        self._reach = {key: end for key, end in self._reach.items() if key in found}
+        return changed
+
+
+def _end_of_last(queue: Queue) -> int:
+    """Physical offset one past the queue's last record; 0 for a queue without any."""
+    end = queue.max_offset
+    if end <= queue.min_offset:
+        return 0
+    try:
+        entry = queue.live_entries(end - 1, end)
+    except (SegmentExpiredError, CorruptStoreError):
+        return 0  # it only helps to look at the right place
+    return int(entry["physicalOffset"][0]) + int(entry["size"][0])

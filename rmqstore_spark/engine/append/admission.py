@@ -1,0 +1,228 @@
+"""What a broker looks at before it takes messages: its own state, and the topics they are for.
+
+(Upstream: DefaultMessageStore.checkStoreStatus, AbstractSendMessageProcessor.msgCheck.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.tables.topics import (
+    MOST_QUEUES,
+    TopicConfig,
+    TopicTable,
+)
+from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
+from rmqstore_spark.layout.constants import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    MULTI_TAGS_FLAG,
+    is_safe_folder_name,
+    topic_fault,
+)
+from rmqstore_spark.layout.packed import check_bodies
+from rmqstore_spark.layout.record.block import Block, Route, check_block
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["Admission", "disk_used_ratio"]
+
+_CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
+_ANY_SYS_FLAG: Final = 0x7FFFFFFF
+_UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
+"""Blocks whose bodies are unpacked at a time: small blocks can take long, and others go on."""
+_ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
+
+
+def disk_used_ratio(path: str) -> float:
+    """The used share of the disk that holds a path, 0 to 1, as `df` and a broker count it."""
+    disk = os.statvfs(path)
+    used = disk.f_blocks - disk.f_bfree
+    entire = used + disk.f_bavail
+    return used / entire if entire else 1.0
+
+
+class Admission:
+    """Decides whether a store takes messages. Thread-safe.
+
+    Args:
+        store: the store directory.
+        commitlog: the CommitLog's folder, which may be on another disk.
+        config: what it is told.
+        topics: the topics there are.
+        queues: the queues there are.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        commitlog: str,
+        config: StoreConfig,
+        topics: TopicTable,
+        queues: ConsumeQueues,
+    ) -> None:
+        self._paths = (store, commitlog)
+        self._config = config
+        self._topics = topics
+        self._queues = queues
+        self._failure: Exception | None = None
+        self._unpacking = threading.Semaphore(_UNPACKING)
+        self.disk_used_ratio = 0.0
+        self.look_at_disk()
+
+    @property
+    def state(self) -> str:
+        """RUNNING, or why no messages are taken: FAILED, DISK_FULL, SLAVE."""
+        if self._failure is not None:
+            return "FAILED"
+        if self._config.broker_role == "SLAVE":
+            return "SLAVE"
+        return "DISK_FULL" if self._is_disk_full() else "RUNNING"
+
+    @property
+    def failure(self) -> Exception | None:
+        """What made it unsafe to go on."""
+        return self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Take no messages from now on: what is on disk is no longer known."""
+        self._failure = self._failure or error
+
+    def look_at_disk(self) -> None:
+        """Measure how full the disks are."""
+        self.disk_used_ratio = max(disk_used_ratio(path) for path in self._paths)
+
+    def check_state(self) -> None:
+        """Look whether the store takes messages at all.
+
+        Raises:
+            RefusedError: it does not.
+        """
+        state = self.state
+        if state == "FAILED":
+            raise RefusedError(
+                f"The store takes no messages since a write failed: {self._failure} Restart the "
+                "store process, which reads anew what is on disk.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        if state == "SLAVE":
+            raise RefusedError(
+                "The store is a slave (brokerRole) and takes no messages. Write to its master.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        if state == "DISK_FULL":
+            raise RefusedError(
+                f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
+                f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Make room: "
+                "messages are taken again as soon as there is some.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+
+    def check(self, data: U1, *, as_client: bool = True) -> Block:
+        """Check a block, and that its topics may be written to; makes those that may be made.
+
+        Raises:
+            BlockError: a record is not in order.
+            RefusedError: the block is too large, or a topic may not be written to.
+        """
+        if data.nbytes > self._config.max_block_bytes:
+            raise RefusedError(
+                f"A block of {data.nbytes} bytes is more than maxBlockBytes "
+                f"({self._config.max_block_bytes}). Send less at a time.",
+                "MESSAGE_ILLEGAL",
+            )
+        block = check_block(
+            data,
+            max_body=self._config.max_message_size,
+            store_host_v6=self._config.store_host_v6,
+            allowed_sys_flag=_ALLOWED[as_client],
+            as_producer=as_client,
+            max_rows=self._config.max_block_rows,
+        )
+        if as_client and block.compressed:
+            with self._unpacking:
+                check_bodies(block)
+        self.check_routes(block.routes, as_client=as_client)
+        return block
+
+    def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
+        """Look whether messages may go to some queues; make topics that may be made.
+
+        Args:
+            routes: the queues.
+            as_client: as a broker's front does it; else only what the disk needs is looked at.
+
+        Raises:
+            RefusedError: one of them may not be written to.
+        """
+        last: dict[str, int] = {}
+        for name, queue_id in routes:
+            last[name] = max(last.get(name, 0), queue_id)
+        if not as_client:
+            for name in last:
+                if not is_safe_folder_name(name) or not name.isprintable():
+                    raise _illegal(f"No folder can have the name of the topic {name!r}.")
+            return
+        self._make_missing(last)
+        for name, queue_id in last.items():
+            topic = self._topics.get(name)
+            if topic is None:  # deleted just now
+                raise _no_topic(name)
+            if not topic.is_writable:
+                raise RefusedError(
+                    f"The topic {topic.name} may not be written to (perm {topic.perm}).",
+                    "NO_PERMISSION",
+                )
+            if queue_id >= topic.write_queue_nums:
+                raise _illegal(
+                    f"The topic {topic.name} has no queue {queue_id} to write to: it has "
+                    f"{topic.write_queue_nums} (writeQueueNums)."
+                )
+
+    def queue_nums(self, names: Iterable[str]) -> list[int]:
+        """How many queues topics get: those that they have in a store that lost its topics.json."""
+        ranges, least = self._queues.ranges(), self._config.default_topic_queue_nums
+        held = (max(ranges.get(name, ()), default=-1) + 1 for name in names)
+        return [min(max(least, count), MOST_QUEUES) for count in held]
+
+    def _make_missing(self, names: Collection[str]) -> None:
+        """Make the topics that are not there, in one writing however many they are."""
+        for name in names:
+            fault = topic_fault(name)
+            if fault is not None:
+                raise _illegal(fault)
+        missing = [name for name in names if name not in self._topics]
+        if not missing:
+            return
+        if not self._config.auto_create_topic_enable:
+            raise _no_topic(missing[0])
+        counts = self.queue_nums(missing)
+        try:
+            self._topics.create_all(
+                [TopicConfig(name, k, k) for name, k in zip(missing, counts, strict=True)]
+            )
+        except OptionError as error:
+            raise _illegal(f"The topic cannot be made: {error}") from error
+        except StoreWriteError as error:
+            raise RefusedError(
+                f"The topic {missing[0]} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
+            ) from error
+
+    def _is_disk_full(self) -> bool:
+        return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio
+
+
+def _illegal(text: str) -> RefusedError:
+    return RefusedError(text, "MESSAGE_ILLEGAL")
+
+
+def _no_topic(name: str) -> RefusedError:
+    return RefusedError(
+        f"There is no topic {name!r}. Make it with `rmqstore create-topic`, or set "
+        "autoCreateTopicEnable.",
+        "TOPIC_NOT_EXIST",
+    )

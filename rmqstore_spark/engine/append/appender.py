@@ -1,0 +1,254 @@
+"""The one place where records get their numbers and go into the log: under the append lock.
+
+(Upstream: CommitLog.asyncPutMessage, putMessageLock, topicQueueTable.)
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.engine.append.store_time import StoreTime
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.placement import Placement, TooLargeError
+from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
+from rmqstore_spark.layout.record.spans import I8
+
+__all__ = ["Appender", "Stored"]
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WAIT_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where n records are stored.
+
+    Attributes:
+        physical_offset: n, where each starts in the log.
+        queue_offset: n, each one's place in its queue.
+        end_offset: where the log ends behind them.
+    """
+
+    physical_offset: I8
+    queue_offset: I8
+    end_offset: int
+
+
+class Appender:
+    """Numbers records, stamps them, writes them, and hands them to the dispatcher.
+
+    Args:
+        log: where they go.
+        queues: what the queues' next offsets are when the store is opened.
+        dispatcher: told of each block.
+        config: limits, and the store's address.
+        clock: milliseconds since the epoch.
+        last_timestamp: storeTimestamp of the last message in the log.
+        on_failure: told of what makes it unsafe to go on.
+    """
+
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        queues: ConsumeQueues,
+        dispatcher: Dispatcher,
+        config: StoreConfig,
+        *,
+        clock: Callable[[], int],
+        last_timestamp: int,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self.log = log
+        self.dispatcher = dispatcher
+        self._queues = queues
+        self._host = config.store_host
+        self._time = StoreTime(clock, last_timestamp)
+        self._published_timestamp = last_timestamp
+        self._on_failure = on_failure
+        self._busy_timeout = config.os_page_cache_busy_time_out_mills / 1000
+        self._lock = threading.Lock()
+        self._held_since: float | None = None
+        self._closed_because = ""
+        self._next: dict[Route, int] = {}
+
+    @property
+    def time(self) -> StoreTime:
+        """Where storeTimestamps come from."""
+        return self._time
+
+    @property
+    def last_timestamp(self) -> int:
+        """The storeTimestamp of the last message that belongs to the log."""
+        return self._published_timestamp
+
+    def append(self, block: Block, *, whole: bool = False) -> Stored:
+        """Put the records of a checked block behind the log's end.
+
+        Args:
+            block: its data is changed in place, and must not be changed by others afterwards.
+            whole: all of them go to one segment.
+
+        Raises:
+            RefusedError: the log is as it was before.
+        """
+        with self.appending():
+            try:
+                placement = self.log.place(block.sizes, whole=whole)
+            except TooLargeError as error:
+                raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
+            self.reserve_until(placement.end)
+            next_offsets = self.next_offsets(block.routes)
+            queue_offset = number_rows(block.route_of, block.queued, next_offsets)
+            timestamp = self.timestamp()
+            stamp_records(
+                block.data, block.starts, queue_offset, placement.physical, timestamp, self._host
+            )
+            reach("put.before_write")
+            self._write(placement, block)
+            reach("put.after_write")
+            self.appended(
+                Appended(block, placement.physical, queue_offset, timestamp), next_offsets
+            )
+            reach("put.after_dispatch")
+            return Stored(placement.physical, queue_offset, placement.end)
+
+    # ---- steps of an append, for those who put them together otherwise ---------------------------
+
+    @contextmanager
+    def appending(self, *, patient: bool = False) -> Iterator[None]:
+        """Hold the append lock: everything below, and the log's own methods, need it.
+
+        Args:
+            patient: wait for it however long another holds it.
+
+        Raises:
+            RefusedError: another holds it for longer than `osPageCacheBusyTimeOutMills`, the store
+                is closing, or queues and index have no room.
+        """
+        held = self._held_since
+        is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
+        if patient:
+            self._lock.acquire()
+        elif is_stuck or not self._lock.acquire(timeout=self._busy_timeout):
+            raise RefusedError(
+                "The log has been busy for longer than osPageCacheBusyTimeOutMills "
+                f"({self._busy_timeout * 1000:.0f} ms). Try again.",
+                "OS_PAGECACHE_BUSY",
+            )
+        try:
+            self._held_since = time.monotonic()
+            self._require_open()
+            yield
+        finally:
+            self._held_since = None
+            self._lock.release()
+
+    def reserve_until(self, end: int) -> None:
+        """Have the segments made up to a log offset.
+
+        Raises:
+            RefusedError: they cannot be made, and the log is as it was; or a flush failed.
+        """
+        try:
+            self.log.reserve_until(end)
+        except StoreWriteError as error:
+            if self.log.failure is not None:
+                self._on_failure(error)
+                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(
+                f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
+                "again as soon as it can.",
+                "CREATE_MAPEDFILE_FAILED",
+            ) from error
+
+    def next_offsets(self, routes: Sequence[Route]) -> I8:
+        """The next queue offset of each route."""
+        return np.array([self._next_offset(route) for route in routes], np.int64)
+
+    def timestamp(self, *, later: bool = False) -> int:
+        """The storeTimestamp for what is appended now: never less than one given before.
+
+        Args:
+            later: and not equal to it either.
+        """
+        return self._time.stamp(later=later)
+
+    def appended(self, appended: Appended, next_offsets: I8) -> None:
+        """Take note of records that belong to the log now, and hand them to the dispatcher.
+
+        Args:
+            appended: the records.
+            next_offsets: one for each of the block's routes, as they are now.
+
+        Raises:
+            RefusedError: queues and index cannot be kept up; the records are in the log.
+        """
+        routes = appended.block.routes
+        self._next.update(zip(routes, next_offsets.tolist(), strict=True))
+        self.published(appended.store_timestamp)
+        try:
+            # What is in the log must get into the queues before anything that comes after it.
+            while not self.dispatcher.wait_ready(_WAIT_S):
+                if self._closed_because:
+                    self._require_room()
+            self.dispatcher.submit(appended)
+        except StoreWriteError as error:
+            self._on_failure(error)
+            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
+
+    def published(self, timestamp: int) -> None:
+        """Take note of the storeTimestamp of records that belong to the log now."""
+        self._published_timestamp = max(self._published_timestamp, timestamp)
+
+    def forget(self, topic: str) -> None:
+        """Let the queues of a topic begin anew; under the append lock."""
+        for route in [route for route in self._next if route.topic == topic]:
+            del self._next[route]
+
+    def close(self, because: str) -> None:
+        """Let nothing be appended any more; waits for what is being appended now."""
+        self._closed_because = because
+        with self._lock:
+            pass
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    def _next_offset(self, route: Route) -> int:
+        found = self._next.get(route)
+        return self._queues.max_offset(route.topic, route.queue_id) if found is None else found
+
+    def _write(self, placement: Placement, block: Block) -> None:
+        try:
+            self.log.write(placement, block.data, block.starts)
+        except StoreWriteError as error:
+            has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
+            if has_failed:
+                self._on_failure(error)
+            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=has_failed) from error
+
+    def _require_open(self) -> None:
+        if self._closed_because:
+            raise RefusedError(self._closed_because, "SERVICE_NOT_AVAILABLE")
+        self._require_room()
+
+    def _require_room(self) -> None:
+        stalled = self.dispatcher.stalled
+        if stalled is not None:
+            raise RefusedError(
+                f"Queues and index have no room: {stalled} Messages are taken again as soon as "
+                "they have.",
+                "SERVICE_NOT_AVAILABLE",
+            )

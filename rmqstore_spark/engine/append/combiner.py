@@ -1,0 +1,192 @@
+"""Single messages of many threads, put together.
+
+A put costs the store much the same for one record as for hundreds. So while one is under way, the
+single records that others bring are gathered, and the first of these puts all of them at once, and
+waits for the disk for all of them. (RocketMQ's batches are made by its clients; the waiting for the
+disk is shared in the same way by `FlushService`.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.engine.status import PutResult
+from rmqstore_spark.layout.constants import COMPRESSED_FLAG
+from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["Combiner", "append_together", "is_single", "settle_all"]
+
+_MOST_BLOCKS: Final = 256
+_SYS_FLAG_END: Final = 39
+_LARGEST: Final = 16 << 10
+"""Bytes of a record that is put together with others: copying a larger one costs more."""
+
+
+class _Put:
+    """A put that waits: to be done by another, or for its turn to do it for a group.
+
+    Attributes:
+        block: the record.
+        leads: whether it is this one's turn.
+        result: what became of it.
+        failure: what was raised instead.
+        gate: held until one of these is there.
+    """
+
+    __slots__ = ("block", "failure", "gate", "leads", "result")
+
+    def __init__(self, block: U1) -> None:
+        self.block = block
+        self.leads = False
+        self.result: PutResult | None = None
+        self.failure: BaseException | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class Combiner:
+    """Puts single records together. Thread-safe.
+
+    Args:
+        append: stores a block, without waiting for the disk.
+        settle: waits for the disk.
+        patience: seconds that a put waits for those before it. Then it is tried alone, and told
+            that the log is busy if it is.
+    """
+
+    def __init__(
+        self,
+        append: Callable[[U1], PutResult],
+        settle: Callable[[PutResult], PutResult],
+        patience: float,
+    ) -> None:
+        self._append = append
+        self._settle = settle
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._waiting: deque[_Put] = deque()
+        self._is_led = False
+
+    def put(self, block: U1) -> PutResult:
+        """Store a record, durable as the store is configured; see `StoreWriter.put`.
+
+        Args:
+            block: one for which `is_single` holds.
+        """
+        mine = _Put(block)
+        with self._lock:
+            if self._is_led:
+                self._waiting.append(mine)
+            else:
+                self._is_led = mine.leads = True
+        if not mine.leads:
+            self._wait(mine)
+        if mine.leads:
+            self._lead(mine)
+        if mine.failure is not None:
+            raise mine.failure
+        assert mine.result is not None  # noqa: S101 - it is done: one of the two is set
+        return mine.result
+
+    def _wait(self, mine: _Put) -> None:
+        """Wait until a put is done, or it is its turn; one that nobody takes is done alone."""
+        try:
+            if mine.gate.acquire(timeout=self._patience):
+                return
+            if self._take_back(mine):
+                mine.result = self._settle(self._append(mine.block))
+            else:
+                mine.gate.acquire()
+        except BaseException:
+            self._take_back(mine)
+            if mine.leads:  # the others wait for this one
+                self._lead(mine)
+            raise
+
+    def _take_back(self, mine: _Put) -> bool:
+        with self._lock:
+            is_waiting = mine in self._waiting
+            if is_waiting:
+                self._waiting.remove(mine)
+            return is_waiting
+
+    def _lead(self, mine: _Put) -> None:
+        """Do a put, and all that have gathered by now; then it is another one's turn."""
+        with self._lock:
+            count = min(len(self._waiting), _MOST_BLOCKS - 1)
+            group = [mine, *(self._waiting.popleft() for _ in range(count))]
+        try:
+            self._store(group)
+        except BaseException as error:  # noqa: BLE001 - raised again, to each of those who wait
+            for put in group:
+                put.failure = error
+        finally:
+            for put in group[1:]:
+                put.gate.release()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            if self._waiting:
+                head = self._waiting.popleft()
+                head.leads = True
+                head.gate.release()
+            else:
+                self._is_led = False
+
+    def _store(self, group: list[_Put]) -> None:
+        stored = list(append_together(self._append, [put.block for put in group]))
+        for put, result in zip(group, settle_all(self._settle, stored), strict=True):
+            put.result = result
+
+
+def append_together(append: Callable[[U1], PutResult], blocks: Sequence[U1]) -> Iterator[PutResult]:
+    """Append single records as one block; where one of them is bad, each by itself.
+
+    Args:
+        append: stores a block, without waiting for the disk.
+        blocks: n, for which `is_single` holds.
+
+    Returns:
+        n outcomes. Where each is appended by itself, that is done when its outcome is asked for.
+    """
+    if len(blocks) > 1:
+        result = append(np.concatenate(blocks))
+        if result.status.is_stored or result.status.is_transient:
+            yield from (result.of_row(row) for row in range(len(blocks)))
+            return
+    yield from (append(block) for block in blocks)
+
+
+def settle_all(
+    settle: Callable[[PutResult], PutResult], results: list[PutResult]
+) -> list[PutResult]:
+    """Wait for the disk once, for all of some puts that were done one after the other."""
+    stored = [result for result in results if result.ok]
+    settled = settle(stored[-1]) if stored else None
+    if settled is None or settled.ok:
+        return results
+    status, remark, is_open = settled.status, settled.remark, settled.is_open
+    return [
+        result.with_status(status, remark, is_open=is_open) if result.ok else result
+        for result in results
+    ]
+
+
+def is_single(block: U1) -> bool:
+    """Whether a block says that it is one record, and one that does not hold others up.
+
+    A small one with a compressed body can take long to check.
+    """
+    size = block.nbytes
+    return (
+        MIN_RECORD_SIZE <= size <= _LARGEST
+        and int.from_bytes(block[:4].data, "big") == size
+        and not block[_SYS_FLAG_END] & COMPRESSED_FLAG
+    )

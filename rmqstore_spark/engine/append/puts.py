@@ -1,0 +1,156 @@
+"""Puts: from a block to its outcome, appended at once and brought to disk with those of others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from rmqstore_spark.engine.append.admission import Admission
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.combiner import Combiner, append_together, is_single, settle_all
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["Puts"]
+
+
+class Puts:
+    """Stores blocks of encoded records. Thread-safe.
+
+    Args:
+        config: how the store is kept.
+        admission: checks what comes.
+        appender: puts it into the log.
+        flusher: brings that to disk.
+        check_state: raises RefusedError where the store takes nothing.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        admission: Admission,
+        appender: Appender,
+        flusher: FlushService,
+        *,
+        check_state: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._admission = admission
+        self._appender = appender
+        self._flusher = flusher
+        self._check_state = check_state
+        self._host = config.store_host
+        self._lock = threading.Lock()
+        self._messages = self._bytes = 0
+        self._latency = Histogram()
+        self._failures = Failures()
+        self._combiner = Combiner(
+            self._append, self._settle, config.os_page_cache_busy_time_out_mills / 1000
+        )
+
+    def put(
+        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
+    ) -> PutResult:
+        """Store a block; see `StoreWriter.put`."""
+        begin = time.monotonic()
+        if wait and check and not whole and is_single(data):
+            result = self._combiner.put(data)
+        else:
+            result = self._append(data, whole=whole, check=check)
+            if wait:
+                result = self._settle(result)
+        self._failures.count(result.status)
+        if result.rows:
+            self._latency.observe(time.monotonic() - begin)
+        return result
+
+    def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
+        """Store blocks one after the other; see `StoreWriter.put_all`."""
+        begin = time.monotonic()
+        results = settle_all(self._settle, list(self._append_in_order(blocks)))
+        took = time.monotonic() - begin
+        for result in results:
+            self._failures.count(result.status)
+            if result.rows:
+                self._latency.observe(took)
+        return results
+
+    def settle(self, result: PutResult) -> PutResult:
+        """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
+        settled = self._settle(result)
+        if result.ok:
+            self._failures.count(settled.status)
+        return settled
+
+    def _settle(self, result: PutResult) -> PutResult:
+        if not result.ok or self._config.flush_disk_type != "SYNC_FLUSH":
+            return result
+        try:
+            if self._flusher.wait(result.end_offset, self._config.sync_flush_timeout / 1000):
+                return result
+        except StoreWriteError as error:
+            return result.with_status(
+                PutStatus.SERVICE_NOT_AVAILABLE,
+                f"Whether the messages are in the log is open until the store is opened again: "
+                f"{error}",
+                is_open=True,
+            )
+        return result.with_status(
+            PutStatus.FLUSH_DISK_TIMEOUT,
+            "The messages are in the log, but were not on disk within syncFlushTimeout "
+            f"({self._config.sync_flush_timeout} ms).",
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Figures, as JSON takes them."""
+        return {
+            "putMessages": self._messages,
+            "putBytes": self._bytes,
+            "putLatency": self._latency.to_json(),
+            "putFailures": self._failures.to_json(),
+        }
+
+    def _append_in_order(self, blocks: Sequence[U1]) -> Iterator[PutResult]:
+        for single, group in groupby(blocks, is_single):
+            for result in (
+                append_together(self._append, list(group)) if single else map(self._append, group)
+            ):
+                yield result
+                if result.status.is_transient:
+                    return
+
+    def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
+        """Store a block, without waiting for the disk."""
+        try:
+            self._check_state()
+            mine = data if data.flags.writeable else data.copy()
+            block = self._admission.check(mine, as_client=check)
+            stored = self._appender.append(block, whole=whole)
+        except BlockError as error:
+            return PutResult(PutStatus(error.status), remark=str(error))
+        except RefusedError as error:
+            remark = str(error.args[0])
+            return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)
+        self.count(len(block), len(block.data))
+        return PutResult(
+            PutStatus.PUT_OK,
+            len(block),
+            stored.physical_offset,
+            stored.queue_offset,
+            end_offset=stored.end_offset,
+            store_host=self._host,
+        )
+
+    def count(self, messages: int, size: int) -> None:
+        """Count messages, and their bytes, that are in the log."""
+        with self._lock:
+            self._messages += messages
+            self._bytes += size

@@ -1,0 +1,290 @@
+"""The rows of a Spark batch on their way into the log: one block, seen whole or not at all.
+
+The block can be larger than memory. So it goes in parts, each a portion of a stage, three times
+over: ascending, to find the place and the number of each record, from the stages' tables of rows
+alone; descending, to stamp the records and write them behind a hidden head; and, when that head was
+published, ascending again, to hand them to queues and index, from the stages' tables alone.
+
+See docs/format.md, "A block that is not published yet".
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Final, Protocol
+
+import numpy as np
+
+from rmqstore_spark.engine.batches.staged_records import Keys, Portion, Rows
+from rmqstore_spark.engine.dispatch.dispatcher import Appended
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.placement import Placement, place
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
+from rmqstore_spark.layout.record.spans import I4, I8, U1
+
+__all__ = ["BatchBlock", "Source", "Stamp"]
+
+_MAGIC: Final = slice(4, 8)
+_OPEN_FILES: Final = 64
+
+
+class Source(Protocol):
+    """What has records for a block: a stage, or the marker of its commit."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """Queues that the records belong to."""
+        ...
+
+    @property
+    def portions(self) -> Sequence[Portion]:
+        """The records, in parts that fit into memory."""
+        ...
+
+    def read_rows(self, portion: Portion, files: HandleCache[int], /) -> Rows:
+        """What is known of a portion's records."""
+        ...
+
+    def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int], /) -> U1:
+        """A portion's bytes, in a buffer that is long enough."""
+        ...
+
+    def read_keys(self, portion: Portion, files: HandleCache[int], /) -> Keys:
+        """What a portion's records are indexed under."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the store writes into each record of a block.
+
+    Attributes:
+        timestamp: storeTimestamp; later than that of every record before the block.
+        host: address and port.
+    """
+
+    timestamp: int
+    host: bytes
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A portion, where it goes, and at which offsets it meets its queues.
+
+    Attributes:
+        begin: where the log ends before it.
+        used: numbers of the source's routes that its records belong to.
+        next_offsets: of each of these, the offset that its first record gets.
+        extent: its placement without the places of the records, which would not fit into memory.
+    """
+
+    source: Source
+    portion: Portion
+    begin: int
+    used: I8
+    next_offsets: I8
+    extent: Placement
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the n records of a part without reading them.
+
+    Attributes:
+        rows: of the stage's table.
+        placement: where they go.
+        route_of: n, numbers among the routes that the part uses.
+        queue_offset: n, each one's place in its queue.
+        next_offsets: what comes next in each of the part's queues.
+    """
+
+    rows: Rows
+    placement: Placement
+    route_of: I4
+    queue_offset: I8
+    next_offsets: I8
+
+
+class BatchBlock:
+    """A block of the records of several sources, in their order. Used under the append lock.
+
+    Args:
+        log: where it goes.
+        next_offsets: gives the next offsets of some queues.
+        stamp: what the records get.
+
+    Attributes:
+        rows, bytes: of all records.
+        begin: where the first record goes; -1 where there is none.
+        last: where the last record goes; -1 where there is none.
+        end: where the log ends with the block.
+        timestamp: storeTimestamp of the records.
+    """
+
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        next_offsets: Callable[[Sequence[Route]], I8],
+        stamp: Stamp,
+    ) -> None:
+        self._log = log
+        self._next_offsets = next_offsets
+        self._stamp = stamp
+        self._next: dict[Route, int] = {}
+        self.rows = self.bytes = 0
+        self.timestamp = stamp.timestamp
+        self.begin = self.last = -1
+        self.end = log.max_offset
+        self._parts: list[_Part] = []
+        self._lowest: int | None = None
+        self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
+
+    def add(self, source: Source) -> None:
+        """Place the records of a source behind the others; nothing is written.
+
+        Raises:
+            TooLargeError: a record does not fit into a segment.
+            RefusedError: a stage could not be read back.
+        """
+        for portion in source.portions:
+            self._parts.append(self._place(source, portion))
+
+    def write(self) -> None:
+        """Write all of the block, hidden. Nothing of it is flushed.
+
+        Raises:
+            StoreWriteError: that failed: `erase` it.
+            RefusedError: a stage could not be read back: `erase` it.
+        """
+        reach("commit.before_write")
+        self._lowest = len(self._parts)
+        # The first part is made once: its head goes first, all of it last.
+        first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
+        self._log.hide(first.placement, data, 0)
+        reach("commit.after_head")
+        with ThreadPoolExecutor(1, "rmqstore-read-ahead") as reader:
+            for part in self._read_ahead(reader):
+                self._write_part(*part)
+        self._write_part(0, first, data)
+
+    def publish(self) -> None:
+        """Make the block, written and flushed, part of the log. That is not flushed.
+
+        Raises:
+            StoreWriteError: that failed, and whether the block is seen after a crash is open.
+        """
+        self._log.publish(self.end)
+
+    def erase(self) -> bool:
+        """Take back what was written: zeros in its place, the head last.
+
+        Returns:
+            Whether there was anything.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        if self._lowest is None:
+            return False
+        for number in reversed(range(len(self._parts))):
+            if number >= self._lowest or number == 0:
+                self._log.erase(self._parts[number].extent)
+        return True
+
+    def appended(self) -> Iterator[tuple[Appended, I8]]:
+        """The block's parts, ascending, for queues and index, with their queues' next offsets.
+
+        Raises:
+            RefusedError: a stage could not be read back.
+        """
+        nothing = np.empty(0, np.uint8)
+        for part in self._parts:
+            known = self._known(part)
+            rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
+            block = Block(
+                nothing, rows.starts, rows.sizes, routes, known.route_of, rows.tags_code,
+                rows.queued,
+            )  # fmt: skip
+            keys = part.source.read_keys(part.portion, self._files)
+            yield (
+                Appended(block, known.placement.physical, known.queue_offset, self.timestamp, keys),
+                known.next_offsets,
+            )
+
+    def close(self) -> None:
+        """Close the files of the stages."""
+        self._files.close()
+
+    def _place(self, source: Source, portion: Portion) -> _Part:
+        rows = source.read_rows(portion, self._files)
+        placement = self._placement(rows, self.end)
+        if self.begin < 0:
+            self.begin = int(placement.physical[0])
+        self.last = int(placement.physical[-1])
+        count = len(source.routes)
+        used = np.flatnonzero(np.bincount(rows.route_of, minlength=count))
+        routes = [source.routes[n] for n in used.tolist()]
+        new = [route for route in routes if route not in self._next]
+        self._next.update(zip(new, self._next_offsets(new).tolist(), strict=True))
+        first = np.array([self._next[route] for route in routes], np.int64)
+        taken = np.bincount(rows.route_of[rows.queued], minlength=count)[used]
+        self._next.update(zip(routes, (first + taken).tolist(), strict=True))
+        extent = replace(placement, physical=placement.physical[:0])
+        part = _Part(source, portion, self.end, used, first, extent)
+        self.end = placement.end
+        self.rows += portion.count
+        self.bytes += portion.size
+        return part
+
+    def _placement(self, rows: Rows, begin: int) -> Placement:
+        return place(rows.sizes, begin, self._log.segment_size)
+
+    def _write_part(self, number: int, known: _Known, data: U1) -> None:
+        self._lowest = number
+        self._log.write_hidden(known.placement, data, known.rows.starts)
+        reach("commit.after_portion")
+
+    def _read_ahead(self, reader: Executor) -> Iterator[tuple[int, _Known, U1]]:
+        """All parts but the first, descending: while one is written the next one is made.
+
+        The bytes of a part stand until the next part is asked for.
+        """
+        size = max(part.portion.size for part in self._parts)
+        buffers = cycle([np.empty(size, np.uint8), np.empty(size, np.uint8)])
+        coming: deque[tuple[int, Future[tuple[_Known, U1]]]] = deque()
+        for number in reversed(range(1, len(self._parts))):
+            coming.append((number, reader.submit(self._stamped, number, next(buffers))))
+            if len(coming) > 1:
+                made, stamped = coming.popleft()
+                yield made, *stamped.result()
+        for made, stamped in coming:
+            yield made, *stamped.result()
+
+    def _known(self, part: _Part) -> _Known:
+        """Read back what is known of a part's records, and number them."""
+        rows = part.source.read_rows(part.portion, self._files)
+        numbers = np.zeros(len(part.source.routes), np.int32)
+        numbers[part.used] = np.arange(len(part.used))
+        route_of = numbers[rows.route_of]
+        next_offsets = part.next_offsets.copy()
+        queue_offset = number_rows(route_of, rows.queued, next_offsets)
+        placement = self._placement(rows, part.begin)
+        return _Known(rows, placement, route_of, queue_offset, next_offsets)
+
+    def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
+        """A part, and its records as they are to stand in the log."""
+        part = self._parts[number]
+        known = self._known(part)
+        data = part.source.read_records(part.portion, buffer, self._files)
+        stamp_records(
+            data, known.rows.starts, known.queue_offset, known.placement.physical,
+            self.timestamp, self._stamp.host,
+        )  # fmt: skip
+        return known, data

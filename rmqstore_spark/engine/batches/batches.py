@@ -1,0 +1,158 @@
+"""What Spark's sinks need of a store: staging, commits and the ledger, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.batches.commit import CommitRequest, CommitResult, Committer
+from rmqstore_spark.engine.batches.ledger import Ledger
+from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
+from rmqstore_spark.engine.batches.markers import Markers
+from rmqstore_spark.engine.batches.staging import Stage, Staging, StagingLimits
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.periodic import Periodic
+from rmqstore_spark.engine.tables.topics import PERM_READ, TopicTable
+from rmqstore_spark.errors import OptionError, StoreWriteError
+from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.layout.record.block import Block, Route
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["Transactions"]
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_MS: Final = 1000
+_SAVE_EVERY: Final = 60  # intervals
+
+
+class Transactions:
+    """Batches of a store that appear whole and once. Thread-safe.
+
+    Args:
+        store: the store directory, recovered.
+        log_end: where its log ends.
+        config: how it is kept.
+        topics: its topics; the markers' one is made with the first commit.
+        appender, flusher: the way into the log, and to the disk.
+        check: checks a block on receipt.
+        check_state: raises RefusedError where the store takes nothing.
+        check_routes: raises RefusedError where a queue is not written to.
+        clock: milliseconds since the epoch.
+        on_failure: told of what makes it unsafe to go on.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        log_end: int,
+        config: StoreConfig,
+        topics: TopicTable,
+        appender: Appender,
+        flusher: FlushService,
+        *,
+        check: Callable[[U1], Block],
+        check_state: Callable[[], None],
+        check_routes: Callable[[Iterable[Route]], None],
+        clock: Callable[[], int],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._topics = topics
+        self._check = check
+        self._check_state = check_state
+        limits = StagingLimits(
+            config.staging_max_bytes,
+            config.staging_max_stage_bytes,
+            config.staging_max_stages,
+            config.staging_timeout,
+        )
+        self._staging = Staging(
+            Path(store, OWN_FOLDER, "staging"),
+            self._checked,
+            limits,
+            clock,
+            indexed=config.message_index_enable,
+        )
+        path = os.path.join(store, OWN_FOLDER, "ledger.json")
+        self._ledger = Ledger.open(path, Markers(store), log_end)
+        self._save_ledger()
+        self._committer = Committer(
+            appender,
+            flusher,
+            self._staging,
+            self._ledger,
+            host=config.host,
+            max_bytes=config.max_transaction_bytes,
+            check_state=check_state,
+            check_routes=check_routes,
+            on_failure=on_failure,
+        )
+        self._commit_failures = Failures()
+        self._intervals = 0
+        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
+
+    def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
+        """Begin to stage what one attempt of a task writes; see `Staging.begin`."""
+        with self._staging.failures.counting():
+            self._check_state()
+            return self._staging.begin(stage_id, owner, identity)
+
+    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
+        """Let what was staged appear in the log, whole and once; see `Committer.commit`."""
+        with self._commit_failures.counting():
+            self._check_state()
+            self._make_marker_topic()
+            return self._committer.commit(request, identity)
+
+    def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
+        """Remove stages, for good; those that were committed stay committed."""
+        self._staging.abort(stage_ids, identity=identity)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures, as JSON takes them."""
+        return {
+            "stages": len(self._staging),
+            "stagedBytes": self._staging.staged_bytes,
+            "commits": self._committer.commits,
+            "stageFailures": self._staging.failures.to_json(),
+            "commitFailures": self._commit_failures.to_json(),
+        }
+
+    def save(self) -> None:
+        """Write down what was committed; when nothing is committed any more."""
+        self._ledger.save()
+
+    def close(self) -> None:
+        """Remove all stages."""
+        self._tending.close()
+        self._staging.close()
+
+    def _make_marker_topic(self) -> None:
+        """Let brokers know the markers' topic; nothing here needs that."""
+        if MARKER_TOPIC not in self._topics:
+            try:
+                self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)
+            except (OptionError, StoreWriteError) as error:
+                _log.warning("The topic %s is made later: %s", MARKER_TOPIC, error)
+
+    def _checked(self, data: U1) -> Block:
+        self._check_state()  # a long stage must not fill the disk
+        return self._check(data)
+
+    def _tend(self) -> None:
+        self._staging.expire()
+        self._intervals += 1
+        if self._intervals % _SAVE_EVERY == 0:
+            self._save_ledger()
+
+    def _save_ledger(self) -> None:
+        try:
+            self._ledger.save()
+        except StoreWriteError as error:
+            _log.warning("The ledger of commits is written later: %s", error)

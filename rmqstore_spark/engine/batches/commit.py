@@ -1,0 +1,263 @@
+"""Commits: what tasks have staged gets into the log, whole and once.
+
+    ledger asked what the log knows
+    under the append lock:
+        ledger asked -> stages claimed and compared -> placed, the marker behind them
+        -> written hidden -> flushed -> head published -> flushed
+        -> ledger told -> handed to queues and index
+    then the stages are removed
+
+Until the head is published the log ends before the block for every reader and for a broker's
+recovery (`batchblock`); from then on it holds all of it, the marker included, which makes a
+repeated commit do nothing (`ledger`). A commit that fails before that leaves the log, the queues'
+offsets and the stages as they were. Where publishing itself fails the outcome is open: the store
+takes nothing more, and its next start tells from what is on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.batches.batch_block import BatchBlock, Stamp
+from rmqstore_spark.engine.batches.ledger import Committed, Content, Ledger, WriterId
+from rmqstore_spark.engine.batches.marker import Marker, marker_body
+from rmqstore_spark.engine.batches.owners import is_identity
+from rmqstore_spark.engine.batches.stage import Stage, StageInfo
+from rmqstore_spark.engine.batches.staging import Staging
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.placement import TooLargeError
+from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.record.block import Route
+
+__all__ = ["CommitRequest", "CommitResult", "CommitStatus", "Committer"]
+
+CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What is to be committed.
+
+    Attributes:
+        writer: whose batch it is, and which.
+        stages: what its tasks have staged, in the order of their partitions.
+    """
+
+    writer: WriterId
+    stages: tuple[StageInfo, ...]
+
+    @property
+    def content(self) -> Content:
+        """What the stages hold together."""
+        rows = sum(info.rows for info in self.stages)
+        return Content(rows, sum(info.body_bytes for info in self.stages))
+
+    def check(self) -> None:
+        """Refuse what no client of ours sends.
+
+        Raises:
+            RefusedError: the writer is none, or there are no rows.
+        """
+        self.writer.check()
+        if not self.content.rows:
+            raise RefusedError(
+                f"{self.writer} cannot be committed: its commit has no rows. Leave out the commit "
+                "of a batch that is empty.",
+                "MESSAGE_ILLEGAL",
+            )
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """What a commit did.
+
+    Attributes:
+        status: ALREADY_COMMITTED where an earlier one had done it.
+        rows: of the batch.
+        physical_offset: where its first record stands in the log.
+    """
+
+    status: CommitStatus
+    rows: int
+    physical_offset: int
+
+
+class Committer:
+    """Commits batches, one at a time. Thread-safe.
+
+    Args:
+        appender: the way into the log.
+        flusher: brings the log to disk.
+        staging: what can be committed.
+        ledger: what has been.
+        host: the store's address, as text and as it stands in records.
+        max_bytes: of one batch.
+        check_state: raises RefusedError where the store takes nothing.
+        check_routes: raises RefusedError where a queue is not written to, as when its topic was
+            deleted since the rows were staged.
+        on_failure: told of what makes it unsafe to go on.
+    """
+
+    def __init__(
+        self,
+        appender: Appender,
+        flusher: FlushService,
+        staging: Staging,
+        ledger: Ledger,
+        *,
+        host: tuple[str, bytes],
+        max_bytes: int,
+        check_state: Callable[[], None],
+        check_routes: Callable[[Iterable[Route]], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._appender = appender
+        self._flusher = flusher
+        self._staging = staging
+        self._ledger = ledger
+        self._host_text, self._host = host
+        self._max_bytes = max_bytes
+        self._check_state = check_state
+        self._check_routes = check_routes
+        self._on_failure = on_failure
+        self.commits = 0
+
+    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
+        """Commit a batch, unless it is known to be committed.
+
+        Args:
+            request: what to commit.
+            identity: of the client that commits; empty where clients are not told apart.
+
+        Raises:
+            RefusedError: nothing was committed, and what was staged is there as before. Also where
+                the writer's number was used for something else, or belongs to another client.
+            StoreWriteError: the outcome is open until the store has been opened again; then the
+                same commit can be repeated.
+        """
+        request.check()
+        if not is_identity(identity):
+            text = f"{identity[:64]!r}... is no name of a client: it takes 2048 printable ones."
+            raise RefusedError(text, "NO_PERMISSION")
+        writer, content = request.writer, request.content
+        recalled = self._ledger.recall(writer)
+        with self._appender.appending(patient=True):
+            self._check_state()
+            done = self._ledger.find(writer, content, identity, recalled)
+            stages = [] if done else self._claim(request, identity)
+            committed = done or self._append(writer, stages, identity)
+        if done:
+            ids = [info.stage_id for info in request.stages]
+            self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
+            return CommitResult("ALREADY_COMMITTED", done.content.rows, done.physical_offset)
+        self.commits += 1
+        self._staging.finish(stages)
+        return CommitResult("COMMITTED", committed.content.rows, committed.physical_offset)
+
+    def _claim(self, request: CommitRequest, identity: str) -> list[Stage]:
+        total = sum(info.bytes for info in request.stages)
+        if total > self._max_bytes:
+            raise RefusedError(
+                f"{request.writer} takes {total} bytes, and maxTransactionBytes is "
+                f"{self._max_bytes}. Write less at a time, raise it in the store's configuration, "
+                "or let each of more tasks commit alone (atomic=false).",
+                "MESSAGE_ILLEGAL",
+            )
+        return self._staging.claim(request.stages, identity)
+
+    def _append(self, writer: WriterId, stages: Sequence[Stage], identity: str) -> Committed:
+        """Put stages and their marker into the log; under the append lock."""
+        # Later than all that the checkpoint can know of: its times never cover a hidden block.
+        stamp = Stamp(self._appender.timestamp(later=True), self._host)
+        block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
+        try:
+            return self._append_block(writer, stages, block, identity)
+        finally:
+            block.close()
+
+    def _append_block(
+        self, writer: WriterId, stages: Sequence[Stage], block: BatchBlock, identity: str
+    ) -> Committed:
+        try:
+            for stage in stages:
+                self._check_routes(stage.routes)
+                block.add(stage)
+            content = Content(block.rows, sum(stage.info.body_bytes for stage in stages))
+            size, begin = block.bytes, block.begin
+            ids = tuple(stage.stage_id for stage in stages)
+            body = marker_body(writer, content, size, begin, ids, identity)
+            marker = Marker(writer, body, self._host_text, block.timestamp)
+            (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
+            block.add(marker)
+            self._write(block)
+        except BaseException as error:
+            self._staging.give_back(stages)
+            if isinstance(error, TooLargeError):
+                text = f"{writer} cannot be committed: {error}."
+                raise RefusedError(text, "MESSAGE_ILLEGAL") from error
+            raise
+        self._publish(block, writer)
+        committed = Committed(writer.number, content, size, begin, block.last, identity)
+        self._ledger.add(writer, committed, marker_offset)
+        self._dispatch(block)
+        return committed
+
+    def _write(self, block: BatchBlock) -> None:
+        """Bring the block to disk, hidden; where that fails, take back what was written.
+
+        Raises:
+            RefusedError: it failed.
+        """
+        try:
+            self._appender.reserve_until(block.end)
+            block.write()
+            reach("commit.before_sync")
+            self._flusher.flush()
+            reach("commit.before_publish")
+        except StoreWriteError as error:
+            if error.errno not in _NO_ROOM or self._appender.log.failure is not None:
+                self._on_failure(error)
+            self._take_back(block)
+            text = f"Nothing was committed: {error}"
+            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+        except BaseException:
+            self._take_back(block)
+            raise
+
+    def _take_back(self, block: BatchBlock) -> None:
+        try:
+            if block.erase():
+                self._flusher.flush()
+            self._appender.log.remove_unused()
+        except StoreWriteError as error:
+            self._on_failure(error)
+
+    def _publish(self, block: BatchBlock, writer: WriterId) -> None:
+        try:
+            block.publish()
+            reach("commit.after_publish")
+            self._appender.published(block.timestamp)
+            self._flusher.flush()
+            reach("commit.after_sync")
+        except StoreWriteError as error:
+            self._on_failure(error)
+            raise StoreWriteError(
+                f"Whether {writer} is committed is open: {error} Restart the store process, then "
+                "commit again: what is in the log by then is not written twice."
+            ) from error
+
+    def _dispatch(self, block: BatchBlock) -> None:
+        """Hand a committed block to queues and index; where that fails, the next start does it."""
+        try:
+            for appended, next_offsets in block.appended():
+                self._appender.appended(appended, next_offsets)
+            reach("commit.after_dispatch")
+        except Exception as error:  # noqa: BLE001 - the batch is committed, whatever comes now
+            self._on_failure(error)

@@ -1,0 +1,431 @@
+"""Which batches have been committed: what makes a repeated commit do nothing.
+
+A commit leaves a marker in the log (`marker`), behind the rows of its batch and published with
+them. It marks its own number and no other: a batch is known where a marker has its writer and its
+number, and then it must have as many rows, and as many bytes of bodies, as that marker says.
+
+A writer's numbers ascend. In memory is the last one of each writer, which is all that Spark
+repeats; an earlier one, and a writer that made way for others, is looked up among the markers in
+the log. A number below the last that is not found there is refused.
+
+The markers are authoritative: they survive a crash with the rows, and go to replicas with the log.
+`<store>/rmqstore/ledger.json` holds what markers said that may have expired since, and up to which
+of them it is complete (`mark`, an offset of their queue); later ones are read from the log at open.
+Where the file knows of a commit that is no longer in the log (the log was cut) the log is right.
+
+Where clients show certificates, a writer belongs to the identity that first committed as it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rmqstore_spark.engine.batches.owners import is_another, is_identity
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.durable import replace_file
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.batches.markers import Markers
+
+__all__ = ["Committed", "Content", "Ledger", "WriterId"]
+
+_log = logging.getLogger(__name__)
+
+_VERSION: Final = 2
+_LONGEST_NAME: Final = 256
+_MOST_BYTES: Final = 1 << 30  # of the file: more than all that is remembered can take
+_MOST_NUMBER: Final = 2**63 - 1
+_MOST: Final = {"stream": 100_000, "batch": 100_000, "once": 10_000}
+
+Kind = Literal["stream", "batch", "once"]
+
+# What the errors say of each kind of writer, and what to do.
+_NAMED: Final = {"stream": "query id", "batch": "txnAppId", "once": "name"}
+_OWN: Final = {
+    "stream": "Run the query with the certificate of that client, or with a new checkpoint.",
+    "batch": "Write with the certificate of that client, or under another txnAppId.",
+    "once": "Run the write again.",
+}
+_BEHIND: Final = {
+    "stream": (
+        "The query's checkpoint is older than what the query has written, or two queries share one "
+        "id (a copied checkpoint), or something else commits under it. Start the query with a new "
+        "checkpoint, from the offsets behind its last batch in the log."
+    ),
+    "batch": (
+        "The numbers of a txnAppId ascend: give the write a txnVersion above that, or a txnAppId "
+        "of its own."
+    ),
+    "once": "Run the write again.",
+}
+_OTHERS: Final = {
+    "stream": (
+        "Either something else commits under this query's id (a second query with a copy of its "
+        "checkpoint, or a stranger), or the batch gave other rows when it was run again. Look at "
+        "the rows there. Then start the query with a new checkpoint: from the offsets behind this "
+        "batch if they are its rows, from those of this batch if they are not."
+    ),
+    "batch": (
+        "Either two writes share this txnAppId and txnVersion, or the write gave other rows when "
+        "it was run again. Give each write a txnAppId of its own, or a txnVersion above all that "
+        "were used; leave this write out if the rows there are its own."
+    ),
+    "once": (
+        "The task gave other rows when it was run again. The rows there stay; make the rows the "
+        "same each time (no rand(), no clock), or write with atomic=true."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class WriterId:
+    """Whose batch is committed, and which of its batches.
+
+    Attributes:
+        kind: "stream": a streaming query; "batch": an application that numbers its writes; "once":
+            a write that nothing repeats but its own lost acknowledgement.
+        name: queryId, txnAppId, or a name that nobody else has.
+        number: batchId or txnVersion; 0 for a write of its own.
+    """
+
+    kind: Kind
+    name: str
+    number: int
+
+    @classmethod
+    def of_stream(cls, query_id: str, batch_id: int) -> WriterId:
+        """A micro-batch of a streaming query."""
+        return cls("stream", query_id, batch_id)
+
+    @classmethod
+    def of_batch(cls, txn_app_id: str, txn_version: int) -> WriterId:
+        """A batch write that may be run again: its application says which one it is."""
+        return cls("batch", txn_app_id, txn_version)
+
+    @classmethod
+    def of_one_write(cls) -> WriterId:
+        """A batch write that is not told from any other."""
+        return cls("once", uuid.uuid4().hex, 0)
+
+    def check(self) -> None:
+        """Refuse what no client of ours sends.
+
+        Raises:
+            RefusedError: an unknown kind, a name that is no printable text of 1 to 256
+                characters, or a number that no long can hold.
+        """
+        name = self.name
+        if self.kind not in _MOST:
+            raise RefusedError(f"{str(self.kind)[:64]!r} is no kind of writer", "MESSAGE_ILLEGAL")
+        if not _is_name(name):
+            raise RefusedError(
+                f"A writer's name ({name[:64]!r}...) takes 1 to {_LONGEST_NAME} printable "
+                "characters.",
+                "MESSAGE_ILLEGAL",
+            )
+        if not 0 <= self.number <= _MOST_NUMBER:
+            text = f"{self.number} is no number of a batch: it must not be negative."
+            raise RefusedError(text, "MESSAGE_ILLEGAL")
+
+    def __str__(self) -> str:
+        words = {"stream": "batch {} of query {}", "batch": "txnVersion {} of txnAppId {}"}
+        return words.get(self.kind, "write {1}").format(self.number, self.name)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What two attempts at the same batch have in common, and two batches hardly ever.
+
+    Records of the same row differ from attempt to attempt: in UNIQ_KEY, bornTimestamp and
+    bornHost; in their length where one executor has an IPv4 address and another IPv6; in their
+    order and their partition where Spark cuts a replay differently. Bodies do not.
+
+    Attributes:
+        rows: how many.
+        body_bytes: of their bodies together; None in a marker of an earlier version.
+    """
+
+    rows: int
+    body_bytes: int | None
+
+    def is_like(self, other: Content) -> bool:
+        """Whether nothing speaks against their being the same."""
+        unknown = self.body_bytes is None or other.body_bytes is None
+        return self.rows == other.rows and (unknown or self.body_bytes == other.body_bytes)
+
+    def __str__(self) -> str:
+        size = "" if self.body_bytes is None else f" with {self.body_bytes} bytes of bodies"
+        return f"{self.rows} rows{size}"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A batch that was committed.
+
+    Attributes:
+        number: which one of its writer.
+        content: what it holds.
+        bytes: of its records.
+        physical_offset: where the first stands in the log.
+        marker: where the marker stands.
+        identity: the client whose writer it is; empty where clients were not told apart.
+    """
+
+    number: int
+    content: Content
+    bytes: int
+    physical_offset: int
+    marker: int
+    identity: str = ""
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Any], identity: Any = "") -> Committed:
+        """Check what a file or a marker says.
+
+        Args:
+            numbers: number, rows, bytes, bytes of bodies or None, physicalOffset, marker.
+            identity: whose it is.
+
+        Raises:
+            ValueError: that is no commit.
+        """
+        number, rows, size, body_bytes, first, marker = numbers
+        for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
+            if not _is_long(one):
+                raise ValueError(f"{one!r:.40} is no number of a commit")
+        if not is_identity(identity):
+            raise ValueError(f"{identity!r:.40} is no identity")
+        return cls(number, Content(rows, body_bytes), size, first, marker, identity)
+
+    def to_row(self) -> list[int | str | None]:
+        """What the file says of it: as `of_numbers` takes it, and the identity."""
+        content = self.content
+        return [
+            self.number, content.rows, self.bytes, content.body_bytes, self.physical_offset,
+            self.marker, self.identity,
+        ]  # fmt: skip
+
+
+class Ledger:
+    """What is known of commits. Thread-safe.
+
+    Args:
+        path: of the file.
+        markers: those in the log.
+    """
+
+    def __init__(self, path: str, markers: Markers) -> None:
+        self._path = path
+        self._markers = markers
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._saved = False
+        self._mark = 0
+        self._last: dict[str, OrderedDict[str, Committed]] = {kind: OrderedDict() for kind in _MOST}
+
+    def __len__(self) -> int:
+        return sum(len(table) for table in self._last.values())
+
+    @classmethod
+    def open(cls, path: str, markers: Markers, log_end: int) -> Ledger:
+        """Read the file, and the markers that it does not know of.
+
+        Args:
+            path: of the file; a missing or damaged one costs a look at all markers of the log.
+            markers: of the store, recovered: its queues are complete.
+            log_end: where its log ends.
+        """
+        ledger = cls(path, markers)
+        ledger._load(log_end)
+        begin, end = markers.range()
+        if not begin <= ledger._mark <= end:
+            ledger._mark, ledger._saved = begin, False
+        for offset, marked in markers.read(ledger._mark, end):
+            if marked is not None:
+                writer, committed = marked
+                ledger._put(writer.kind, writer.name, committed)
+            ledger._mark, ledger._saved = offset + 1, False
+        return ledger
+
+    def recall(self, writer: WriterId) -> tuple[Committed, ...]:
+        """Look up in the log what is not in memory, if that is needed to judge a commit.
+
+        This can take a while: not under the append lock.
+
+        Returns:
+            The writer's last batch in the log, and the one asked for; what `find` takes.
+
+        Raises:
+            RmqStoreError: the log cannot be read.
+        """
+        with self._lock:
+            table = self._last[writer.kind]
+            last = table.get(writer.name)
+            is_full = len(table) >= _MOST[writer.kind]
+        if writer.kind == "once":
+            return ()  # nobody else has its name: it was never here
+        if last is None and not is_full:
+            return ()
+        if last is not None and writer.number >= last.number:
+            return ()
+        return self._markers.of(writer)
+
+    def find(
+        self,
+        writer: WriterId,
+        content: Content,
+        identity: str = "",
+        recalled: Sequence[Committed] = (),
+    ) -> Committed | None:
+        """The commit because of which another one of the same batch must do nothing.
+
+        Args:
+            writer: whose batch is to be committed, and which.
+            content: of it.
+            identity: of the client that commits; empty where clients are not told apart.
+            recalled: what `recall` gave.
+
+        Returns:
+            None where the batch has not been committed, and may be.
+
+        Raises:
+            RefusedError: the writer is another client's; or the number was used for something
+                else, or is below the writer's last and was never seen.
+        """
+        with self._lock:
+            last = self._last[writer.kind].get(writer.name)
+        known = {one.number: one for one in recalled}
+        if last is not None:
+            known[last.number] = last
+        if not known:
+            return None
+        last = known[max(known)]
+        if is_another(identity, last.identity):
+            raise RefusedError(
+                f"{writer} cannot be committed: its {_NAMED[writer.kind]} belongs to the client "
+                f"{last.identity!r}, which committed under it first, and this client is "
+                f"{identity!r}. {_OWN[writer.kind]}",
+                "NO_PERMISSION",
+            )
+        if writer.number > last.number:
+            return None
+        found = known.get(writer.number)
+        if found is None:
+            raise RefusedError(
+                f"{writer} cannot be committed: {last.number} has been committed already (its "
+                f"marker stands at {last.marker} in the log), and nothing in the log says that "
+                f"{writer.number} was. Nothing was committed. {_BEHIND[writer.kind]}",
+                "MESSAGE_ILLEGAL",
+            )
+        if not found.content.is_like(content):
+            raise RefusedError(
+                f"{writer} has been committed already with other content: {found.content}, from "
+                f"{found.physical_offset} to its marker at {found.marker} in the log. Now come "
+                f"{content}. Nothing was committed. {_OTHERS[writer.kind]}",
+                "MESSAGE_ILLEGAL",
+            )
+        return found
+
+    def add(self, writer: WriterId, committed: Committed, marker_offset: int) -> None:
+        """Take up a commit.
+
+        Args:
+            marker_offset: offset of its marker in the markers' queue.
+        """
+        with self._lock:
+            self._put(writer.kind, writer.name, committed)
+            self._mark = marker_offset + 1
+            self._saved = False
+
+    def save(self) -> None:
+        """Write the file, durably, unless it says all this already.
+
+        Needed before markers expire; else it only saves time at open.
+
+        Raises:
+            StoreWriteError: it could not be written.
+        """
+        with self._saving:
+            with self._lock:
+                if self._saved:
+                    return
+                self._saved = True
+                data = self._encode()
+            reach("ledger.before_write")
+            try:
+                replace_file(self._path, data)
+            except BaseException:
+                self._saved = False
+                raise
+
+    def _encode(self) -> bytes:
+        writers = [
+            [kind, name, *committed.to_row()]
+            for kind, table in self._last.items()
+            for name, committed in table.items()
+        ]
+        value = {"version": _VERSION, "mark": self._mark, "writers": writers}
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def _put(self, kind: str, name: str, committed: Committed) -> None:
+        table = self._last[kind]
+        last = table.get(name)
+        if last is not None and last.identity and not committed.identity:
+            committed = replace(committed, identity=last.identity)
+        if last is None or last.number <= committed.number:
+            table[name] = committed
+            table.move_to_end(name)
+        while len(table) > _MOST[kind]:
+            table.popitem(last=False)
+
+    def _load(self, log_end: int) -> None:
+        """Take over the file, if it says nothing of what the log no longer holds."""
+        try:
+            with open(self._path, "rb") as file:
+                value = json.loads(file.read(_MOST_BYTES))
+            take = {1: _row_of_version_1, _VERSION: _row}[value["version"]]
+            rows = [take(row) for row in value["writers"]]
+            mark = value["mark"]
+            if not _is_long(mark):
+                raise ValueError("it has no mark")
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            _log.warning("%s is made anew from the markers in the log: %r", self._path, error)
+            return
+        kept = [row for row in rows if row[2].marker < log_end]
+        for kind, name, committed in kept:
+            self._put(kind, name, committed)
+        # Where some were cut off, others of the same writers can stand before the mark.
+        self._saved = len(kept) == len(rows) and value["version"] == _VERSION
+        self._mark = mark if len(kept) == len(rows) else -1
+
+
+def _row(row: Any) -> tuple[str, str, Committed]:
+    """A row of the file, checked: kind, name, and the commit."""
+    kind, name, *numbers, identity = row
+    if kind not in _MOST or not _is_name(name):
+        raise ValueError(f"{row!r:.100} is no commit")
+    return kind, name, Committed.of_numbers(numbers, identity)
+
+
+def _row_of_version_1(row: Any) -> tuple[str, str, Committed]:
+    """A row as it was before there were bytes of bodies, and identities."""
+    kind, name, number, rows, size, first, marker = row
+    return _row([kind, name, number, rows, size, None, first, marker, ""])
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_NUMBER

@@ -1,0 +1,140 @@
+"""The record that marks a commit: the last one of its block (see `ledger`).
+
+It is a message of topic `rmq_sys_RMQSTORE_COMMIT`, queue 0. Its body is JSON:
+
+    {"version": 2, "kind": "stream", "name": "<queryId>", "number": 7, "rows": 100, "bytes": 12345,
+     "bodyBytes": 3456, "physicalOffset": 4096, "stages": ["<stageId>", ...], "identity": "client"}
+
+Without clients' certificates there is no `identity`; in version 1 there is no `bodyBytes` either.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.engine.batches.ledger import Committed, Content, WriterId
+from rmqstore_spark.engine.batches.staged_records import ROW_DTYPE, Extent, Keys, Portion, Rows
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.layout.constants import PROPERTY_KEYS
+from rmqstore_spark.layout.record.block import Route, index_hashes, read_block
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
+
+_log = logging.getLogger(__name__)
+
+MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"
+
+_VERSION: Final = 2
+
+Marked = tuple[WriterId, Committed]
+"""What a marker says."""
+
+
+def marker_body(
+    writer: WriterId,
+    content: Content,
+    size: int,
+    physical_offset: int,
+    stages: tuple[str, ...],
+    identity: str = "",
+) -> bytes:
+    """The body of a commit's marker (see the module's text)."""
+    value: dict[str, object] = {
+        "version": _VERSION, "kind": writer.kind, "name": writer.name, "number": writer.number,
+        "rows": content.rows, "bytes": size, "bodyBytes": content.body_bytes,
+        "physicalOffset": physical_offset, "stages": list(stages),
+    }  # fmt: skip
+    if identity:
+        value["identity"] = identity
+    return marker_text(value)
+
+
+def marker_text(value: object) -> bytes:
+    """JSON as it stands in a marker's body."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_marker(body: bytes, place: int) -> Marked | None:
+    """Read a marker's body; None, and a line in the log, where it is none.
+
+    Args:
+        body: of the record.
+        place: where the record stands in the log.
+    """
+    try:
+        return _decode(body, place)
+    except (ValueError, TypeError, KeyError, RecursionError, RefusedError) as error:
+        _log.warning("The record at %d of the log is no marker of a commit: %r", place, error)
+        return None
+
+
+def _decode(body: bytes, place: int) -> Marked:
+    """What a marker says; raises whatever its content makes it raise."""
+    value = json.loads(body)
+    writer = WriterId(value["kind"], value["name"], value["number"])
+    writer.check()
+    numbers = (
+        writer.number, value["rows"], value["bytes"], value.get("bodyBytes"),
+        value["physicalOffset"], place,
+    )  # fmt: skip
+    return writer, Committed.of_numbers(numbers, value.get("identity", ""))
+
+
+class Marker:
+    """One marker, as a source of a block.
+
+    Args:
+        writer: whose batch was committed; its name becomes the record's KEYS.
+        body: what the marker says.
+        host: the store's address, `ip:port`.
+        born: bornTimestamp, milliseconds.
+    """
+
+    def __init__(self, writer: WriterId, body: bytes, host: str, born: int) -> None:
+        given = {
+            "topic": MARKER_TOPIC,
+            "body": body,
+            "properties": f"{PROPERTY_KEYS}\x01{writer.name}".encode(),
+            "bornTimestamp": born,
+            "bornHost": host,
+            "storeHost": host,
+        }
+        columns = {
+            name: pa.array([given.get(name, 0)], kind) for name, kind in RECORD_COLUMNS.items()
+        }
+        self._data = np.array(encode_records(pa.RecordBatch.from_pydict(columns)).data)
+        self._block = read_block(self._data)
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """The markers' queue."""
+        return self._block.routes
+
+    @property
+    def portions(self) -> Sequence[Portion]:
+        """The record."""
+        records, rows = Extent(0, len(self._data)), Extent(0, ROW_DTYPE.itemsize)
+        return (Portion(records, rows, Extent(0)),)
+
+    def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
+        """What is known of it."""
+        block = self._block
+        return Rows(block.sizes, block.route_of, block.queued, block.tags_code)
+
+    def read_records(self, portion: Portion, buffer: U1, _files: HandleCache[int]) -> U1:
+        """Its bytes."""
+        buffer[: portion.size] = self._data
+        return buffer[: portion.size]
+
+    def read_keys(self, _portion: Portion, _files: HandleCache[int]) -> Keys:
+        """What it is indexed under."""
+        return Keys(*index_hashes(self._data, self._block.starts, self._block.sizes))

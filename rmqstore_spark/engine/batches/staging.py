@@ -1,0 +1,315 @@
+"""All that tasks have written and nobody has committed yet.
+
+What a stage is, see `stage`. Here is who may begin one, how much may lie staged in all, which
+stages a commit takes, and when one is removed: by `abort`, which also keeps a late attempt from
+beginning it again; after `stagingTimeout`; when the store is opened or closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmqstore_spark.engine.batches.owners import is_another
+from rmqstore_spark.engine.batches.stage import Stage, StageInfo
+from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.durable import make_folder
+from rmqstore_spark.layout.record.block import Block
+from rmqstore_spark.layout.record.spans import U1
+
+__all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
+
+_log = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 100_000
+_STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class StagingLimits:
+    """How much may lie staged.
+
+    Attributes:
+        max_bytes: of all stages together.
+        max_stage_bytes: of one stage.
+        max_stages: how many.
+        timeout_ms: a stage that nobody has touched for so long is removed.
+    """
+
+    max_bytes: int
+    max_stage_bytes: int
+    max_stages: int
+    timeout_ms: int
+
+
+class Staging:
+    """All stages of a store.
+
+    Args:
+        folder: `<store>/rmqstore/staging`; what an earlier process left in it is removed.
+        check: checks a block on receipt; raises RefusedError.
+        limits: how much may lie here.
+        clock: the time in milliseconds.
+        indexed: whether the store keeps an index.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        check: Callable[[U1], Block],
+        limits: StagingLimits,
+        clock: Callable[[], int],
+        *,
+        indexed: bool = True,
+    ) -> None:
+        self.check = check
+        self.clock = clock
+        self.indexed = indexed
+        self.failures = Failures()
+        self._folder = folder
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._stages: dict[str, Stage] = {}
+        self._claimed: dict[str, Stage] = {}
+        self._bytes = 0
+        self._held: dict[str, int] = {}
+        self._gone: OrderedDict[str, str] = OrderedDict()
+        make_folder(str(folder))
+        for left in folder.iterdir():
+            if _STAGE_ID.fullmatch(left.name) and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of the disk that stages take."""
+        return self._bytes
+
+    def begin(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
+        """Begin a stage.
+
+        Args:
+            stage_id: 32 hex digits (a UUID without its dashes), new with each attempt of a task.
+            owner: who writes it, for messages to people.
+            identity: the client's, where clients are told apart: nobody else can commit or abort
+                the stage.
+
+        Raises:
+            RefusedError: no id, one in use, one that was aborted; or too many stages.
+        """
+        if not _STAGE_ID.fullmatch(stage_id):
+            raise RefusedError(
+                f"{stage_id[:64]!r} is no stage id: it takes 32 hex digits.", "MESSAGE_ILLEGAL"
+            )
+        with self._lock:
+            if stage_id in self._gone:
+                why = self._gone[stage_id]
+                text = f"The stage {stage_id} cannot be begun again: it was {why}."
+                raise RefusedError(text, "MESSAGE_ILLEGAL")
+            if stage_id in self._held:  # also by a commit that has claimed it
+                stage = self._stages.get(stage_id)
+                doing = "written" if stage is not None else "committed"
+                owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
+                text = f"The stage {stage_id} is being {doing}{owned} already."
+                raise RefusedError(text, "MESSAGE_ILLEGAL")
+            if len(self._stages) >= self._limits.max_stages:
+                raise RefusedError(
+                    f"There are {len(self._stages)} stages, the most that are allowed. Wait for "
+                    "other batches to be committed.",
+                    "OS_PAGECACHE_BUSY",
+                )
+            try:
+                stage = Stage(self, stage_id, owner, self._folder / stage_id, identity)
+            except OSError as error:
+                shutil.rmtree(self._folder / stage_id, ignore_errors=True)
+                text = f"No stage can be made in {self._folder}: {error}."
+                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            self._stages[stage_id] = stage
+            self._held[stage_id] = 0
+            return stage
+
+    def reserve(self, stage: Stage, count: int) -> None:
+        """Count bytes that a stage is about to write.
+
+        Raises:
+            RefusedError: there would be too many.
+        """
+        with self._lock:
+            held = self._held.get(stage.stage_id, 0)
+            if held + count > self._limits.max_stage_bytes:
+                raise RefusedError(
+                    f"The stage {stage.stage_id} would take {held + count} bytes, and one task may "
+                    f"stage {self._limits.max_stage_bytes}. Write with more partitions.",
+                    "MESSAGE_ILLEGAL",
+                )
+            total = self._bytes + count
+            if total > self._limits.max_bytes:
+                raise RefusedError(
+                    f"Staged data would take {total} bytes, and stagingMaxBytes is "
+                    f"{self._limits.max_bytes}. Wait for other batches, or raise it.",
+                    "OS_PAGECACHE_BUSY",
+                )
+            self._held[stage.stage_id] = held + count
+            self._bytes = total
+
+    def claim(self, wanted: Sequence[StageInfo], identity: str = "") -> list[Stage]:
+        """Take stages out of the table, to commit them: nobody else can, and no abort removes them.
+
+        Args:
+            wanted: what tasks say that they have staged.
+            identity: of the client that commits; empty where clients are not told apart.
+
+        Returns:
+            The stages, in the order in which they were named.
+
+        Raises:
+            RefusedError: one is missing, unfinished, another client's, or holds something else;
+                nothing was taken.
+        """
+        with self._lock:
+            if len({info.stage_id for info in wanted}) < len(wanted):
+                raise RefusedError("A commit names a stage twice.", "MESSAGE_ILLEGAL")
+            self._require_own((info.stage_id for info in wanted), identity)
+            for info in wanted:
+                self._require_as_said(info)
+            stages = [self._stages.pop(info.stage_id) for info in wanted]
+            self._claimed.update((stage.stage_id, stage) for stage in stages)
+            return stages
+
+    def _require_own(self, stage_ids: Iterable[str], identity: str) -> None:
+        for stage_id in stage_ids:
+            stage = self._stages.get(stage_id) or self._claimed.get(stage_id)
+            if stage is not None and is_another(identity, stage.identity):
+                raise RefusedError(
+                    f"The stage {stage_id} belongs to the client {stage.identity!r}, and "
+                    f"{identity!r} may not commit or abort it. Give the driver and the executors "
+                    "of one application certificates with the same subject alternative name.",
+                    "NO_PERMISSION",
+                )
+
+    def _require_as_said(self, info: StageInfo) -> None:
+        stage = self._stages.get(info.stage_id)
+        if stage is None or not stage.finished:
+            why = self._gone.get(info.stage_id, "never staged here, or before a restart")
+            why = why if stage is None else "not finished"
+            raise RefusedError(
+                f"The commit misses the stage {info.stage_id[:64]}: it was {why}. Run the batch "
+                "again.",
+                "MESSAGE_ILLEGAL",
+            )
+        if stage.info != info:
+            raise RefusedError(
+                f"The stage {info.stage_id} holds something else than its task says: {stage.info} "
+                f"here, {info} there. Run the batch again.",
+                "MESSAGE_ILLEGAL",
+            )
+
+    def give_back(self, stages: Iterable[Stage]) -> None:
+        """Put claimed stages back after a commit that failed, so that it can be tried again."""
+        for stage in stages:
+            with self._lock:
+                del self._claimed[stage.stage_id]
+                why = self._gone.get(stage.stage_id)
+                if why is None:
+                    self._stages[stage.stage_id] = stage
+            if why is not None:
+                self._drop(stage, why)
+
+    def finish(self, stages: Iterable[Stage]) -> None:
+        """Remove claimed stages that were committed."""
+        for stage in stages:
+            self._drop(stage, "committed")
+
+    def abort(self, stage_ids: Iterable[str], why: str = "aborted", identity: str = "") -> None:
+        """Remove stages, and let none of them be begun or committed again.
+
+        Those that were committed, and those that nobody began, are no error.
+
+        Args:
+            stage_ids: which.
+            why: what is told to those who still want one: "it was {why}".
+            identity: of the client that aborts; empty where clients are not told apart.
+
+        Raises:
+            RefusedError: one is another client's; nothing was removed.
+        """
+        ids = [stage_id for stage_id in stage_ids if _STAGE_ID.fullmatch(stage_id)]
+        with self._lock:
+            self._require_own(ids, identity)
+            found = [self._stages.pop(stage_id, None) for stage_id in ids]
+            for stage_id in ids:
+                self._bury(stage_id, why)
+        for stage in found:
+            if stage is not None:
+                self._drop(stage, why)
+
+    def discard(self, stage: Stage) -> None:
+        """Remove a stage whose writer went away, unless it is being committed.
+
+        Its id can be used again.
+        """
+        with self._lock:
+            if self._stages.get(stage.stage_id) is not stage:
+                return
+            del self._stages[stage.stage_id]
+            self._release(stage)
+        stage.remove("it was discarded")
+
+    def forget(self, stage: Stage, why: str) -> None:
+        """Leave out a stage that has closed itself."""
+        with self._lock:
+            if self._stages.get(stage.stage_id) is stage:
+                del self._stages[stage.stage_id]
+                self._release(stage)
+                self._bury(stage.stage_id, why)
+
+    def expire(self) -> int:
+        """Remove the stages that nobody has touched for the timeout; returns how many."""
+        now = self.clock()
+        with self._lock:
+            for stage in self._stages.values():
+                stage.touched = min(stage.touched, now)  # a clock that went back expires nothing
+            late = [s for s in self._stages.values() if now - s.touched >= self._limits.timeout_ms]
+            for stage in late:
+                del self._stages[stage.stage_id]
+        for stage in late:
+            _log.warning(
+                "Removed the stage %s of %s (%d rows): nobody has touched it for %d ms.",
+                stage.stage_id, stage.owner or "a task", stage.info.rows, self._limits.timeout_ms,
+            )  # fmt: skip
+            self._drop(stage, "removed when stagingTimeout had passed")
+        return len(late)
+
+    def close(self) -> None:
+        """Remove all stages."""
+        with self._lock:
+            stages = list(self._stages.values())
+            self._stages.clear()
+        for stage in stages:
+            self._drop(stage, "removed when the store was closed")
+
+    def _drop(self, stage: Stage, why: str) -> None:
+        stage.remove(f"it was {why}")
+        with self._lock:
+            self._release(stage)
+            self._bury(stage.stage_id, why)
+
+    def _release(self, stage: Stage) -> None:
+        self._bytes -= self._held.pop(stage.stage_id, 0)
+        self._claimed.pop(stage.stage_id, None)
+
+    def _bury(self, stage_id: str, why: str) -> None:
+        """Remember why a stage is gone; what has been remembered stays as it is."""
+        self._gone.setdefault(stage_id, why)
+        while len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)

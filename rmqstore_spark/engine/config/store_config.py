@@ -1,0 +1,362 @@
+"""The configuration of a store: one table of keys, named as RocketMQ names them.
+
+The names are those of `MessageStoreConfig` and `BrokerConfig`, so that one file can serve a broker
+and this project. docs/configuration.md and conf/store.conf are made of this table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rmqstore_spark.engine.config.broker_keys import (
+    BROKER_KEYS,
+    STRAY_KEYS,
+    heed,
+    tell_passed_over,
+)
+from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
+from rmqstore_spark.engine.config.properties_file import dump_properties, parse_properties
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.hosts import encode_host
+
+__all__ = ["ENVIRONMENT_PREFIX", "KEYS", "StoreConfig"]
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIX: Final = "RMQSTORE_"
+# Variables of that prefix that are no keys of a configuration.
+_OTHER_VARIABLES: Final = frozenset({"RMQSTORE_KERNEL", "RMQSTORE_FAILPOINT"})
+
+_MAX_FILE_BYTES: Final = 1 << 20
+_MAX_INT: Final = 2**31 - 1
+_MAX_LONG: Final = 2**63 - 1
+_HOUR_MS: Final = 3_600_000
+
+_PLACE: Final = "Place and identity"
+_FILES: Final = "Files"
+_FLUSH: Final = "Flush"
+_LIMITS: Final = "Limits"
+_TOPICS: Final = "Topics"
+_STAGING: Final = "Batches of Spark"
+_SERVICE: Final = "Service"
+
+
+def _address(word: str) -> str:
+    if word.lower() == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """What a store is told; each field is described by its key in the table.
+
+    Raises:
+        OptionError: a value is none that its key can have.
+    """
+
+    store_path_root_dir: str = text(
+        "", "The store directory.", group=_PLACE, kind="path",
+    )  # fmt: skip
+    store_path_commit_log: str = text(
+        "", "Folder of the CommitLog; empty: `commitlog` in the store. Of several folders, as 4.9 "
+        "can have them, none can be written.", group=_PLACE, kind="path",
+    )  # fmt: skip
+    broker_name: str = text(
+        "broker-a", "Name of the store, as column `brokerName` shows it.", group=_PLACE,
+    )  # fmt: skip
+    broker_role: str = choice(
+        "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` takes no messages of "
+        "clients. There are no slaves here: a `SYNC_MASTER` waits for none.", group=_PLACE,
+    )  # fmt: skip
+    broker_ip1: str = text(
+        "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
+        group=_PLACE, kind="IP address", check=_address,
+    )  # fmt: skip
+    listen_port: int = number(
+        10911, 1, 65_535, "Port in storeHost and msgId of new records: that of the broker which "
+        "may serve the store.", group=_PLACE,
+    )  # fmt: skip
+
+    mapped_file_size_commit_log: int = number(
+        1 << 30, 4096, 1 << 40, "Size of a CommitLog segment. A store that has some keeps theirs.",
+        group=_FILES, unit="bytes",
+    )  # fmt: skip
+    mapped_file_size_consume_queue: int = number(
+        6_000_000, 20, 1 << 30, "Size of a ConsumeQueue file, rounded up to whole entries of 20 "
+        "bytes. A store that has some keeps theirs.", group=_FILES, unit="bytes",
+    )  # fmt: skip
+    message_index_enable: bool = flag(
+        True, "Keep the index by key.", group=_FILES,
+    )  # fmt: skip
+    max_hash_slot_num: int = number(
+        5_000_000, 1, 1 << 28, "Hash slots of an IndexFile.", group=_FILES,
+    )  # fmt: skip
+    max_index_num: int = number(
+        20_000_000, 2, 1 << 28, "Entries of an IndexFile.", group=_FILES,
+    )  # fmt: skip
+    warm_maped_file_enable: bool = flag(
+        False, "Fill segments with zeros ahead of time: a flush need not note new extents then.",
+        group=_FILES,
+    )  # fmt: skip
+
+    flush_disk_type: str = choice(
+        "ASYNC_FLUSH", ("ASYNC_FLUSH", "SYNC_FLUSH"),
+        "`SYNC_FLUSH`: a put is answered when it is on disk. `ASYNC_FLUSH`: when it is written.",
+        group=_FLUSH,
+    )  # fmt: skip
+    sync_flush_timeout: int = number(
+        5000, 1, _HOUR_MS, "How long a put waits for its flush before it is answered "
+        "FLUSH_DISK_TIMEOUT.", group=_FLUSH, unit="ms",
+    )  # fmt: skip
+    flush_interval_commit_log: int = number(
+        500, 1, _HOUR_MS, "How often the CommitLog is flushed under `ASYNC_FLUSH`.",
+        group=_FLUSH, unit="ms",
+    )  # fmt: skip
+    flush_commit_log_least_pages: int = number(
+        0, 0, 1 << 20, "Only where so many pages of 4 KiB were written since. (A broker's own "
+        "default is 4: a power cut can then lose what `flushCommitLogThoroughInterval` says.)",
+        group=_FLUSH,
+    )  # fmt: skip
+    flush_commit_log_thorough_interval: int = number(
+        10_000, 1, _HOUR_MS, "After this time fewer pages are flushed too.",
+        group=_FLUSH, unit="ms",
+    )  # fmt: skip
+    flush_interval_consume_queue: int = number(
+        1000, 1, _HOUR_MS, "How often queues are flushed.", group=_FLUSH, unit="ms",
+    )  # fmt: skip
+    flush_consume_queue_thorough_interval: int = number(
+        60_000, 1, _HOUR_MS, "How often index and checkpoint are flushed with them.",
+        group=_FLUSH, unit="ms",
+    )  # fmt: skip
+
+    max_message_size: int = number(
+        4 << 20, 1, 12 << 20, "Largest body.", group=_LIMITS, unit="bytes",
+    )  # fmt: skip
+    disk_max_used_space_ratio: int = number(
+        90, 1, 100, "Above this share of its disk the store refuses messages with "
+        "SERVICE_NOT_AVAILABLE, until there is room again. (A broker also begins to delete there; "
+        "its own default is 75.)", group=_LIMITS, unit="percent",
+    )  # fmt: skip
+    os_page_cache_busy_time_out_mills: int = number(
+        1000, 1, _HOUR_MS, "When a put has held the log for longer, others are answered "
+        "OS_PAGECACHE_BUSY at once.", group=_LIMITS, unit="ms",
+    )  # fmt: skip
+    max_block_bytes: int = number(
+        32 << 20, 1 << 20, 1 << 30, "Largest batch that a client may send.",
+        group=_LIMITS, unit="bytes", own=True,
+    )  # fmt: skip
+    max_block_rows: int = number(
+        1 << 16, 1, 1 << 20, "Messages in a batch that a client may send.",
+        group=_LIMITS, own=True,
+    )  # fmt: skip
+
+    auto_create_topic_enable: bool = flag(
+        True, "Make a topic that a client writes to.", group=_TOPICS,
+    )  # fmt: skip
+    default_topic_queue_nums: int = number(
+        8, 1, 65_536, "Queues of a topic that is made so.", group=_TOPICS,
+    )  # fmt: skip
+    max_topics: int = number(
+        10_000, 1, 1_000_000, "No more topics than these are made.", group=_TOPICS, own=True,
+    )  # fmt: skip
+
+    staging_timeout: int = number(
+        _HOUR_MS, 1, 30 * 24 * _HOUR_MS, "Staged data that nobody has touched for so long is "
+        "removed.", group=_STAGING, unit="ms", own=True,
+    )  # fmt: skip
+    staging_max_bytes: int = number(
+        64 << 30, 1 << 20, _MAX_LONG, "Data that may be staged at a time.",
+        group=_STAGING, unit="bytes", own=True,
+    )  # fmt: skip
+    staging_max_stage_bytes: int = number(
+        16 << 30, 1 << 20, _MAX_LONG, "Data that one task may stage.",
+        group=_STAGING, unit="bytes", own=True,
+    )  # fmt: skip
+    staging_max_stages: int = number(
+        10_000, 1, 1_000_000, "Tasks that may have staged data at a time.",
+        group=_STAGING, own=True,
+    )  # fmt: skip
+    max_transaction_bytes: int = number(
+        16 << 30, 1 << 20, _MAX_LONG, "Largest batch that is committed as a whole.",
+        group=_STAGING, unit="bytes", own=True,
+    )  # fmt: skip
+
+    bind_address: str = text(
+        "127.0.0.1", "Address to listen on. Any but loopback needs TLS and a token, or mTLS.",
+        group=_SERVICE, kind="IP address", check=_address,
+    )  # fmt: skip
+    flight_port: int = number(
+        10921, -1, 65_535, "Port of Arrow Flight; 0: any free one, -1: none, where only "
+        "`flightSocket` is listened on.", group=_SERVICE, own=True,
+    )  # fmt: skip
+    flight_socket: str = text(
+        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, in place of "
+        "it; its folder must be closed to others.", group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    token_path: str = text(
+        "", "File with the token that clients have to show.",
+        group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    tls_cert_path: str = text(
+        "", "Certificate of the service (PEM).", group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    tls_key_path: str = text(
+        "", "Its private key (PEM).", group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    tls_trust_cert_path: str = text(
+        "", "Certificates that those of clients must be signed by: asks clients for one.",
+        group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    max_streams: int = number(
+        256, 1, 65_536, "Streams of clients that may be open at a time.",
+        group=_SERVICE, own=True,
+    )  # fmt: skip
+    stream_idle_timeout: int = number(
+        60_000, 100, _HOUR_MS, "A stream without data for so long is closed.",
+        group=_SERVICE, unit="ms", own=True,
+    )  # fmt: skip
+    metrics_prom_exporter_host: str = text(
+        "127.0.0.1", "Address of `/metrics` and `/healthz`.",
+        group=_SERVICE, kind="IP address", check=_address,
+    )  # fmt: skip
+    metrics_prom_exporter_port: int = number(
+        -1, -1, 65_535, "Their port; 0: any free one, -1: none.", group=_SERVICE,
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for key in KEYS:
+            given = getattr(self, key.attribute)
+            if given is not key.default:
+                object.__setattr__(self, key.attribute, _checked(key, given))
+        if self.max_message_size > self.max_block_bytes:
+            raise OptionError(
+                f"maxMessageSize ({self.max_message_size}) is larger than maxBlockBytes "
+                f"({self.max_block_bytes}). Raise the one or lower the other."
+            )
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> StoreConfig:
+        """Read a file of properties; what it does not name has its default.
+
+        Raises:
+            OptionError: the file cannot be read, names an unknown key, or has a wrong value.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(_MAX_FILE_BYTES + 1)
+            if len(data) > _MAX_FILE_BYTES:
+                raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
+            values = parse_properties(data.decode("utf-8-sig"))
+        except OSError as error:
+            raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
+        except ValueError as error:
+            raise OptionError(f"{path} is no file of properties: {error}.") from error
+        return cls().with_overrides(values, source=f"{path}: ")
+
+    def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
+        """This configuration with some keys changed; what only a broker needs is warned of.
+
+        Args:
+            values: texts by key.
+            source: where they come from, for messages.
+
+        Raises:
+            OptionError: a key is unknown, a value wrong, or of a store that cannot be written.
+        """
+        changed = {}
+        passed_over = []
+        for name, given in values.items():
+            key = _BY_NAME.get(name)
+            if key is not None:
+                changed[key.attribute] = _read(key, name, given, source)
+            elif name not in BROKER_KEYS | STRAY_KEYS:
+                raise OptionError(f"{source}{_unknown(name, [*_BY_NAME, *BROKER_KEYS])}")
+            elif not heed(name, given, source):
+                passed_over.append(name)
+        tell_passed_over(passed_over, source)
+        return replace(self, **changed)
+
+    def with_environment(self, environment: Mapping[str, str] | None = None) -> StoreConfig:
+        """This configuration with the keys changed that `RMQSTORE_...` variables name.
+
+        Raises:
+            OptionError: the value of one is wrong. One that stands for no key is only warned of.
+        """
+        given = os.environ if environment is None else environment
+        changed = {}
+        for name in sorted(given):
+            if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
+                continue
+            key = _BY_VARIABLE.get(name)
+            if key is None:  # an orchestrator sets RMQSTORE_PORT and the like of its own accord
+                _log.warning("Environment: %s", _unknown(name, _BY_VARIABLE))
+                continue
+            changed[key.attribute] = _read(key, name, given[name], "environment: ")
+        return replace(self, **changed)
+
+    def to_properties(self) -> str:
+        """A file of properties that gives this configuration."""
+        return dump_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
+
+    @property
+    def store_host(self) -> bytes:
+        """Address and 4-byte port, as new records hold them: 8 bytes, or 20 for IPv6."""
+        return encode_host(f"{self.broker_ip1}:{self.listen_port}")
+
+    @property
+    def host(self) -> tuple[str, bytes]:
+        """The store's address as text, `ip:port` or `[ip]:port`, and as new records hold it."""
+        address = f"[{self.broker_ip1}]" if self.store_host_v6 else self.broker_ip1
+        return f"{address}:{self.listen_port}", self.store_host
+
+    @property
+    def store_host_v6(self) -> bool:
+        """Whether storeHost is IPv6."""
+        return ":" in self.broker_ip1
+
+
+KEYS: Final[tuple[Key, ...]] = tuple(keys_of(StoreConfig))
+"""All keys, in the order of the table."""
+
+_BY_NAME: Final = {key.name: key for key in KEYS}
+_BY_VARIABLE: Final = {key.variable: key for key in KEYS}
+
+
+def _checked(key: Key, given: object) -> Any:
+    """A value as it is written in a file, or an error: a misspelt one must not mean the default."""
+    try:
+        if given is None:
+            raise ValueError(f"must be {key.kind}")
+        return key.read(key.write(given))
+    except ValueError as error:
+        raise OptionError(f"{key.attribute} {error}, not {_shown(str(given))}.") from None
+
+
+def _read(key: Key, name: str, given: str, source: str) -> Any:
+    heed(key.name, given, source)
+    try:
+        return key.read(given)
+    except ValueError as error:
+        raise OptionError(f"{source}{name} {error}, not {_shown(given)}.") from None
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    by_lower = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1)
+    hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
+    return f"there is no key {_shown(name)}. {hint}"
+
+
+def _shown(given: str) -> str:
+    return repr(given if len(given) <= 80 else given[:80] + "...")

@@ -1,0 +1,249 @@
+"""From the log to queues and index, in a thread of its own, one batch behind the log at most.
+
+What was appended is handed over with `submit`, which waits while the batch before is not done: so
+the log never runs away from its queues, and memory stays bounded. On a full disk the thread holds
+its batch, and one more, for a put may be in the log already when that is noticed; it goes on when
+there is room. Any other failure is latched, and all that follows fails.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
+from rmqstore_spark.layout.record.spans import I4, I8
+
+__all__ = ["Appended", "Dispatcher"]
+
+_log = logging.getLogger(__name__)
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+_RETRY_S: Final = 0.2
+_MOST_STALLED: Final = 2
+"""Blocks that are held while there is no room."""
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A block that is in the log.
+
+    Attributes:
+        block: its records, stamped; with `keys` it may be without its bytes.
+        physical_offset: n, where each lies.
+        queue_offset: n, the place of each in its queue.
+        store_timestamp: of all of them, milliseconds.
+        keys: what they are indexed under, as `index_hashes` gives it, where that is known already.
+    """
+
+    block: Block
+    physical_offset: I8
+    queue_offset: I8
+    store_timestamp: int
+    keys: tuple[I4, I4] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return int(self.block.sizes.sum())
+
+
+class Dispatcher:
+    """Dispatches appended blocks, in the order in which they come.
+
+    Args:
+        queues: where entries go.
+        indexes: where keys go; None where the store keeps no index.
+        checkpoint: told how far queues are flushed.
+        on_failure: told at once of what ended dispatching, before anybody comes to submit.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        indexes: IndexFiles | None,
+        checkpoint: CheckpointKeeper,
+        on_failure: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self._queues = queues
+        self._indexes = indexes
+        self._checkpoint = checkpoint
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._jobs: deque[Appended] = deque()
+        self._closing = False
+        self._done_timestamp = 0
+        self._failure: Exception | None = None
+        self._stalled: StoreWriteError | None = None
+        self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended dispatching for good."""
+        return self._failure
+
+    @property
+    def stalled(self) -> StoreWriteError | None:
+        """What holds dispatching up for now: there is no room for queues or index."""
+        return self._stalled
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of the log whose records are not in queues and index yet."""
+        with self._changed:
+            return sum(job.size for job in self._jobs)
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until a `submit` would not wait; tells whether that came in time.
+
+        Raises:
+            StoreWriteError: dispatching has failed for good.
+        """
+        with self._changed:
+            ready = self._changed.wait_for(self._has_room, timeout)
+            self._raise_failure()
+            return ready
+
+    def submit(self, appended: Appended) -> None:
+        """Hand over what was appended; waits while the block before is not done.
+
+        Raises:
+            StoreWriteError: dispatching has failed for good.
+        """
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            self._raise_failure()
+            self._jobs.append(appended)
+            self._changed.notify_all()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until all that was handed over is in queues and index; as `wait_ready`."""
+        with self._changed:
+            done = self._changed.wait_for(self._is_idle, timeout)
+            self._raise_failure()
+            return done
+
+    def flush(self, *, sync_index: bool = False) -> None:
+        """Bring queues and full index files to disk, and tell the checkpoint.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        timestamp = self._done_timestamp
+        self._queues.flush()
+        self._checkpoint.advance(logics=timestamp)
+        if self._indexes is not None:
+            self._indexes.flush(sync=sync_index)
+
+    def close(self) -> None:
+        """End the thread. What is not dispatched by now is dispatched at the next start."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # ---- the thread ----------------------------------------------------------------------------
+
+    def _is_idle(self) -> bool:
+        return not self._jobs or self._failure is not None
+
+    def _has_room(self) -> bool:
+        return self._is_idle() or (self._stalled is not None and len(self._jobs) < _MOST_STALLED)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise StoreWriteError(
+                f"queues and index could not be kept up with the log: {self._failure} "
+                "Restart the store process, which rebuilds them from the log."
+            ) from self._failure
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closing)
+                if not self._jobs or (self._closing and self._stalled is not None):
+                    return
+                job = self._jobs[0]
+            try:
+                done = self._dispatch(job)
+            except Exception as error:  # noqa: BLE001 - it is told to whoever comes next
+                done = True
+                self._failure = error
+                self._on_failure(error)
+            with self._changed:
+                if done:
+                    self._done_timestamp = max(self._done_timestamp, job.store_timestamp)
+                    self._jobs.popleft()
+                self._changed.notify_all()
+                if self._failure is not None or (not done and self._closing):
+                    return
+
+    def _dispatch(self, job: Appended) -> bool:
+        """Dispatch a block, however long there is no room; False where closing came first."""
+        return self._persist(lambda: self._to_queues(job)) and self._to_index(job)
+
+    def _to_queues(self, job: Appended) -> None:
+        entries, bounds = queue_entries(job.block, job.physical_offset)
+        first = _first_offsets(job, len(bounds) - 1)
+        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+            if begin < end:
+                route = job.block.routes[number]
+                part = entries[begin:end]
+                self._queues.append(route.topic, route.queue_id, part, int(first[number]))
+
+    def _to_index(self, job: Appended) -> bool:
+        indexes = self._indexes
+        if indexes is None:
+            return True
+        block = job.block
+        hashes, rows = job.keys or index_hashes(block.data, block.starts, block.sizes)
+        times = np.full(len(rows), job.store_timestamp, np.int64)
+        indexes.hold(hashes, job.physical_offset[rows], times)
+        return self._persist(indexes.settle if len(hashes) else indexes.make_room)
+
+    def _persist(self, step: Callable[[], None]) -> bool:
+        """Do a step, again and again while there is no room for it; False where closing came."""
+        while True:
+            try:
+                step()
+            except StoreWriteError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                if self._stalled is None:
+                    _log.warning(
+                        "Queues and index wait behind the log, and puts are refused, until this "
+                        "can be done: %s",
+                        error,
+                    )
+                with self._changed:
+                    self._stalled = error
+                    self._changed.notify_all()
+            else:
+                if self._stalled is not None:
+                    _log.warning("Queues and index go on.")
+                self._stalled = None
+                return True
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closing, _RETRY_S):
+                    return False
+
+
+def _first_offsets(job: Appended, routes: int) -> I8:
+    """The queue offset of the first queued record of each route."""
+    rows = np.flatnonzero(job.block.queued)[::-1]
+    first = np.zeros(routes, np.int64)
+    first[job.block.route_of[rows]] = job.queue_offset[rows]
+    return first

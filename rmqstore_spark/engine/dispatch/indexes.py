@@ -1,0 +1,317 @@
+"""The IndexFiles of a store that is written: keys go into the newest, and into a next when full.
+
+See docs/format.md, "An IndexFile" (upstream: IndexService). Rebuildable, never authoritative. The
+slots of the newest file are held in memory; entries are written as they come, slots and header at a
+`flush`, the header last: so a reader never finds a header that counts what is not there. What a
+crash leaves of files that are not sealed (full, and flushed) is made anew by recovery.
+
+`insert` and `settle` belong to one thread; `flush` may be called from another.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    explained,
+    make_folder,
+    sync_folder,
+    write_all,
+)
+from rmqstore_spark.layout.index.build import link_entries
+from rmqstore_spark.layout.index.format import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    SLOT_DTYPE,
+    IndexHeader,
+    decode_slots,
+    entry_position,
+    slot_position,
+)
+from rmqstore_spark.layout.record.spans import I4, I8
+
+__all__ = ["IndexFiles", "IndexShape", "index_name"]
+
+_NAMES_LEFT: Final = 10_000  # for files that are made between others
+_MOST_SEALED: Final = 2  # each holds its slots in memory
+
+
+class IndexShape(NamedTuple):
+    """What an index file has room for: it is recorded nowhere.
+
+    Attributes:
+        slots: `maxHashSlotNum`.
+        entries: `maxIndexNum`, of which the first is never used.
+    """
+
+    slots: int = DEFAULT_SLOTS
+    entries: int = DEFAULT_ENTRIES
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a file."""
+        return entry_position(self.slots, self.entries)
+
+
+_USUAL: Final = IndexShape()
+
+
+@dataclass
+class _OpenIndex:
+    """The newest file, or a full one that is not flushed yet."""
+
+    path: str
+    descriptor: int
+    shape: IndexShape
+    header: IndexHeader
+    slots: npt.NDArray[np.int32]
+    unwritten: deque[tuple[int, npt.NDArray[np.uint8]]] = field(default_factory=deque)
+    changed: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_entry >= self.shape.entries
+
+    def write_entries(self) -> None:
+        with explained(self.path, "written"):
+            while self.unwritten:
+                at, data = self.unwritten[0]
+                write_all(self.descriptor, data, at)
+                self.unwritten.popleft()
+
+    def flush(self, *, sync: bool) -> None:
+        """Write slots, then the header that counts what they lead to."""
+        with explained(self.path, "flushed"):
+            write_all(self.descriptor, self.slots.view(np.uint8), slot_position(0))
+            if sync:
+                os.fdatasync(self.descriptor)
+            write_all(self.descriptor, self.header.encode(), 0)
+            if sync:
+                os.fdatasync(self.descriptor)
+        self.changed = False
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class IndexFiles:
+    """The index of a store, or a part of it that is made anew.
+
+    Args:
+        store: the store directory.
+        shape: of new files.
+        clock: milliseconds since the epoch; names new files.
+        last: the newest file there is: its name, or "" where there is none.
+        after: that file's header.
+        before: new files get names before this one; "" for no such bound.
+        on_sealed: told the storeTimestamp of the last key of each file that is full and flushed.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        clock: Callable[[], int],
+        shape: IndexShape = _USUAL,
+        last: str = "",
+        after: IndexHeader | None = None,
+        before: str = "",
+        on_sealed: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.folder = os.path.join(store, "index")
+        self.shape = shape
+        self._clock = clock
+        self._last = last
+        self._after = after
+        self._before = before
+        self._on_sealed = on_sealed
+        self._lock = threading.Lock()
+        self._newest: _OpenIndex | None = None
+        self._sealed: deque[_OpenIndex] = deque()
+        self._held: deque[tuple[I4, I8, I8]] = deque()
+        self.names: list[str] = []
+        """Of the files that this object made."""
+
+    def resume(self, shape: IndexShape) -> None:
+        """Go on with the last file, whose header was given, if it has room.
+
+        Raises:
+            StoreWriteError: it cannot be opened or read.
+        """
+        if self._after is None or self._after.next_entry >= shape.entries:
+            return
+        path = os.path.join(self.folder, self._last)
+        with explained(path, "opened"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                data = os.pread(descriptor, slot_position(shape.slots), 0)
+                slots = decode_slots(data, shape.slots).copy()
+            except BaseException:
+                os.close(descriptor)
+                raise
+        self._newest = _OpenIndex(path, descriptor, shape, self._after, slots)
+
+    def insert(self, key_hash: I4, phy_offset: I8, store_timestamp: I8) -> None:
+        """Put keys in, in their order: `hold` and `settle`."""
+        self.hold(key_hash, phy_offset, store_timestamp)
+        self.settle()
+
+    def hold(self, key_hash: I4, phy_offset: I8, store_timestamp: I8) -> None:
+        """Take keys over, to be put in by `settle`.
+
+        Args:
+            key_hash: m, as `layout.block.index_hashes` gives them.
+            phy_offset: m, of their records, ascending.
+            store_timestamp: m, of their records, milliseconds.
+        """
+        if len(key_hash):
+            self._held.append((key_hash, phy_offset, store_timestamp))
+
+    def settle(self) -> None:
+        """Put in what is held; after a failure, call it again to go on.
+
+        Raises:
+            StoreWriteError: an index file could not be made or written; `errno` says why.
+        """
+        with self._lock:
+            if self._newest is not None:
+                self._newest.write_entries()
+            while self._held:
+                file = self._with_room()
+                hashes, offsets, times = self._held[0]
+                entries, header = link_entries(
+                    file.header, file.slots, file.shape.entries, hashes, offsets, times
+                )
+                at = entry_position(file.shape.slots, file.header.next_entry)
+                file.unwritten.append((at, entries.view(np.uint8)))
+                file.header, file.changed = header, True
+                taken = len(entries)
+                self._held.popleft()
+                if taken < len(hashes):
+                    self._held.appendleft((hashes[taken:], offsets[taken:], times[taken:]))
+                file.write_entries()
+
+    def make_room(self) -> None:
+        """Make a file where there is none that has room: a broker does, before it has a key.
+
+        Raises:
+            StoreWriteError: it could not be made.
+        """
+        with self._lock:
+            self._with_room()
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Make what was put in visible to readers, and seal full files.
+
+        Args:
+            sync: bring the newest file to disk too, as at a clean close.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        self._seal()
+        with self._lock:
+            newest = self._newest
+            if newest is not None and (newest.changed or sync):
+                newest.write_entries()
+                newest.flush(sync=sync)
+
+    def close(self) -> None:
+        """Close all files, without flushing them."""
+        with self._lock:
+            for file in [*self._sealed, *([self._newest] if self._newest else [])]:
+                file.close()
+            self._sealed.clear()
+            self._newest = None
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _with_room(self) -> _OpenIndex:
+        """The newest file; a new one where that is full."""
+        if self._newest is not None and not self._newest.is_full:
+            return self._newest
+        while len(self._sealed) >= _MOST_SEALED:
+            self._seal_oldest()
+        made = self._make()
+        if self._newest is not None:
+            self._sealed.append(self._newest)
+        self._newest = made
+        return made
+
+    def _make(self) -> _OpenIndex:
+        if self._newest is not None:
+            self._after = self._newest.header
+        header = IndexHeader(index_count=0)  # as a broker leaves it until the first key comes
+        if self._after is not None:
+            old = self._after
+            header = replace(
+                header,
+                begin_timestamp=old.end_timestamp,
+                end_timestamp=old.end_timestamp,
+                begin_phy_offset=old.end_phy_offset,
+                end_phy_offset=old.end_phy_offset,
+            )
+        make_folder(self.folder)
+        name = self._next_name()
+        path = os.path.join(self.folder, name)
+        with explained(path, "made"):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, FILE_MODE)
+            try:
+                os.ftruncate(descriptor, self.shape.file_size)
+                write_all(descriptor, header.encode(), 0)
+            except BaseException:
+                os.close(descriptor)
+                os.unlink(path)
+                raise
+        sync_folder(self.folder)
+        self._last = name
+        self.names.append(name)
+        slots = np.zeros(self.shape.slots, SLOT_DTYPE)
+        return _OpenIndex(path, descriptor, self.shape, header, slots)
+
+    def _next_name(self) -> str:
+        """A free name by the clock, behind the last file's and before the next one's."""
+        number = int(index_name(self._clock()))
+        if self._before:
+            number = min(number, int(self._before) - _NAMES_LEFT)
+        if self._last:
+            number = max(number, int(self._last) + 1)
+        while os.path.lexists(os.path.join(self.folder, f"{number:017}")):
+            number += 1
+        if self._before and number >= int(self._before):
+            raise StoreWriteError(
+                f"no name is left for an index file before {self._before} in {self.folder}. "
+                "Remove the folder: the next start makes the index anew."
+            )
+        return f"{number:017}"
+
+    def _seal(self) -> None:
+        with self._lock:
+            while self._sealed:
+                self._seal_oldest()
+
+    def _seal_oldest(self) -> None:
+        file = self._sealed[0]
+        file.write_entries()
+        file.flush(sync=True)
+        self._sealed.popleft()
+        file.close()
+        self._on_sealed(file.header.end_timestamp)
+
+
+def index_name(millis: int) -> str:
+    """What a broker names an index file that it makes at a time: local, `yyyyMMddHHmmssSSS`."""
+    moment = datetime.fromtimestamp(millis // 1000)  # noqa: DTZ006 - a broker takes local time
+    return f"{moment:%Y%m%d%H%M%S}{millis % 1000:03}"

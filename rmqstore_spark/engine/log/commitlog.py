@@ -1,0 +1,357 @@
+"""The CommitLog of a store that is written.
+
+    commitlog/{20 digits}      segments of one size, named by the log offset of their first byte
+
+See docs/format.md, "A CommitLog record" (upstream: CommitLog, MappedFileQueue). The log is the
+truth of a store: queues and index are made of it. Records are written by `pwrite`, one call a batch
+and segment; what lies behind `max_offset` belongs to nobody. After a crash recovery walks the log
+and cuts it behind the last whole record.
+
+`place`, `write` and what changes the log belong to one thread at a time (the store's append lock);
+`flush` and the offsets may be used from any.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.placement import Placement, place
+from rmqstore_spark.engine.log.segment_files import SegmentFiles
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import explained, start_write_back, sync_folder
+from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
+from rmqstore_spark.layout.record.spans import I8, U1
+
+__all__ = ["CommitLogWriter"]
+
+_MAGIC_AT: Final = 4
+_MAGIC_SIZE: Final = 4
+_ERASE_BYTES: Final = 1 << 20
+_OPEN_FILES: Final = 64
+
+
+class CommitLogWriter:
+    """Appends records to a log that was recovered.
+
+    Args:
+        files: its segments' files.
+        min_offset: log offset of its first byte.
+        max_offset: where it ends; all before is on disk.
+    """
+
+    def __init__(self, files: SegmentFiles, min_offset: int, max_offset: int) -> None:
+        self._files = files
+        self.segment_size = files.size
+        self.min_offset = min_offset
+        self._max_offset = self._flushed_offset = max_offset
+        self._made_until = _existing_end(files, max_offset)
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._open: dict[int, int] = {}
+        self._dirty: set[int] = set()
+        self._syncing: frozenset[int] = frozenset()
+        self._folder_dirty = False
+        self._hidden_at = 0
+        self._hidden_magic = b""
+        self._failure: StoreWriteError | None = None
+
+    @property
+    def max_offset(self) -> int:
+        """Where the log ends."""
+        return self._max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """Up to where the log is known to be on disk."""
+        return self._flushed_offset
+
+    @property
+    def failure(self) -> StoreWriteError | None:
+        """The flush that failed, if one did: what is on disk is unknown since."""
+        return self._failure
+
+    @property
+    def lacking(self) -> StoreWriteError | None:
+        """Why the next segment could not be made when it was needed, until there is one."""
+        return self._files.lacking
+
+    def retry_segment(self) -> None:
+        """Try again to make a segment that is lacking; returns at once. For any thread."""
+        self._files.retry()
+
+    # ---- appending -----------------------------------------------------------------------------
+
+    def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
+        """Find the places of the next records; see `placement.place`. Nothing is written."""
+        return place(sizes, self._max_offset, self.segment_size, whole=whole)
+
+    def reserve_until(self, end: int) -> None:
+        """Make the segments up to a log offset that are not there.
+
+        Raises:
+            StoreWriteError: one cannot be made, as on a full disk, and nothing was written; or,
+                where `failure` is set then, what had been written could not be flushed.
+        """
+        while self._made_until < end:
+            start = self._made_until
+            self._make_room()
+            descriptor = self._files.make(start)
+            with self._lock:
+                self._open[start] = descriptor
+                self._folder_dirty = True
+            self._made_until = start + self.segment_size
+
+    def write(self, placement: Placement, data: U1, starts: I8) -> None:
+        """Write records where they were placed; they belong to the log when this returns.
+
+        Args:
+            placement: of all of them, as the last `place` gave it, and `reserve`d.
+            data: uint8, their bytes.
+            starts: n offsets into it; the records lie one behind the other.
+
+        Raises:
+            StoreWriteError: they could not be written; the log is as it was before. `errno` is -1
+                where not even what had been written could be taken back.
+        """
+        try:
+            self._write_rows(placement, data, starts)
+        except StoreWriteError as error:
+            self._take_back(placement, error)
+            raise
+        self._advance(placement.end)
+
+    # ---- a block that becomes visible as a whole (docs/format.md, "A block that is not published
+    # yet"): it is placed and written in portions, the last one first.
+
+    def hide(self, placement: Placement, data: U1, start: int) -> None:
+        """Write the head of a block's first record, its magic zero, before anything else of it.
+
+        From here on the log ends there for every reader, whatever stands behind.
+
+        Args:
+            placement: of the block's first portion, `reserve`d.
+            data: uint8, the bytes of that portion; the first record's magic is zeroed in it.
+            start: where that record begins in it.
+
+        Raises:
+            StoreWriteError: that failed: `erase` the portion.
+        """
+        self._hidden_at = int(placement.physical[0])
+        magic = data[start + _MAGIC_AT :][:_MAGIC_SIZE]
+        self._hidden_magic = magic.tobytes()
+        magic[:] = 0
+        if placement.begin in placement.blanks:
+            self._write_blank(placement.begin)
+        head = data[start : start + MIN_RECORD_SIZE].data
+        self._pwrite(self._hidden_at - self._hidden_at % self.segment_size, [head], self._hidden_at)
+
+    def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
+        """Write a portion behind the head that hides it, later segments first.
+
+        The disk begins to take it at once, so that the flush of the block has less to wait for.
+
+        Args:
+            placement: of this portion, `reserve`d.
+            data: uint8, its bytes.
+            starts: n offsets into it.
+
+        Raises:
+            StoreWriteError: that failed: `erase` it and those that were written before.
+        """
+        self._write_rows(placement, data, starts, later_first=True)
+        for piece in placement.pieces:
+            segment = piece.begin - piece.begin % self.segment_size
+            size = piece.end - piece.begin
+            start_write_back(self._descriptor(segment), piece.begin - segment, size)
+
+    def publish(self, end: int) -> None:
+        """Make all that was written hidden, and flushed, part of the log at once.
+
+        It is on disk after the next `flush`.
+
+        Args:
+            end: where the log ends then.
+
+        Raises:
+            StoreWriteError: that failed, and whether the block is seen after a crash is open.
+        """
+        start = self._hidden_at - self._hidden_at % self.segment_size
+        self._pwrite(start, [self._hidden_magic], self._hidden_at + _MAGIC_AT)
+        self._advance(end)
+
+    def erase(self, placement: Placement) -> None:
+        """Take back what was written of a placement behind the log's end: zeros in its place.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        for piece in reversed(placement.pieces):
+            self._zero(piece.begin, piece.end)
+        for at in reversed(placement.blanks):
+            self._zero(at, at + BLANK_SIZE)
+
+    # ---- flushing ------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Bring the log, and what was written hidden, to disk.
+
+        Returns:
+            Up to where the log is on disk now.
+
+        Raises:
+            StoreWriteError: that failed. What is on disk is unknown then, and stays so: a second
+                try could succeed without having written anything.
+        """
+        with self._flushing:
+            if self._failure is not None:
+                raise self._failure
+            with self._lock:
+                end, folder_dirty = self._max_offset, self._folder_dirty
+                self._syncing = frozenset(self._dirty)
+                self._dirty.clear()
+                self._folder_dirty = False
+                descriptors = [self._open[start] for start in sorted(self._syncing)]
+            reach("flush.before_sync")
+            try:
+                with explained(self._files.folder, "flushed"):
+                    for descriptor in descriptors:
+                        os.fdatasync(descriptor)
+                if folder_dirty:
+                    sync_folder(self._files.folder)
+            except StoreWriteError as error:
+                self._failure = error
+                raise
+            reach("flush.after_sync")
+            with self._lock:
+                self._syncing = frozenset()
+                self._flushed_offset = end
+            return end
+
+    def remove_unused(self) -> None:
+        """Remove the segments that were made and lie wholly behind the log's end.
+
+        Raises:
+            StoreWriteError: that failed.
+        """
+        start = -(-self._max_offset // self.segment_size) * self.segment_size
+        removed = range(start, self._made_until, self.segment_size)
+        if not removed:
+            return
+        with self._flushing, self._lock:
+            for unused in reversed(removed):
+                if unused in self._open:
+                    os.close(self._open.pop(unused))
+                self._dirty.discard(unused)
+                self._files.remove(unused)
+                self._made_until = unused
+        sync_folder(self._files.folder)
+
+    def close(self) -> None:
+        """Close all files, and remove segments that were made and never written to."""
+        self._files.close()
+        self.remove_unused()
+        with self._lock:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _advance(self, end: int) -> None:
+        self._max_offset = end
+        if end % self.segment_size > self.segment_size // 2:
+            self._files.prepare()
+        if len(self._open) > 1:
+            self._close_finished()
+
+    def _write_rows(
+        self, placement: Placement, data: U1, starts: I8, *, later_first: bool = False
+    ) -> None:
+        """Write records: one call a segment, its blank included."""
+        blanks = set(placement.blanks)
+        if placement.begin in blanks:
+            self._write_blank(placement.begin)
+        for piece in reversed(placement.pieces) if later_first else placement.pieces:
+            source = int(starts[piece.first])
+            chunks: list[memoryview | bytes]
+            chunks = [data[source : source + piece.end - piece.begin].data]
+            if piece.end in blanks:
+                chunks.append(self._blank_head(piece.end))
+            self._pwrite(piece.begin - piece.begin % self.segment_size, chunks, piece.begin)
+
+    def _write_blank(self, at: int) -> None:
+        self._pwrite(at - at % self.segment_size, [self._blank_head(at)], at)
+
+    def _blank_head(self, at: int) -> bytes:
+        # What follows the head may be anything, and is zeros already.
+        return encode_blank(self.segment_size - at % self.segment_size)[:BLANK_SIZE]
+
+    def _pwrite(self, start: int, chunks: Sequence[memoryview | bytes], at: int) -> None:
+        descriptor = self._descriptor(start)
+        views = [memoryview(chunk) for chunk in chunks]
+        offset = at - start
+        with explained(self._files.path(start), "written"):
+            while views:
+                written = os.pwritev(descriptor, views, offset)
+                offset += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][written:]
+        with self._lock:
+            self._dirty.add(start)
+
+    def _take_back(self, placement: Placement, error: StoreWriteError) -> None:
+        try:
+            self.erase(placement)
+        except StoreWriteError:
+            error.errno = -1
+
+    def _zero(self, begin: int, end: int) -> None:
+        start = begin - begin % self.segment_size
+        zeros = bytes(min(_ERASE_BYTES, end - begin))
+        for at in range(begin, end, _ERASE_BYTES):
+            self._pwrite(start, [zeros[: end - at]], at)
+
+    def _descriptor(self, start: int) -> int:
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            self._make_room()
+            descriptor = self._files.open(start)
+            with self._lock:
+                self._open[start] = descriptor
+        return descriptor
+
+    def _make_room(self) -> None:
+        """Keep the number of open files bounded: what is written to many segments is flushed."""
+        if len(self._open) >= _OPEN_FILES:
+            self.flush()
+            self._close_finished()
+
+    def _close_finished(self) -> None:
+        """Close the segments that are flushed, but for the last one of the log."""
+        current = self._max_offset - self._max_offset % self.segment_size
+        with self._lock:
+            finished = [
+                start
+                for start in self._open
+                if start != current and start not in self._dirty and start not in self._syncing
+            ]
+            for start in finished:
+                os.close(self._open.pop(start))
+
+
+def _existing_end(files: SegmentFiles, max_offset: int) -> int:
+    """Where the last segment ends that is there."""
+    end = -(-max_offset // files.size) * files.size
+    while os.path.exists(files.path(end)):
+        end += files.size
+    return end

@@ -1,0 +1,191 @@
+"""Ending the log at a place: what lies behind is kept elsewhere first, then wiped.
+
+    <store>/rmqstore/cut/{offset, 20 digits}-{time}/{offset, 20 digits}     the bytes as they were
+                                                    cut.json                why
+
+A record that is left behind the log's end would come back to life once another one ends where it
+begins: so nothing but zeros may stay there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    explained,
+    make_folder,
+    replace_file,
+    sync_file,
+    sync_folder,
+)
+from rmqstore_spark.files.log_folders import Segment
+from rmqstore_spark.files.own_names import OWN_FOLDER
+
+__all__ = ["CutRange", "end_log", "written_extent"]
+
+_CHUNK: Final = 4 << 20
+_PARTIAL: Final = ".partial"
+
+
+@dataclass(frozen=True)
+class CutRange:
+    """Bytes that were cut off the log.
+
+    Attributes:
+        start: physical offset of the first.
+        end: physical offset one past the last that was not zero.
+        kept: file that holds them now.
+    """
+
+    start: int
+    end: int
+    kept: str
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.end - self.start
+
+
+def end_log(
+    store: str, segments: Sequence[Segment], end: int, *, cause: str, now: int
+) -> tuple[CutRange, ...]:
+    """Let the log end at a place, with nothing behind it; what lay there is kept.
+
+    Doing it again after it was interrupted gives the same log.
+
+    Args:
+        store: the store directory.
+        segments: all files of the log, in their order.
+        end: physical offset.
+        cause: why it ends there, for whoever looks into what was kept.
+        now: milliseconds since the epoch.
+
+    Returns:
+        What was cut off; nothing where there were only zeros.
+
+    Raises:
+        StoreWriteError: it could not be kept, or not be wiped. Nothing is wiped before all is kept.
+    """
+    behind = [segment for segment in segments if segment.end > end]
+    extents = []
+    for segment in behind:
+        found = written_extent(segment.path, max(0, end - segment.start))
+        if found is not None:
+            extents.append((segment, max(0, end - segment.start), found))
+    kept = _keep(store, extents, end, cause, now) if extents else ()
+    reach("recovery.after_keep")
+    dirty = {segment.path for segment, _, _ in extents}
+    for segment in reversed(behind):
+        if segment.start > end:
+            with explained(segment.path, "removed"):
+                os.unlink(segment.path)
+        elif segment.path in dirty:
+            _zero_from(segment.path, end - segment.start)
+    for folder in {os.path.dirname(segment.path) for segment in behind}:
+        sync_folder(folder)
+    return kept
+
+
+def written_extent(path: str, start: int) -> int | None:
+    """One past the last byte of a file, from some byte on, that is not zero; None for zeros only.
+
+    Holes are passed over without reading them.
+    """
+    last = None
+    with explained(path, "read"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            at, size = start, os.fstat(descriptor).st_size
+            while at < size:
+                try:
+                    at = os.lseek(descriptor, at, os.SEEK_DATA)
+                except OSError:  # nothing but a hole follows
+                    break
+                count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
+                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
+                if not len(data):
+                    break
+                if data.any():
+                    last = at + int(np.flatnonzero(data)[-1]) + 1
+                at += len(data)
+        finally:
+            os.close(descriptor)
+    return last
+
+
+def _keep(
+    store: str, extents: list[tuple[Segment, int, int]], end: int, cause: str, now: int
+) -> tuple[CutRange, ...]:
+    parent = os.path.join(store, OWN_FOLDER, "cut")
+    make_folder(parent)
+    for name in os.listdir(parent):
+        if name.endswith(_PARTIAL):  # of a recovery that was interrupted: the log still has it
+            shutil.rmtree(os.path.join(parent, name))
+    moment = datetime.fromtimestamp(now / 1000, timezone.utc)
+    folder = os.path.join(parent, f"{end:020}-{moment:%Y%m%dT%H%M%S}{now % 1000:03}Z")
+    partial = folder + _PARTIAL
+    make_folder(partial)
+    ranges = []
+    for segment, begin, stop in extents:
+        name = f"{segment.start + begin:020}"
+        target = os.path.join(partial, name)
+        if segment.start > end:  # it is removed from the log as a whole: no room is needed
+            with explained(target, "linked"):
+                os.link(segment.path, target)
+            sync_file(target)
+        else:
+            _copy(segment.path, begin, stop, target)
+        kept = os.path.join(folder, name)
+        ranges.append(CutRange(segment.start + begin, segment.start + stop, kept))
+    note = {"logEnd": end, "cause": cause, "time": now, "ranges": [asdict(r) for r in ranges]}
+    replace_file(os.path.join(partial, "cut.json"), json.dumps(note, indent=2).encode())
+    with explained(folder, "put in place"):
+        if os.path.isdir(folder):
+            shutil.rmtree(folder)  # the same cut, at the same millisecond
+        os.rename(partial, folder)
+    sync_folder(parent)
+    return tuple(ranges)
+
+
+def _copy(source: str, begin: int, stop: int, target: str) -> None:
+    with explained(target, "written"):
+        reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            writing = os.open(
+                target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE
+            )
+            try:
+                while begin < stop:
+                    done = os.sendfile(writing, reading, begin, min(stop - begin, _CHUNK))
+                    if not done:
+                        break
+                    begin += done
+                os.fsync(writing)
+            finally:
+                os.close(writing)
+        finally:
+            os.close(reading)
+
+
+def _zero_from(path: str, within: int) -> None:
+    """Give the file its length anew from a byte on: zeros, that take no room."""
+    with explained(path, "wiped"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            os.ftruncate(descriptor, within)
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,172 @@
+"""Bringing the CommitLog to disk: by a thread of its own, for all who wait for it at once.
+
+Under SYNC_FLUSH a put waits for the flush that covers it; while one is under way others gather, and
+share the next (upstream GroupCommitService). Under ASYNC_FLUSH it is flushed at intervals (upstream
+FlushRealTimeService). A flush that fails is the last one: what is on disk then is unknown, and a
+second try could succeed without having written anything (upstream goes on, and answers PUT_OK).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.errors import StoreWriteError
+
+__all__ = ["FlushService"]
+
+_PAGE: Final = 4096
+
+
+class FlushService:
+    """Flushes one log. Thread-safe.
+
+    Args:
+        log: the log.
+        config: how, and how often.
+        last_timestamp: gives the storeTimestamp of the last message in the log.
+        on_flushed: told a storeTimestamp up to which all messages are on disk.
+        on_failure: told of the failure that ended flushing.
+    """
+
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        config: StoreConfig,
+        *,
+        last_timestamp: Callable[[], int],
+        on_flushed: Callable[[int], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._log = log
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._interval = config.flush_interval_commit_log / 1000
+        self._least = config.flush_commit_log_least_pages * _PAGE
+        self._thorough = config.flush_commit_log_thorough_interval / 1000
+        self._last_timestamp = last_timestamp
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self.latency = Histogram()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, threading.Lock]] = []  # for an offset, at a gate
+        # What wakes one thread alone: a lock costs far less than a condition.
+        self._bell = _closed_gate()
+        self._closing = False
+        self._failure: StoreWriteError | None = None
+        self._last_flush = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
+        self._thread.start()
+
+    def wait(self, offset: int, timeout: float) -> bool:
+        """Wait until the log is on disk up to an offset.
+
+        Args:
+            offset: log offset.
+            timeout: seconds.
+
+        Returns:
+            Whether that came in time.
+
+        Raises:
+            StoreWriteError: flushing has failed for good.
+        """
+        with self._lock:
+            if not self._is_decided(offset):
+                mine = offset, _closed_gate()
+                self._waiting.append(mine)
+                self._ring()
+            else:
+                mine = None
+        if mine is not None and not mine[1].acquire(timeout=timeout):
+            with self._lock, suppress(ValueError):  # it is woken in this very moment
+                self._waiting.remove(mine)
+        if self._log.flushed_offset >= offset:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        return False
+
+    def flush(self) -> int:
+        """Flush now, in the thread that calls; returns up to where the log is on disk.
+
+        Raises:
+            StoreWriteError: that failed, now or before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        timestamp = self._last_timestamp()
+        begin = time.monotonic()
+        try:
+            flushed = self._log.flush()
+        except StoreWriteError as error:
+            self._failure = error
+            self._on_failure(error)
+            raise
+        finally:
+            self._wake()
+        self._last_flush = time.monotonic()
+        self.latency.observe(self._last_flush - begin)
+        self._on_flushed(timestamp)
+        return flushed
+
+    def close(self) -> None:
+        """End the thread, without another flush."""
+        with self._lock:
+            self._closing = True
+            self._ring()
+        self._thread.join()
+
+    # ---- parts ---------------------------------------------------------------------------------
+
+    def _is_decided(self, offset: int) -> bool:
+        return self._log.flushed_offset >= offset or self._failure is not None
+
+    def _ring(self) -> None:
+        """Wake the thread. The lock is held."""
+        if self._bell.locked():
+            self._bell.release()
+
+    def _wake(self) -> None:
+        """Wake those who need not wait any longer."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                if self._is_decided(one[0]):
+                    one[1].release()
+                else:
+                    self._waiting.append(one)
+
+    def _run(self) -> None:
+        while True:
+            rang = self._bell.acquire(timeout=self._interval)
+            if self._closing or self._failure is not None:
+                return
+            if self._waiting if rang else self._is_due():
+                try:
+                    self.flush()
+                except StoreWriteError:
+                    return
+                except Exception as error:  # noqa: BLE001 - or nobody would know that none flushes
+                    self._failure = StoreWriteError(f"the CommitLog could not be flushed: {error}")
+                    self._on_failure(self._failure)
+                    self._wake()
+                    return
+
+    def _is_due(self) -> bool:
+        behind = self._log.max_offset - self._log.flushed_offset
+        if not behind:
+            return False
+        late = time.monotonic() - self._last_flush >= self._thorough
+        return self._sync or late or behind >= self._least
+
+
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate

@@ -1,0 +1,107 @@
+"""Where records go in a log of segments: none straddles two, and a blank closes each full one.
+
+See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback,
+END_FILE_MIN_BLANK_LENGTH).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.record.spans import I8
+
+__all__ = ["Piece", "Placement", "TooLargeError", "place"]
+
+
+class TooLargeError(ValueError):
+    """A record, or a group that must stay together, is larger than a segment can hold."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records that lie one behind the other in one segment.
+
+    Attributes:
+        first, last: their rows, the last one excluded.
+        begin, end: log offsets of their first byte, and of the one behind their last.
+    """
+
+    first: int
+    last: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where n records go.
+
+    Attributes:
+        begin: where the log ended before.
+        end: where it ends with them.
+        physical: n log offsets.
+        pieces: the records of each segment, ascending.
+        blanks: log offsets at which a blank closes its segment, ascending.
+        segments: log offsets of the first bytes of the segments that are written to.
+    """
+
+    begin: int
+    end: int
+    physical: I8
+    pieces: tuple[Piece, ...]
+    blanks: tuple[int, ...]
+    segments: tuple[int, ...]
+
+
+def place(
+    sizes: npt.NDArray[np.int32] | I8, begin: int, segment_size: int, *, whole: bool = False
+) -> Placement:
+    """Find the places of records.
+
+    Args:
+        sizes: n bytes of each.
+        begin: where the log ends.
+        segment_size: bytes of a segment; each starts at a multiple of it.
+        whole: all n go to one segment, as a MessageExtBatch does.
+
+    Raises:
+        TooLargeError: something does not fit into an empty segment.
+    """
+    ends = sizes.cumsum(dtype=np.int64)
+    total, largest = (int(ends[-1]), int(sizes.max())) if len(sizes) else (0, 0)
+    unit = total if whole else largest
+    if unit + BLANK_SIZE > segment_size:
+        what = "a batch that must stay together" if whole and len(sizes) > 1 else "a record"
+        raise TooLargeError(
+            f"{what} takes {unit} bytes, and a segment of the CommitLog has room for "
+            f"{segment_size - BLANK_SIZE}. Send less at a time, or set mappedFileSizeCommitLog for "
+            "a new store"
+        )
+    if total and begin % segment_size + total + BLANK_SIZE <= segment_size:
+        physical = ends - sizes + begin
+        piece = Piece(0, len(sizes), begin, begin + total)
+        return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
+    physical = np.empty(len(sizes), np.int64)
+    pieces, blanks = list[Piece](), list[int]()
+    first, at = 0, begin
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        room = segment_size - at % segment_size - BLANK_SIZE
+        last = int(np.searchsorted(ends, before + room, side="right"))
+        if last < len(sizes) and whole:
+            last = first
+        if last > first:
+            end = at + int(ends[last - 1]) - before
+            physical[first:last] = ends[first:last] - sizes[first:last] + (at - before)
+            pieces.append(Piece(first, last, at, end))
+            at = end
+        if last < len(sizes):
+            blanks.append(at)
+            at += segment_size - at % segment_size
+        first = last
+    written = {offset - offset % segment_size for offset in (*blanks, *(p.begin for p in pieces))}
+    return Placement(begin, at, physical, tuple(pieces), tuple(blanks), tuple(sorted(written)))

@@ -1,0 +1,190 @@
+"""Opening a store for writing: whose it is, what a crash has left of it; and letting it go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.dispatch.indexes import IndexShape
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.guard import StoreGuard
+from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.segment_files import SegmentFiles
+from rmqstore_spark.engine.recovery.clean_close import remember
+from rmqstore_spark.engine.recovery.recover import Progress, Recovered, RecoverySettings, recover
+from rmqstore_spark.errors import OptionError, UnsupportedStoreError
+from rmqstore_spark.files.durable import make_folder, remove_file
+from rmqstore_spark.files.finding import looks_like_store
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.own_names import OWN_FOLDER
+
+__all__ = ["OpenStore", "open_store"]
+
+_ENTRY_SIZE: Final = 20
+
+# What may lie in the folder of a store that is not there yet, or was never written to.
+_HARMLESS: Final = frozenset(
+    {"abort", "checkpoint", "commitlog", "config", "lock", "lost+found", OWN_FOLDER}
+)
+
+
+_OWN_FOLDERS: Final = ("cut", "ready", "staging")
+
+
+@dataclass
+class OpenStore:
+    """A store that this process may write, recovered.
+
+    Attributes:
+        path: the store directory.
+        commitlog: the CommitLog's folder.
+        log: the CommitLog.
+        parts: queues, index, checkpoint, and what recovery did.
+    """
+
+    path: str
+    commitlog: str
+    log: CommitLogWriter
+    parts: Recovered
+    _lock: StoreLock
+
+    @property
+    def last_timestamp(self) -> int:
+        """A storeTimestamp that no message in the log exceeds, milliseconds; 0 for an empty one."""
+        return max(self.parts.last_timestamp, self.parts.checkpoint.value.physic_msg_timestamp)
+
+    def close(self, *, clean: bool) -> None:
+        """Close all files, and let others have the store.
+
+        Args:
+            clean: all of it is on disk and dispatched; else it is left as after a crash, and the
+                next opening recovers it.
+        """
+        with ExitStack() as steps:
+            steps.callback(self._lock.release)
+            if self.parts.indexes is not None:
+                steps.callback(self.parts.indexes.close)
+            steps.callback(self.parts.queues.close)
+            self.log.close()
+            if clean:
+                self._mark_closed()
+
+    def _mark_closed(self) -> None:
+        parts = self.parts
+        reach("close.before_checkpoint")
+        parts.checkpoint.write()
+        end = self.log.max_offset if parts.indexes is not None else 0
+        remember(self.path, parts.queues, absent=parts.absent, index_end=end)
+        reach("close.before_guard")
+        StoreGuard(self.commitlog).remove()
+        reach("close.after_guard")
+        remove_file(os.path.join(self.path, "abort"))
+
+
+def open_store(
+    path: str,
+    config: StoreConfig,
+    *,
+    clock: Callable[[], int],
+    progress: Progress,
+    cut: bool,
+    rebuild: bool,
+) -> OpenStore:
+    """Take a store's lock and recover it; make it where there is none.
+
+    Args:
+        path: the store directory.
+        config: how the store is kept; what its files tell counts more.
+        clock: milliseconds since the epoch.
+        progress: told what recovery is at.
+        cut: end the log even where that cuts off what was known to be flushed.
+        rebuild: write all queues and the index anew from the log.
+
+    Raises:
+        OptionError: the folder holds something else, or a link where it may not, or the
+            configuration does not fit the store.
+        StoreLockedError: another process writes it.
+        UnsupportedStoreError: it is of a kind that is not written.
+        CorruptStoreError: it is damaged where no crash can have damaged it.
+        StoreWriteError: something could not be written.
+    """
+    commitlog = os.path.join(path, "commitlog")
+    _require_one_log(config, commitlog)
+    _require_store_or_nothing(path)
+    with ExitStack() as undo:
+        make_folder(path)
+        lock = StoreLock(path)
+        lock.take()
+        undo.callback(lock.release)
+        _require_own_folders(path)
+        shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
+        settings = RecoverySettings(
+            queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
+            index_shape=shape if config.message_index_enable else None,
+            cut=cut,
+            rebuild=rebuild,
+        )
+        parts = recover(path, clock=clock, settings=settings, progress=progress)
+        size = parts.segment_size or config.mapped_file_size_commit_log
+        if parts.log_begin % size:
+            raise UnsupportedStoreError(
+                f"{path} can be read but not written: its CommitLog begins at {parts.log_begin}, "
+                f"and its segments have {size} bytes. Make a new store, and copy the messages."
+            )
+        files = SegmentFiles(
+            commitlog, os.path.join(path, OWN_FOLDER, "ready"), size,
+            warm=config.warm_maped_file_enable,
+        )  # fmt: skip
+        log = CommitLogWriter(files, parts.log_begin, parts.log_end)
+        undo.pop_all()
+        return OpenStore(path, commitlog, log, parts, lock)
+
+
+def _require_one_log(config: StoreConfig, commitlog: str) -> None:
+    """Refuse a CommitLog that lies elsewhere, or in several folders."""
+    given = config.store_path_commit_log
+    if given and os.path.abspath(given) != commitlog:
+        raise UnsupportedStoreError(
+            f"storePathCommitLog = {given}: a store is written only where its CommitLog lies in "
+            f"{commitlog}. Move its files there, or read the store as it is."
+        )
+
+
+def _require_own_folders(path: str) -> None:
+    """Refuse links where what is left over is removed at the start: it would be somebody else's."""
+    own = os.path.join(path, OWN_FOLDER)
+    for folder in (own, *(os.path.join(own, name) for name in _OWN_FOLDERS)):
+        if os.path.islink(folder):
+            raise OptionError(
+                f"{folder} is a link to {os.readlink(folder)}, and the store removes what it takes "
+                "for its own there. Put a folder in the place of the link."
+            )
+
+
+def _require_store_or_nothing(path: str) -> None:
+    """Refuse to make a store among other things."""
+    try:
+        files = LocalFiles()
+        names = {info.name for info in files.list(path, sizes=False)}
+        if names <= _HARMLESS or looks_like_store(files, path):
+            return
+    except FileNotFoundError:
+        if not os.path.lexists(path):
+            return
+        raise OptionError(f"{path} is no folder. Give the path of a store.") from None
+    if "consumequeue" in names:
+        raise UnsupportedStoreError(
+            f"{path} has queues, and no CommitLog in its folder commitlog. Where that lies in "
+            "other folders (storePathCommitLog) the store can be read but not written: make a new "
+            "store, and copy the messages. Where it was lost, put its files back."
+        )
+    shown = ", ".join(sorted(names - _HARMLESS)[:5])
+    raise OptionError(
+        f"{path} is no store, and holds other things ({shown}). Give the path of a store, or of an "
+        "empty folder to make one in."
+    )

@@ -1,0 +1,115 @@
+"""What a clean close writes down of a store, so that the next start notices what is missing.
+
+    <store>/rmqstore/state.json
+
+A broker does not notice that a queue's folder or the index is gone. This file says which queues
+there were and where they began, and how far the index is known to be complete. It is never trusted
+for more than what to look at: a store without it, or with an old one (a broker was at work in
+between), opens too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.files.own_names import OWN_FOLDER
+
+__all__ = ["StoreState", "remember"]
+
+_log = logging.getLogger(__name__)
+
+_MOST = 64 << 20  # bytes of such a file
+
+
+@dataclass(frozen=True)
+class StoreState:
+    """What was written down.
+
+    Attributes:
+        queues: (topic, queueId) of those that held messages.
+        begins: offset of the first entry that each one's files held.
+        absent: (topic, queueId) of those that a consumer's offset named, and the whole log did not.
+        index_end: physical offset up to which the index held every key; 0 where that was not known.
+        index_files: names of the index files then, the oldest first.
+    """
+
+    queues: frozenset[tuple[str, int]] = frozenset()
+    begins: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    absent: frozenset[tuple[str, int]] = frozenset()
+    index_end: int = 0
+    index_files: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, store: str) -> StoreState:
+        """What the last clean close of ours wrote down; nothing where there is no such file."""
+        try:
+            with open(_path(store), "rb") as file:
+                raw: Any = json.loads(file.read(_MOST))
+            begins = {
+                (str(topic), int(queue_id)): int(begin)
+                for topic, numbers in raw["queues"].items()
+                for queue_id, begin in numbers.items()
+            }
+            absent = frozenset((str(topic), int(queue_id)) for topic, queue_id in raw["absent"])
+            names = tuple(str(name) for name in raw["indexFiles"])
+            return cls(frozenset(begins), begins, absent, int(raw["indexEnd"]), names)
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            _log.warning(
+                "%s cannot be read (%r): queues and index files that are missing since the last "
+                "close go unnoticed. `rmqstore verify` finds them.", _path(store), error,
+            )  # fmt: skip
+            return cls()
+
+    def complete_end(self, directory: StoreDirectory) -> int:
+        """Up to where the index holds every key, if all its files of then are there; else 0."""
+        there = {info.name for info in directory.index_files()[0]}
+        return self.index_end if there.issuperset(self.index_files) else 0
+
+
+def remember(
+    store: str,
+    queues: ConsumeQueues,
+    *,
+    absent: Collection[tuple[str, int]],
+    index_end: int,
+) -> None:
+    """Write down what a store holds, at a clean close and after a recovery.
+
+    Args:
+        store: the store directory.
+        queues: all its queues.
+        absent: as of `StoreState`.
+        index_end: where the log ends, if the index holds all keys up to there; else 0.
+    """
+    table = {
+        topic: {
+            queue_id: queues.begin(topic, queue_id)
+            for queue_id, (_, end) in sorted(numbers.items())
+            if end > 0
+        }
+        for topic, numbers in sorted(queues.ranges().items())
+    }
+    folder = os.path.join(store, "index")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    state = {
+        "queues": table,
+        "absent": sorted(absent),
+        "indexEnd": index_end,
+        "indexFiles": names,
+    }
+    make_folder(os.path.dirname(_path(store)))
+    replace_file(_path(store), json.dumps(state, indent=1).encode())
+
+
+def _path(store: str) -> str:
+    return os.path.join(store, OWN_FOLDER, "state.json")

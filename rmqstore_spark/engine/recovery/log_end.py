@@ -1,0 +1,169 @@
+"""Where the log of a store ends that is opened for writing, and whether that end is the crash's.
+
+The walk begins where it need not begin earlier (docs/format.md, "Start, recovery"): after a kill at
+the newest segment that the checkpoint vouches for, after a clean stop at a record not far before
+the newest one that a queue names. The first record that is not whole ends the log: the crash's own
+where it lies past what the checkpoint knows as flushed, damage where it lies below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.durable import explained, sync_folder
+from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import record_head
+from rmqstore_spark.reader.log.walk import Flaw, walk_log
+
+__all__ = ["LogEnd", "damage_error", "find_end", "repair_files", "unclean_start"]
+
+_GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
+
+_RESTORE: Final = (
+    "Put the file back from a copy of the store; without one, move all files of `commitlog/` that "
+    "come before it elsewhere, and their messages are lost."
+)
+_CUT: Final = (
+    "Copy the store, then let `rmqstore recover --cut` end the log there: what follows is kept "
+    "under rmqstore/cut/ in the store."
+)
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """What the walk found.
+
+    Attributes:
+        start: physical offset where it began.
+        offset: where the log ends.
+        cause: what stands there; "" where the last file is full.
+        newest: storeTimestamp of the last record; 0 where the walk met none.
+        damage: messages that were known to be flushed lie behind, so the end is no crash's.
+    """
+
+    start: int
+    offset: int
+    cause: str
+    newest: int
+    damage: bool
+
+
+def repair_files(folder: str) -> None:
+    """Take back what a crash can leave of the making of segments: empty files, a last short one.
+
+    Raises:
+        CorruptStoreError: a file before the last has another length than the others, or is missing.
+    """
+    found: list[tuple[int, str, int]] = []
+    for name in sorted(os.listdir(folder)):
+        start, path = segment_start(name), os.path.join(folder, name)
+        if start is None or not os.path.isfile(path):
+            continue
+        size = os.path.getsize(path)
+        if size == 0:
+            with explained(path, "removed"):
+                os.unlink(path)
+            sync_folder(folder)
+        else:
+            found.append((start, path, size))
+    if not found:
+        return
+    sizes = Counter(size for _, _, size in found)
+    usual = max(sizes, key=lambda size: (sizes[size], size))
+    for (_, path, size), following in zip(found, [*found[1:], None], strict=True):
+        if size == usual:
+            continue
+        if following is not None or size > usual:
+            raise CorruptStoreError(
+                f"the file has {size} bytes, and the other files of the log have {usual}",
+                file=path,
+                remedy="Put it back from a copy of the store.",
+            )
+        with explained(path, "lengthened"):
+            os.truncate(path, usual)
+    for before, after in itertools.pairwise(found):
+        if after[0] != before[0] + usual:
+            raise CorruptStoreError(
+                f"no file holds the log from {before[0] + usual} to {after[0]}",
+                file=folder,
+                remedy=_RESTORE,
+            )
+
+
+def unclean_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Where a store that was killed is walked from: a segment that the checkpoint vouches for."""
+    times = checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp
+    vouched = min(times) - _GRACE_MS
+    for segment in reversed(log.segments()):
+        first = record_head(log, segment.start)
+        if first is not None and 0 < int(first.store_timestamp[0]) <= vouched:
+            return segment.start
+    return log.min_offset
+
+
+def find_end(
+    log: CommitLog,
+    start: int,
+    *,
+    flushed: int,
+    latest: int,
+    named_end: int = 0,
+    clean: bool = False,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> LogEnd:
+    """Walk the log to its end; every body's CRC is checked.
+
+    Args:
+        start: where a record begins.
+        flushed: the checkpoint's physicMsgTimestamp.
+        latest: a later storeTimestamp is none: nothing guards the field, and times never go back.
+        named_end: what lies below it was in the log when the store was closed cleanly.
+        clean: the store was closed cleanly.
+        progress: told how many bytes of how many are done.
+    """
+    newest, at = 0, start
+    total = log.file_end - start
+    for item in walk_log(log, start, log.file_end, resume=False):
+        if isinstance(item, Flaw):
+            damage = item.offset < named_end or (
+                not (clean and item.empty) and _is_below(log, item, newest, flushed)
+            )
+            return LogEnd(start, item.offset, item.cause, newest, damage)
+        times = item.records.store_timestamp
+        newest = max(newest, int(times.max(initial=0, where=times <= latest)))
+        at = item.end
+        progress(at - start, total)
+    return LogEnd(start, log.file_end, "", newest, False)
+
+
+def damage_error(log: CommitLog, end: LogEnd) -> CorruptStoreError:
+    """What to say of a log that is damaged below what was flushed."""
+    file, at = log.place(end.offset)
+    cause = (
+        f"the log is damaged: {end.cause or 'it ends'} (physical offset {end.offset}), below "
+        "what was known to be on disk"
+    )
+    return CorruptStoreError(cause, file=file, offset=at, remedy=_CUT)
+
+
+def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
+    """Whether a flaw lies before the message that the checkpoint knows as flushed.
+
+    That message's own time is `flushed`, and times never go back. Others of the same millisecond
+    may lie behind it and never have reached the disk: so only what is older for certain is below.
+    (A block is later than all before it: where its own time is known as flushed, it was published.)
+    """
+    if flaw.unpublished is not None:
+        return flaw.unpublished <= flushed
+    record = record_head(log, flaw.offset)
+    if record is not None:
+        return int(record.store_timestamp[0]) < flushed
+    return newest < flushed

@@ -1,0 +1,253 @@
+"""How far the queues of a store hold, when it is opened for writing, and which ones are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.recovery.clean_close import StoreState
+from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import record_head
+from rmqstore_spark.reader.queue import Queue
+
+__all__ = ["QueueCheck", "check_queues", "clean_start", "has_entries"]
+
+_NO_CUT: Final = (1 << 63) - 1
+_LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
+_FARTHEST: Final = 1 << 46  # bytes: no log is longer
+
+
+@dataclass(frozen=True)
+class QueueCheck:
+    """What was found.
+
+    Attributes:
+        incomplete: a queue misses entries before where the walk began, or may do so: the whole log
+            must be gone through.
+        absent: (topic, queueId) of queues that are not there, though somebody stands behind their
+            begin.
+        is_wanted: whether a queue that is not there is to be made for a record; told its topic,
+            queueId, and the record's offset in it.
+    """
+
+    incomplete: bool
+    absent: frozenset[tuple[str, int]]
+    is_wanted: Callable[[str, int, int], bool]
+
+
+def clean_start(
+    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey, *, strict: bool
+) -> tuple[int, int]:
+    """From where to walk the log of a store that was closed cleanly.
+
+    Args:
+        survey: of the queues.
+        strict: refuse queues that name what no file of the log can hold.
+
+    Returns:
+        Physical offset of a record, and one past the newest record that a queue names.
+
+    Raises:
+        CorruptStoreError: a queue names what lies behind the log's files.
+    """
+    newest: tuple[str, int] | None = None
+    named_end = 0
+    for route, offset, size in _last_entries(directory, log, survey):
+        if not (0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE):
+            continue  # garbage; the walk over the log puts it right
+        end = offset + size
+        if end > log.file_end and strict:
+            raise CorruptStoreError(
+                f"queue {route[0]}/{route[1]} names a record that ends at physical "
+                f"offset {end}, and the files of the log end at {log.file_end}",
+                file=", ".join(log.plain.folders),
+                remedy="Put the log's last files back. Without them `rmqstore recover --cut` "
+                "goes on with what is there.",
+            )
+        if named_end < end <= log.file_end:
+            newest, named_end = route, end
+    target = named_end - _LOOKED_OVER
+    if newest is None or target <= log.min_offset:
+        return log.min_offset, named_end
+    found = _queue(directory, log, *newest, _NO_CUT, killed=False)
+    slot = first_true(
+        found.min_offset, found.max_offset - 1, lambda n: found.stated_offset(n) >= target
+    )
+    start = found.stated_offset(slot)
+    if log.min_offset <= start < named_end and record_head(log, start) is not None:
+        return start, named_end
+    segment = log.segment_at(target)
+    return (segment.start if segment else log.min_offset), named_end
+
+
+def check_queues(
+    directory: StoreDirectory,
+    log: CommitLog,
+    start: int,
+    survey: QueueSurvey,
+    queues: ConsumeQueues,
+    state: StoreState,
+    *,
+    clean: bool,
+) -> QueueCheck:
+    """Load a store's queues, each up to where the walk over the log began.
+
+    Args:
+        start: physical offset of the record where it began.
+        survey: of the queues.
+        queues: takes the queues up.
+        state: what the last clean close wrote down.
+        clean: the store was closed cleanly.
+    """
+    known = survey.bounds_before(start)
+    there: set[tuple[str, int]] = set()
+    is_broken, has_entries = False, False
+    for route in _routes(directory):
+        plain, bounds = survey.queues[route] if route in known else None, known.get(route)
+        if plain is not None:
+            first, sizes = plain.first_slot, [plain.file_size]
+        else:
+            queue = _queue(directory, log, *route, start, killed=False)
+            if not queue.segments:
+                continue
+            first, sizes = queue.first_slot, [segment.size for segment in queue.segments]
+            bounds = _bounds(queue)
+            # an unwritten entry with others behind it: a part of the file was lost
+            ended = _queue(directory, log, *route, start, killed=True)
+            if bounds is not None and bounds != _bounds(ended):
+                bounds = None
+        there.add(route)
+        queues.load(*route, sizes, bounds, first, plain.end if plain else -1)
+        is_broken |= bounds is None or _may_lack_first(route, first, bounds, log, state)
+        has_entries |= bounds is not None and bounds[1] > first
+    is_lost = not has_entries and start > log.min_offset
+    configured = _configured(directory)
+    absent, missing = (
+        frozenset(route for route in routes - there if configured is None or route[0] in configured)
+        for routes in (_consumed(directory), state.queues)
+    )
+    missing |= absent - state.absent
+    everything_lost = not there
+
+    def is_wanted(topic: str, queue_id: int, slot: int) -> bool:
+        del queue_id
+        if everything_lost or configured is None or topic in configured:
+            return True
+        if is_system_topic(topic) or topic.startswith(LMQ_PREFIX):
+            return True
+        # Else it was deleted: its folder is gone, and topics.json does not name it. But a power
+        # cut can have taken the line that names a topic whose first messages are in the log.
+        return not clean and slot == 0
+
+    return QueueCheck(is_broken or is_lost or bool(missing), absent, is_wanted)
+
+
+def _may_lack_first(
+    route: tuple[str, int],
+    first_slot: int,
+    bounds: tuple[int, int],
+    log: CommitLog,
+    state: StoreState,
+) -> bool:
+    """Whether a queue's first files may have been lost.
+
+    A file expires when all its messages have, so that the next one begins with some that have, too.
+    Where it does not, the messages before it expired to the very last one, which is rare, or their
+    files were lost. Only the log tells, once: then it is written down where the queue begins.
+    """
+    if log.min_offset == 0:  # nothing has expired
+        return first_slot > 0
+    if first_slot in (0, state.begins.get(route)):
+        return False
+    return bounds[0] == first_slot
+
+
+def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
+    """Whether anything is written in any queue."""
+    found = (_queue(directory, log, *route, _NO_CUT, killed=False) for route in _routes(directory))
+    return any(
+        len(queue.segments) and ((bounds := _bounds(queue)) is None or bounds[1] > queue.first_slot)
+        for queue in found
+    )
+
+
+def _bounds(queue: Queue) -> tuple[int, int] | None:
+    """Least offset and one past the last; None where the files do not hold together."""
+    if queue.segments.gaps or queue.segments.odd_sizes:
+        return None
+    try:
+        return queue.min_offset, queue.max_offset
+    except (SegmentExpiredError, CorruptStoreError):
+        return None
+
+
+def _routes(directory: StoreDirectory) -> Iterator[tuple[str, int]]:
+    for topic, numbers in directory.topology.queues.items():
+        for queue_id in numbers:
+            yield topic, queue_id
+
+
+def _queue(
+    directory: StoreDirectory, log: CommitLog, topic: str, queue_id: int, end: int, *, killed: bool
+) -> Queue:
+    """A queue that ends before the records at or past a physical offset."""
+    segments = directory.queue(topic, queue_id)
+    return Queue(log, topic, queue_id, segments, None, lambda _: (end, killed))
+
+
+def _last_entries(
+    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey
+) -> Iterator[tuple[tuple[str, int], int, int]]:
+    """What the last entry of each queue states of its record: physical offset and size."""
+    for route in _routes(directory):
+        plain = survey.queues.get(route)
+        if plain is not None:
+            if plain.least < plain.end:
+                yield route, plain.physical_offset, plain.size
+            continue
+        queue = _queue(directory, log, *route, _NO_CUT, killed=False)
+        bounds = _bounds(queue)
+        if bounds is not None and bounds[0] < bounds[1]:
+            entry = queue.entries(bounds[1] - 1, bounds[1])
+            yield route, int(entry["physicalOffset"][0]), int(entry["size"][0])
+
+
+def _configured(directory: StoreDirectory) -> frozenset[str] | None:
+    """The topics that topics.json names; None where it does not tell."""
+    table = _config(directory, "topics.json").get("topicConfigTable")
+    return frozenset(map(str, table)) if isinstance(table, dict) and table else None
+
+
+def _consumed(directory: StoreDirectory) -> set[tuple[str, int]]:
+    """Queues of which something was consumed or delivered: there have been messages in them."""
+    found: set[tuple[str, int]] = set()
+    groups = _config(directory, "consumerOffset.json").get("offsetTable")
+    for key, numbers in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(numbers, dict):
+            topic = str(key).partition("@")[0]
+            found |= {(topic, int(n)) for n, at in numbers.items() if _is_past_begin(n, at)}
+    levels = _config(directory, "delayOffset.json").get("offsetTable")
+    for level, at in levels.items() if isinstance(levels, dict) else ():
+        if _is_past_begin(level, at) and int(level) > 0:
+            found.add((SCHEDULE_TOPIC, int(level) - 1))
+    return found
+
+
+def _is_past_begin(number: Any, offset: Any) -> bool:
+    return str(number).isdecimal() and isinstance(offset, int) and offset > 0
+
+
+def _config(directory: StoreDirectory, name: str) -> dict[str, Any]:
+    try:
+        found = directory.config(name)
+    except (RmqStoreError, OSError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,333 @@
+"""The queues of a store that is opened, each looked at with a handful of calls.
+
+A store can have many thousands of queues, most of them idle, and an opening waits for a look at
+each. Where a queue's files are as a writer leaves them (one behind the other, of one size, entries
+up to some slot and nothing but a hole behind it), its last page tells all there is to know. Of any
+other queue this says nothing: it is gone through with care (`reader.queue`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.log_folders import MAX_OFFSET, segment_start
+from rmqstore_spark.layout.consumequeue import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE,
+    FILLER_SIZE,
+    is_filler,
+    unpack_entry,
+    written_mask,
+)
+from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.record.spans import text_pool
+from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.rows.decoder import belongs_to
+
+__all__ = ["PlainQueue", "QueueSurvey"]
+
+_TAIL: Final = 4100  # bytes: of whole entries, a page with what its edge cuts
+_READ_AT_ONCE: Final = 8 << 20  # bytes of the log
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+_Entries = npt.NDArray[np.void]
+
+
+class PlainQueue(NamedTuple):
+    """A queue whose files are as a writer leaves them.
+
+    Attributes:
+        topic, queue_id: which one.
+        folder: of its files.
+        file_size: bytes of each.
+        first_slot: the first one that a file has room for.
+        last_file: the byte of the queue that its last file begins with.
+        least: the first slot that the log still backs.
+        end: one past the last entry; nothing is written from there on.
+        physical_offset, size: what the last entry states of its record; -1 and 0 for none.
+    """
+
+    topic: str
+    queue_id: int
+    folder: str
+    file_size: int
+    first_slot: int
+    last_file: int
+    least: int
+    end: int
+    physical_offset: int
+    size: int
+
+    @property
+    def record_end(self) -> int:
+        """One past the record of the last entry, in the log; -1 for a queue without entries."""
+        return self.physical_offset + self.size
+
+
+class _Last(NamedTuple):
+    """The last entry of a queue that counts, to be compared with the log."""
+
+    route: tuple[str, int]
+    slot: int
+    physical_offset: int
+    size: int
+
+
+class QueueSurvey:
+    """All queues of a store that are plain. Those that it does not name may be anything.
+
+    Args:
+        directory: the store.
+        log: its log.
+    """
+
+    def __init__(self, directory: StoreDirectory, log: CommitLog) -> None:
+        self._log = log
+        found = []
+        for topic, numbers in directory.topology.queues.items():
+            for queue_id in numbers:
+                folder = os.path.join(directory.path, "consumequeue", topic, str(queue_id))
+                queue = _look(folder, topic, queue_id, log.min_offset)
+                if queue is not None:
+                    found.append(queue)
+        sizes = Counter(queue.file_size for queue in found).most_common(1)
+        usual = sizes[0][0] if sizes else 0
+        stale = self._stale(
+            _Last((q.topic, q.queue_id), q.end - 1, q.physical_offset, q.size)
+            for q in found
+            if q.size
+        )
+        self.queues = {
+            (queue.topic, queue.queue_id): queue
+            for queue in found
+            if queue.file_size == usual and (queue.topic, queue.queue_id) not in stale
+        }
+
+    def bounds_before(self, start: int) -> dict[tuple[str, int], tuple[int, int]]:
+        """Least slot and one past the last of what each queue holds of the log before some offset.
+
+        Queues of which that takes more than a look are left out.
+
+        Args:
+            start: physical offset of a record.
+        """
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        lasts = []
+        for route, queue in self.queues.items():
+            if queue.record_end <= start:
+                found[route] = queue.least, queue.end
+            elif start <= self._log.min_offset:
+                found[route] = queue.least, queue.least
+            else:
+                cut = _cut(queue, start)
+                if cut is not None:
+                    end, last = cut
+                    found[route] = min(queue.least, end), end
+                    lasts += [_Last(route, end - 1, *last)] if last else []
+        for route in self._stale(lasts):
+            del found[route]
+        return found
+
+    def _stale(self, lasts: Iterable[_Last]) -> set[tuple[str, int]]:
+        """Queues whose last entry may be left over from before a recovery (`reader.queue`).
+
+        Another message is where it leads to, or what is there cannot be read.
+        """
+        stale: set[tuple[str, int]] = set()
+        for part in _portions(sorted(lasts, key=lambda last: last.physical_offset)):
+            offsets = np.array([last.physical_offset for last in part], np.int64)
+            sizes = np.array([last.size for last in part], np.int32)
+            there = np.flatnonzero(self._log.covers(offsets, sizes))
+            part = [part[row] for row in there.tolist()]
+            sizes = np.minimum(sizes[there], MAX_RECORD_SIZE).astype(np.int32)
+            identity = Identity(
+                text_pool([last.route[0] for last in part]),
+                np.array([last.route[1] for last in part], np.int32),
+                np.array([last.slot for last in part], np.int64),
+            )
+            try:
+                buffer, positions = self._log.read_entries(offsets[there], sizes, None)
+            except (SegmentExpiredError, CorruptStoreError):
+                stale.update(last.route for last in part)
+                continue
+            same = belongs_to(decode_records(buffer, positions, sizes), identity)
+            stale.update(part[row].route for row in np.flatnonzero(~same).tolist())
+        return stale
+
+
+def _look(folder: str, topic: str, queue_id: int, log_begin: int) -> PlainQueue | None:
+    """Look at a queue; None where its files are not plain."""
+    try:
+        files = _files(folder)
+        if not files:
+            return None
+        begin, size = files[0]
+        if size % ENTRY_SIZE or begin % size:
+            return None
+        if files != [(begin + number * size, size) for number in range(len(files))]:
+            return None
+        last_file = files[-1][0]
+        tail = _tail(folder, last_file, size)
+        if tail is None:
+            return None
+        at, entries = tail
+        first = begin // ENTRY_SIZE
+        if not len(entries):
+            if last_file > begin:
+                return None
+            return PlainQueue(topic, queue_id, folder, size, first, last_file, first, first, -1, 0)
+        physical, length, _ = entries[-1].item()
+        if length == FILLER_SIZE:  # no message: where the queue ends takes more than a look
+            return None
+        end = at + len(entries)
+        least: int | None = first
+        if at > first or not _is_backed(entries[0].item(), log_begin):
+            least = _least(folder, begin, size, end, log_begin)
+    except OSError:
+        return None
+    if least is None:
+        return None
+    return PlainQueue(topic, queue_id, folder, size, first, last_file, least, end, physical, length)
+
+
+def _files(folder: str) -> list[tuple[int, int]]:
+    """First byte and size of each file of a queue; none where something else is among them."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            start = segment_start(entry.name)
+            if start is None or not entry.is_file():
+                return []
+            size = entry.stat().st_size
+            if not 0 < size <= MAX_OFFSET - start:
+                return []
+            found.append((start, size))
+    found.sort()
+    return found
+
+
+def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
+    """The last entries of a file, and the slot of the first of them.
+
+    None where it has holes before its end, unwritten entries among those that are looked at, or
+    too many zeros at its end.
+    """
+    descriptor = os.open(f"{folder}/{start:020}", _FLAGS)
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        if end < size and _has_data(descriptor, end):
+            return None
+        end = min(-(-end // ENTRY_SIZE) * ENTRY_SIZE, size)
+        begin = max(0, end - _TAIL)
+        data = os.pread(descriptor, end - begin, begin)
+        if len(data) < end - begin or not _is_written_up_to(descriptor, begin):
+            return None
+    finally:
+        os.close(descriptor)
+    count = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE)
+    entries = np.frombuffer(data, ENTRY_DTYPE, count)
+    if (begin and not count) or not written_mask(entries).all():
+        return None
+    return (start + begin) // ENTRY_SIZE, entries
+
+
+def _has_data(descriptor: int, at: int) -> bool:
+    try:
+        os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        return error.errno != errno.ENXIO
+    return True
+
+
+def _is_written_up_to(descriptor: int, end: int) -> bool:
+    """Whether a file is written up to a byte, as far as a few probes tell."""
+
+    def is_empty(part: int) -> bool:
+        return not _is_written(_entry(descriptor, part * _TAIL))
+
+    parts = -(-end // _TAIL)
+    return first_true(0, parts, is_empty) == parts
+
+
+def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int | None:
+    """The first slot that the log backs; None where it is none of the first file's, or damaged."""
+    first, last = begin // ENTRY_SIZE, (begin + size) // ENTRY_SIZE
+    descriptor = os.open(f"{folder}/{begin:020}", _FLAGS)
+    try:
+
+        def entry(slot: int) -> tuple[int, int, int]:
+            return _entry(descriptor, slot * ENTRY_SIZE - begin)
+
+        if not _is_written(entry(first)):
+            return None
+        if _is_backed(entry(first), log_begin):
+            return first
+        stop = min(last, end)
+        found = first_true(first, stop, lambda slot: _is_backed(entry(slot), log_begin))
+        if found < stop and not _is_written(entry(found)):
+            return None
+    finally:
+        os.close(descriptor)
+    return found if found < last or end <= last else None
+
+
+def _entry(descriptor: int, at: int) -> tuple[int, int, int]:
+    data = os.pread(descriptor, ENTRY_SIZE, at)
+    return unpack_entry(data) if len(data) == ENTRY_SIZE else (-1, 0, 0)
+
+
+def _is_written(entry: tuple[int, int, int]) -> bool:
+    return entry[0] >= 0 and entry[1] > 0
+
+
+def _is_backed(entry: tuple[int, int, int], log_begin: int) -> bool:
+    """Whether a written entry is a message that the log has not expired."""
+    return entry != (0, FILLER_SIZE, 0) and entry[0] >= log_begin
+
+
+def _cut(queue: PlainQueue, start: int) -> tuple[int, tuple[int, int] | None] | None:
+    """Where a queue ends that is to hold no record past an offset, and what its last entry states.
+
+    None where that is not among the last entries.
+    """
+    try:
+        tail = _tail(queue.folder, queue.last_file, queue.file_size)
+    except OSError:
+        return None
+    if tail is None or not len(tail[1]):
+        return None
+    at, entries = tail
+    ends = entries["physicalOffset"].astype(np.int64) + entries["size"]
+    past = (ends > start) & ~is_filler(entries)
+    count = int(np.argmax(past))
+    if not past[count:].all() or (count == 0 and at > queue.first_slot):
+        return None
+    if count == 0:
+        return at, None
+    physical, size, _ = entries[count - 1].item()
+    return at + count, ((physical, size) if size != FILLER_SIZE else None)
+
+
+def _portions(lasts: list[_Last]) -> Iterator[list[_Last]]:
+    """Parts of which the records together are not too long."""
+    part: list[_Last] = []
+    size = 0
+    for last in lasts:
+        part.append(last)
+        size += min(last.size, MAX_RECORD_SIZE)
+        if size >= _READ_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -1,0 +1,190 @@
+"""Queues and index brought to hold what the log does: the second half of a recovery.
+
+The log is gone through once more, from where the walk that found its end began: every record's
+entry is put into its queue and every key into the index, where it does not stand there already.
+Where a queue or the index turns out to miss something older, the part before is gone through too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.recovery.clean_close import StoreState
+from rmqstore_spark.engine.recovery.log_end import LogEnd
+from rmqstore_spark.engine.recovery.queue_check import check_queues
+from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
+from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, log_blocks
+from rmqstore_spark.engine.recovery.reindex import IndexSurvey, KeyFeed, remove_files, survey_index
+from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.verify.snapshot import delays
+
+__all__ = ["QueuesAndIndex"]
+
+
+class QueuesAndIndex:
+    """Queues and index of a store whose log is in order.
+
+    Args:
+        directory: the store.
+        log: its log, which ends at `end`.
+        end: what the walk over the log found.
+        survey: of the queues.
+        clean: the store was closed cleanly.
+        keeper: told how far the index is sealed.
+        vouched_index: the checkpoint's indexMsgTimestamp.
+        clock, settings, progress: as of the recovery.
+    """
+
+    def __init__(
+        self,
+        directory: StoreDirectory,
+        log: CommitLog,
+        end: LogEnd,
+        survey: QueueSurvey,
+        *,
+        clean: bool,
+        keeper: CheckpointKeeper,
+        vouched_index: int,
+        clock: Callable[[], int],
+        settings: RecoverySettings,
+        progress: Progress,
+    ) -> None:
+        self.directory = directory
+        self.clock = clock
+        self.settings = settings
+        self.progress = progress
+        self.log = log
+        self.end = end
+        self.clean = clean
+        self.keeper = keeper
+        self._vouched = vouched_index
+        self.state = StoreState.load(directory.path)
+        self.deleted = DeletedTopics(directory.path)
+        self.deleted.settle(log.min_offset, end.offset)
+        self.deleted.finish(directory, log)
+        self.queues = ConsumeQueues(
+            directory.path, file_size=settings.queue_file_size, keep_units=not settings.rebuild
+        )
+        self.check = check_queues(
+            directory, log, end.start, survey, self.queues, self.state, clean=clean
+        )
+        self.survey: IndexSurvey | None = None
+        self.made_index_files: list[str] = []
+        self.keys = 0
+        self.dropped = 0
+        self._is_completed = settings.rebuild or self.check.incomplete
+        self._delays = delays(settings.delay_levels)
+        self.start = log.min_offset if self._is_completed else end.start
+        self.feed = self._queue_feed(self.start == log.min_offset)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything in queues or index was not as it should be."""
+        survey = self.survey
+        removed = bool(survey and survey.removed)
+        return bool(self.feed.written or self.dropped or removed or self.keys)
+
+    @property
+    def absent(self) -> frozenset[tuple[str, int]]:
+        """Queues that somebody has consumed, and of which the log holds nothing."""
+        return frozenset(route for route in self.check.absent if route not in self.queues)
+
+    def bring_up(self) -> tuple[ConsumeQueues, IndexFiles | None]:
+        """Bring queues and index to hold what the log does."""
+        tail, indexes = self._index()
+        self._pass(tail)
+        reach("recovery.after_queues")
+        self.dropped = self.queues.trim()
+        if indexes is not None and tail is not None:
+            self.made_index_files += indexes.names
+            self.keys += tail[1].keys
+        return self.queues, indexes
+
+    def _queue_feed(self, from_begin: bool) -> QueueFeed:
+        return QueueFeed(
+            self.queues,
+            self._delays,
+            self.check.is_wanted,
+            gap=self._complete,
+            log_begin=self.log.min_offset,
+            from_begin=from_begin,
+            deleted=self.deleted.end,
+        )
+
+    def _complete(self) -> None:
+        """A queue misses older entries: go through the part of the log that was not walked."""
+        if self._is_completed:
+            return
+        self._is_completed = True
+        older = self._queue_feed(from_begin=True)
+        for part in self._blocks("queues", self.log.min_offset, self.end.start):
+            older.feed(part)
+        self.feed.restore()
+        self.feed.written += older.written
+        self.feed.made |= older.made
+        self.feed.unsafe |= older.unsafe
+
+    def _index(self) -> tuple[tuple[int, KeyFeed] | None, IndexFiles | None]:
+        """Look the index over and fill its holes; its end is left to the pass over the log."""
+        store, shape = self.directory.path, self.settings.index_shape
+        if shape is None:
+            return None, None
+        survey = self.survey = survey_index(
+            self.directory,
+            self.log,
+            self.end.offset,
+            shape=shape,
+            vouched=None if self.clean else self._vouched,
+            complete_end=self.state.complete_end(self.directory),
+            rebuild=self.settings.rebuild,
+        )
+        remove_files(self.directory, survey)
+        reach("recovery.after_index_gone")
+        for gap in survey.gaps[:-1]:
+            made = IndexFiles(
+                store, clock=self.clock, shape=survey.shape, last=gap.last, after=gap.after,
+                before=gap.before,
+            )  # fmt: skip
+            feed = KeyFeed(made, gap.skip)
+            for part in self._blocks("index", gap.start, gap.end):
+                feed.feed(part)
+            for part in log_blocks(self.log, gap.end, gap.end + 1):
+                feed.feed_edge(part, gap.held)
+            made.flush(sync=True)
+            made.close()
+            self.made_index_files += made.names
+            self.keys += feed.keys
+        tail = survey.gaps[-1]
+        indexes = IndexFiles(
+            store, clock=self.clock, shape=survey.shape, last=tail.last, after=tail.after,
+            on_sealed=lambda time: self.keeper.advance(index=time),
+        )  # fmt: skip
+        if survey.resume is not None:
+            indexes.resume(survey.resume)
+        return (tail.start, KeyFeed(indexes, tail.skip)), indexes
+
+    def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
+        """Go over the log's end, for queues and index at once where both need it."""
+        end = self.end.offset
+        index_from = tail[0] if tail is not None else end
+        edges = sorted({self.start, min(index_from, end), end})
+        for begin, stop in pairwise(edges):
+            for part in self._blocks("queues and index", begin, stop):
+                if begin >= self.start:
+                    self.feed.feed(part)
+                if tail is not None and begin >= index_from:
+                    tail[1].feed(part)
+
+    def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
+        for part in log_blocks(self.log, begin, end):
+            self.progress(what, part.offset - begin, end - begin)
+            yield part
+        self.progress(what, end - begin, end - begin)

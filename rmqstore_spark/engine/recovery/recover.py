@@ -1,0 +1,275 @@
+"""Opening a store for writing: the log's end found, queues and index brought to be the log's.
+
+The order matters, for recovery can be interrupted at any point and is then run again:
+
+1. The log is walked and its end decided; nothing is changed. Damage below what was known to be
+   flushed stops the opening here.
+2. `abort` and the guard are put in place: from now on a kill is an unclean stop.
+3. What lies behind the end is kept under `rmqstore/cut/`, and wiped.
+4. Queues end where the walk began, and get the entries of all records from there on; what stands
+   behind is wiped. Index files that do not hold are removed, and missing keys put in.
+5. Everything is flushed, and only then the checkpoint says so.
+
+See docs/format.md, "Start, recovery" (upstream: DefaultMessageStore.load, recover).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.guard import StoreGuard
+from rmqstore_spark.engine.log.cut import end_log
+from rmqstore_spark.engine.recovery.clean_close import remember
+from rmqstore_spark.engine.recovery.log_end import (
+    LogEnd,
+    damage_error,
+    find_end,
+    repair_files,
+    unclean_start,
+)
+from rmqstore_spark.engine.recovery.queue_check import clean_start, has_entries
+from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
+from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex
+from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
+from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.engine.writable import refuse_other_kinds
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.log.commitlog import CommitLog
+
+__all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
+
+_FILES_OPEN: Final = 64
+_WRITTEN_MS: Final = 1_767_225_600_000  # 2026: a clock that says less has lost its battery
+_FAR_MS: Final = 10 * 365 * 86_400_000  # no other clock is wrong by more
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A store that is ready to be written.
+
+    Attributes:
+        summary: what was done.
+        log_begin: physical offset of the log's first byte; 0 for a store without a log.
+        log_end: where the next record goes.
+        segment_size: bytes of a file of the log; 0 for a store without one.
+        last_timestamp: storeTimestamp of the newest record that was met, milliseconds; 0 for none.
+        queues: all queues, flushed.
+        indexes: the index, flushed; None where none is kept.
+        absent: (topic, queueId) of queues that somebody has consumed, and the log does not know.
+        checkpoint: as it is on disk.
+    """
+
+    summary: Recovery
+    log_begin: int
+    log_end: int
+    segment_size: int
+    last_timestamp: int
+    queues: ConsumeQueues
+    indexes: IndexFiles | None
+    absent: frozenset[tuple[str, int]]
+    checkpoint: CheckpointKeeper
+
+
+_USUAL: Final = RecoverySettings()
+
+
+def recover(
+    store: str,
+    *,
+    clock: Callable[[], int],
+    settings: RecoverySettings = _USUAL,
+    clean: bool | None = None,
+    progress: Progress = lambda *_: None,
+) -> Recovered:
+    """Bring a store into the state in which it can be written. The caller holds its lock.
+
+    `abort` and the guard are in place afterwards; a clean close removes them.
+
+    Args:
+        store: the store directory; `commitlog/` is made where it is missing.
+        clock: milliseconds since the epoch.
+        settings: how the store is kept.
+        clean: whether it was closed cleanly; by default, whether there is no `abort`.
+        progress: told what is being done, and how many bytes of how many are.
+
+    Raises:
+        CorruptStoreError: the log is damaged below what was known to be flushed, or lacks a file;
+            nothing has been changed.
+        UnsupportedStoreError: the store is of a kind that is not written.
+        StoreWriteError: something could not be written or flushed.
+    """
+    if clean is None:
+        clean = not os.path.lexists(os.path.join(store, "abort"))
+    return _Run(store, clock, settings, clean, progress).run()
+
+
+@dataclass
+class _Run:
+    """One recovery."""
+
+    store: str
+    clock: Callable[[], int]
+    settings: RecoverySettings
+    clean: bool
+    progress: Progress
+    files: LocalFiles = field(default_factory=lambda: LocalFiles(_FILES_OPEN))
+
+    def run(self) -> Recovered:
+        began = self.clock()
+        self.folder = os.path.join(self.store, "commitlog")
+        make_folder(self.folder)
+        self.directory = StoreDirectory(self.files, self.store)
+        refuse_other_kinds(self.directory)
+        try:
+            return self._recovered(began)
+        finally:
+            self.files.close()
+
+    def _recovered(self, began: int) -> Recovered:
+        clean = self.clean
+        repair_files(self.folder)
+        keeper = CheckpointKeeper(self.store)
+        self.latest = max(began, _WRITTEN_MS) + _FAR_MS
+        vouched = _plausible(keeper.value, self.latest)
+        log = CommitLog(self.directory.commit_log())
+        self.directory.refresh()
+        survey = QueueSurvey(self.directory, log)
+        end = self._end(log, survey, vouched, clean)
+        if end.damage and not self.settings.cut:
+            raise damage_error(log, end)
+        reach("recovery.before_mark")
+        self._mark_open()
+        reach("recovery.after_mark")
+        cuts = end_log(self.store, list(log.plain), end.offset, cause=end.cause, now=self.clock())
+        reach("recovery.after_wipe")
+        log = CommitLog(self.directory.commit_log())
+        if not clean:
+            for segment in log.segments():
+                if segment.end > end.start:
+                    sync_file(segment.segment.path)
+        parts = QueuesAndIndex(
+            self.directory,
+            log,
+            end,
+            survey,
+            clean=clean,
+            keeper=keeper,
+            vouched_index=vouched.index_msg_timestamp,
+            clock=self.clock,
+            settings=self.settings,
+            progress=self.progress,
+        )
+        queues, indexes = parts.bring_up()
+        changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
+        changed = changed or (bool(end.offset) and not keeper.existed)
+        if changed:
+            self._settle(keeper, end, parts, queues, indexes)
+        summary = Recovery(
+            clean=clean,
+            log_begin=log.min_offset,
+            log_end=end.offset,
+            walked_bytes=end.offset - end.start,
+            cause=end.cause,
+            cuts=cuts,
+            dropped_entries=parts.dropped,
+            redispatched=parts.feed.written,
+            rebuilt_queues=tuple(sorted(parts.feed.made)),
+            topics_without_queues=tuple(sorted(parts.feed.unsafe)),
+            removed_index_files=tuple(sorted(parts.survey.removed)) if parts.survey else (),
+            made_index_files=tuple(parts.made_index_files),
+            indexed_keys=parts.keys,
+            seconds=(self.clock() - began) / 1000,
+        )
+        return Recovered(
+            summary, log.min_offset, end.offset, log.plain.segment_size,
+            end.newest or max(vouched.physic_msg_timestamp, 0),
+            queues, indexes, parts.absent, keeper,
+        )  # fmt: skip
+
+    def _end(self, log: CommitLog, survey: QueueSurvey, vouched: Checkpoint, clean: bool) -> LogEnd:
+        """Find the log's end; nothing is changed by it."""
+        named_end, start = 0, log.min_offset
+        if not len(log):
+            if not self.settings.cut and has_entries(self.directory, log):
+                raise CorruptStoreError(
+                    "there are queues, but the CommitLog has no file",
+                    file=self.folder,
+                    remedy="Put its files back, or make a new store elsewhere. "
+                    "`rmqstore recover --cut` goes on with an empty log.",
+                )
+            return LogEnd(0, 0, "", 0, False)
+        if clean:
+            start, named_end = clean_start(
+                self.directory, log, survey, strict=not self.settings.cut
+            )
+        else:
+            start = unclean_start(log, vouched)
+        if self.settings.rebuild:
+            start = log.min_offset
+        return find_end(
+            log,
+            start,
+            flushed=vouched.physic_msg_timestamp,
+            latest=self.latest,
+            named_end=named_end,
+            clean=clean,
+            progress=lambda done, total: self.progress("log", done, total),
+        )
+
+    def _mark_open(self) -> None:
+        StoreGuard(self.folder).place()
+        abort = os.path.join(self.store, "abort")
+        if not os.path.lexists(abort):
+            replace_file(abort, b"")
+
+    def _settle(
+        self,
+        keeper: CheckpointKeeper,
+        end: LogEnd,
+        parts: QueuesAndIndex,
+        queues: ConsumeQueues,
+        indexes: IndexFiles | None,
+    ) -> None:
+        """Flush everything, then let the checkpoint say so."""
+        queues.flush()
+        if indexes is not None:
+            indexes.flush(sync=True)
+        old = keeper.value
+        index = min(max(old.index_msg_timestamp, 0), end.newest)
+        keeper.reset(physic=end.newest, logics=end.newest, index=index)
+        reach("recovery.before_checkpoint")
+        keeper.write()
+        reach("recovery.after_checkpoint")
+        index_end = end.offset if indexes is not None else 0
+        remember(self.store, queues, absent=parts.absent, index_end=index_end)
+
+
+def _plausible(checkpoint: Checkpoint, latest: int) -> Checkpoint:
+    """The checkpoint, or one that vouches for nothing where its times cannot be times."""
+    times = _times(checkpoint)
+    return checkpoint if min(times) >= 0 and max(times) <= latest else Checkpoint()
+
+
+def _is_ahead(checkpoint: Checkpoint, newest: int) -> bool:
+    """Whether a checkpoint names times that the log has not reached."""
+    times = _times(checkpoint)
+    return max(times) > newest or min(times) < 0
+
+
+def _times(checkpoint: Checkpoint) -> tuple[int, int, int]:
+    return (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )

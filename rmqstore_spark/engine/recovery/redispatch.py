@@ -1,0 +1,224 @@
+"""Records of the log, put into queues anew: what a dispatcher makes of them, compared and written.
+
+Unlike a client's block, the log can hold records with entries in light queues, delayed ones whose
+tagsCode is the time at which they are due, and records of topics that no folder can be named after
+(docs/format.md, "A ConsumeQueue entry", "Delayed messages", "Light queues"; upstream:
+CommitLogDispatcherBuildConsumeQueue).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.layout.constants import (
+    PROPERTY_DELAY,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    SCHEDULE_TOPIC,
+    is_safe_folder_name,
+)
+from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, Entries
+from rmqstore_spark.layout.record.block import Block, queue_entries, read_block
+from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records
+from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.record.spans import I8, string_array
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.rows.decoder import dispatches
+
+__all__ = ["LogBlock", "QueueFeed", "log_blocks"]
+
+_log = logging.getLogger(__name__)
+
+_MARK: Final = PROPERTY_INNER_MULTI_DISPATCH.encode() + b"\x01"
+_MANY_ROWS: Final = 1 << 20
+_MOST_LOST: Final = 1 << 20
+_MOST_SLOTS: Final = 1 << 58
+
+
+@dataclass(frozen=True)
+class LogBlock:
+    """Records of the log that lie one behind the other.
+
+    Attributes:
+        block: taken apart; its starts are positions in its data.
+        records: the same, field by field.
+        offset: physical offset of the first.
+    """
+
+    block: Block
+    records: Records
+    offset: int
+
+    @property
+    def physical_offset(self) -> I8:
+        """n, where each lies in the log."""
+        return self.block.starts + self.offset
+
+
+def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
+    """The records of a stretch of the log, in its order; damaged ones are passed over and logged.
+
+    A body's CRC is not looked at: a damaged message keeps its place in its queue, and reading it
+    says so.
+    """
+    for item in walk_log(log, start, end, check_crc=False):
+        if isinstance(item, Flaw):
+            if not item.empty:
+                _log.warning("Passed over a place in the log (%s): %s", item.offset, item.cause)
+            continue
+        positions = item.records.positions
+        first = int(positions[0])
+        last = int(positions[-1]) + int(item.records.store_size[-1])  # a blank may follow
+        block = read_block(item.records.buffer[first:last], max_rows=_MANY_ROWS)
+        yield LogBlock(block, item.records, int(item.offsets[0]))
+
+
+@dataclass
+class QueueFeed:
+    """Puts what blocks of the log hold into queues, where it does not stand there yet.
+
+    Attributes:
+        queues: where entries go.
+        delays: milliseconds of each delay level.
+        wanted: whether a queue that is not there is to be made; told topic, queueId and the offset
+            of the record in it.
+        written: how many entries did not stand there already.
+        made: queues that were not there.
+        unsafe: topics whose records have no queue, as no folder can have their name.
+        gap: told that a queue misses entries before a record; returns once they are there.
+        log_begin: physical offset of the log's first byte.
+        from_begin: the blocks begin with the log's, so that queues can hold all their records.
+        deleted: told a topic; up to which physical offset its records are deleted.
+    """
+
+    queues: ConsumeQueues
+    delays: tuple[int, ...]
+    wanted: Callable[[str, int, int], bool]
+    gap: Callable[[], object] = lambda: None
+    log_begin: int = 0
+    from_begin: bool = False
+    deleted: Callable[[str], int] = lambda _: 0
+    written: int = 0
+    made: set[tuple[str, int]] = field(default_factory=set)
+    unsafe: set[str] = field(default_factory=set)
+    _ends: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    _known: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    def feed(self, part: LogBlock) -> None:
+        """Put the entries of a block's records into their queues."""
+        block = part.block
+        self._due(part)
+        entries, bounds = queue_entries(block, part.physical_offset)
+        slots = _grouped(block, part.records.queue_offset)
+        for number, route in enumerate(block.routes):
+            rows = slice(int(bounds[number]), int(bounds[number + 1]))
+            self._put(route.topic, route.queue_id, entries[rows], slots[rows])
+        if block.data.tobytes().find(_MARK) >= 0:
+            self._light(part)
+
+    def restore(self) -> None:
+        """Let the queues end where this feed has brought them, after another went over the log."""
+        for (topic, queue_id), (end, _) in self._ends.items():
+            self.queues.rewind(topic, queue_id, end)
+
+    def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> None:
+        if deleted := self.deleted(topic):
+            kept = entries["physicalOffset"] >= deleted
+            entries, slots = entries[kept], slots[kept]
+        if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
+            return
+        breaks = (np.flatnonzero(np.diff(slots) != 1) + 1).tolist() if len(slots) > 1 else ()
+        edges = [0, *breaks, len(slots)]
+        for begin, end in pairwise(edges):
+            run = entries[begin:end]
+            first = self._place(topic, queue_id, run, int(slots[begin]))
+            self.written += self.queues.reconcile(topic, queue_id, run, first)
+            last = int(run["physicalOffset"][-1])
+            self._ends[topic, queue_id] = first + len(run), last
+
+    def _place(self, topic: str, queue_id: int, run: Entries, slot: int) -> int:
+        """At which offset entries of records that follow one another are to stand.
+
+        Nothing guards the queueOffset of a record. One that stands alone, out of order, is taken
+        for damaged, and its entry goes where the order of the log puts it.
+        """
+        route = topic, queue_id
+        if route in self._ends:
+            expected, before = self._ends[route]
+        else:
+            if slot > self.queues.max_offset(topic, queue_id):
+                self.gap()
+            if not self.queues.begins(topic, queue_id):
+                return min(max(slot, 0), _MOST_SLOTS)
+            expected, before = self.queues.max_offset(topic, queue_id), self.log_begin
+            if 0 <= slot < expected and self.from_begin:
+                return slot
+        if slot == expected or slot == 0:  # a topic that was made anew begins at 0
+            return slot
+        if slot < expected:
+            return slot if len(run) > 1 and slot >= 0 else expected
+        room = int(run["physicalOffset"][0]) - before
+        is_lost = (slot - expected) * MIN_RECORD_SIZE <= room and slot - expected < _MOST_LOST
+        return slot if is_lost else expected
+
+    def _is_wanted(self, topic: str, queue_id: int, slot: int) -> bool:
+        wanted = self._known.get((topic, queue_id))
+        if wanted is None:
+            wanted = True
+            if queue_id < 0 or not is_safe_folder_name(topic) or not topic.isprintable():
+                self.unsafe.add(topic)
+                wanted = False
+            elif (topic, queue_id) not in self.queues:
+                wanted = self.wanted(topic, queue_id, slot)
+                if wanted:
+                    self.made.add((topic, queue_id))
+            self._known[topic, queue_id] = wanted
+        return wanted
+
+    def _due(self, part: LogBlock) -> None:
+        """Give delayed records the time at which they are due as their tagsCode."""
+        block = part.block
+        numbers = [n for n, route in enumerate(block.routes) if route.topic == SCHEDULE_TOPIC]
+        if not numbers:
+            return
+        rows = np.flatnonzero(np.isin(block.route_of, numbers))
+        records = part.records.take(rows)
+        texts = string_array(find_properties(records.properties, (PROPERTY_DELAY,))[PROPERTY_DELAY])
+        for row, text, time in zip(
+            rows.tolist(), texts.to_pylist(), records.store_timestamp.tolist(), strict=True
+        ):
+            if text is not None and text.lstrip("+-").isdecimal() and text.isascii():
+                level = min(int(text), len(self.delays))
+                if level > 0:
+                    block.tags_code[row] = time + self.delays[level - 1]
+
+    def _light(self, part: LogBlock) -> None:
+        """Put records into the light queues that they name."""
+        rows = np.flatnonzero(part.block.queued)
+        owner, names, queue_ids, slots = dispatches(part.records.take(rows))
+        entries = np.empty(len(owner), ENTRY_DTYPE)
+        of = rows[owner]
+        entries["physicalOffset"] = part.physical_offset[of]
+        entries["size"] = part.block.sizes[of]
+        entries["tagsCode"] = part.block.tags_code[of]
+        topics = names.to_pylist()
+        routes = list(zip(topics, queue_ids.tolist(), strict=True))
+        numbers = {route: n for n, route in enumerate(dict.fromkeys(routes))}
+        of_route = np.array([numbers[route] for route in routes], np.int64)
+        for (topic, queue_id), number in numbers.items():
+            chosen = of_route == number
+            self._put(topic, queue_id, entries[chosen], slots[chosen])
+
+
+def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:
+    """Queue offsets of the queued records, in the order in which `queue_entries` has them."""
+    rows = np.flatnonzero(block.queued)
+    return queue_offset[rows[np.argsort(block.route_of[rows], kind="stable")]]

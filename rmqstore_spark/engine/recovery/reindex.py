@@ -1,0 +1,306 @@
+"""The index of a store that is opened for writing: what of it holds, and where keys are missing.
+
+A broker that was killed drops the index files that its checkpoint does not vouch for, and makes
+anew only what recovery walks over; it does not notice a lost `index/`. Here all of the log has its
+keys in the index afterwards: the newest file goes on behind its last record, and a stretch that no
+file holds gets a file of its own, named between its neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.recovery.redispatch import LogBlock
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.durable import explained, sync_folder
+from rmqstore_spark.layout.index.format import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    IndexHeader,
+    decode_entries,
+    entry_position,
+    geometry,
+)
+from rmqstore_spark.layout.index.geometry import infer_slots, slots_match
+from rmqstore_spark.layout.record.block import index_hashes
+from rmqstore_spark.layout.record.spans import I4
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import record_head
+
+__all__ = ["IndexGap", "IndexSurvey", "KeyFeed", "remove_files", "survey_index"]
+
+_BLOCK: Final = 1 << 12  # entries
+
+
+@dataclass(frozen=True)
+class _File:
+    """An index file that is there.
+
+    Attributes:
+        read: gives the bytes from an offset on, so many of them.
+        header: None where it has none.
+        shape: None where nothing tells it.
+    """
+
+    name: str
+    read: Callable[[int, int], bytes]
+    header: IndexHeader | None
+    shape: IndexShape | None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An index file that holds.
+
+    Attributes:
+        keys_of_first: how many keys of its first record it has; others are in the file before.
+        keys_of_last: how many keys of its last record it has.
+    """
+
+    name: str
+    shape: IndexShape
+    header: IndexHeader
+    keys_of_first: int
+    keys_of_last: int
+
+
+@dataclass(frozen=True)
+class IndexGap:
+    """A stretch of the log whose keys no index file holds.
+
+    Attributes:
+        start: physical offset of its first record.
+        end: physical offset one past its last.
+        skip: so many keys of the first record are in the index.
+        held: so many keys of the record at `end`, its last ones, are in the file behind.
+        last: the index file before it; "" for none.
+        after: that file's header.
+        before: the index file behind it; "" for none.
+    """
+
+    start: int
+    end: int
+    skip: int
+    held: int
+    last: str
+    after: IndexHeader | None
+    before: str
+
+
+@dataclass
+class IndexSurvey:
+    """What is there of the index.
+
+    Attributes:
+        kept: names of the files that hold.
+        removed: names of those that do not, with the reason.
+        gaps: stretches without a file, ascending; the last one is the log's end, and there always.
+        shape: of the files, or what new ones are to have.
+        resume: shape of the last file, if it is to be gone on with.
+    """
+
+    shape: IndexShape
+    kept: list[str] = field(default_factory=list)
+    removed: dict[str, str] = field(default_factory=dict)
+    gaps: list[IndexGap] = field(default_factory=list)
+    resume: IndexShape | None = None
+
+
+def survey_index(
+    directory: StoreDirectory,
+    log: CommitLog,
+    end: int,
+    *,
+    shape: IndexShape,
+    vouched: int | None,
+    complete_end: int = 0,
+    rebuild: bool = False,
+) -> IndexSurvey:
+    """Look at all index files.
+
+    Args:
+        directory: the store.
+        log: its log, which ends at `end`.
+        shape: of new files, where the store's own do not tell.
+        vouched: the checkpoint's indexMsgTimestamp where the store was killed: what ends later, or
+            is not full, is not known to be on disk. None after a clean stop.
+        complete_end: the index is known to hold every key below this physical offset.
+        rebuild: no file is to be kept, and none of them but for its shape is believed.
+    """
+    survey = IndexSurvey(shape)
+    known: list[_Known] = []
+    for info in directory.index_files()[0]:
+        path = os.path.join(directory.index_folder, info.name)
+        file = _read(directory.files, path, info.size, survey.shape)
+        # What takes the place of a file has its shape: a broker is told one for all of them.
+        survey.shape = file.shape or survey.shape
+        found = "the index is made anew" if rebuild else _judge(file, log, end, vouched)
+        if isinstance(found, str):
+            survey.removed[info.name] = found
+            continue
+        survey.kept.append(info.name)
+        if found is not None:
+            known.append(found)
+    _find_gaps(survey, known, log, end, complete_end if not survey.removed else 0)
+    if known and known[-1].name == max(survey.kept) and _has_room(known[-1]):
+        survey.resume = known[-1].shape
+    return survey
+
+
+def remove_files(directory: StoreDirectory, survey: IndexSurvey) -> None:
+    """Delete the files that do not hold."""
+    for name in survey.removed:
+        path = os.path.join(directory.index_folder, name)
+        with explained(path, "removed"):
+            os.unlink(path)
+    if survey.removed:
+        sync_folder(directory.index_folder)
+
+
+class KeyFeed:
+    """Puts the keys of blocks of the log into an index.
+
+    Args:
+        indexes: where they go.
+        skip: so many keys of the first record met are in the index already.
+    """
+
+    def __init__(self, indexes: IndexFiles, skip: int = 0) -> None:
+        self._indexes = indexes
+        self._skip = skip
+        self.keys = 0
+
+    def feed_edge(self, part: LogBlock, held: int) -> None:
+        """Put those keys of a single record in that come before the last `held` ones."""
+        block = part.block
+        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
+        missing = max(len(hashes) - held, 0)
+        self._put(part, hashes[:missing], rows[:missing])
+
+    def feed(self, part: LogBlock) -> None:
+        """Put the keys of a block's records in."""
+        block = part.block
+        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
+        of_first = int(np.count_nonzero(rows == 0)) if self._skip else 0
+        begin = min(self._skip, of_first)
+        self._skip = 0
+        self._put(part, hashes[begin:], rows[begin:])
+
+    def _put(self, part: LogBlock, hashes: I4, rows: I4) -> None:
+        self.keys += len(hashes)
+        offsets, times = part.physical_offset[rows], part.records.store_timestamp[rows]
+        self._indexes.insert(hashes, offsets, times)
+
+
+def _read(files: Files, path: str, size: int, usual: IndexShape) -> _File:
+    """Read an index file's header, and find out its shape."""
+    name, read = os.path.basename(path), partial(files.read, path)
+    try:
+        header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
+    except CorruptStoreError:
+        return _File(name, read, None, None)
+    if header.index_count <= 1:
+        is_new = header.index_count >= 0 and header.hash_slot_count == 0
+        return _File(name, read, header, usual if is_new and size == usual.file_size else None)
+    slots: int | None = usual.slots
+    if not slots_match(size, header, usual.slots, read):
+        slots = infer_slots(size, read)
+    shape = None if slots is None else IndexShape(slots, geometry(size, slots))
+    return _File(name, read, header, shape)
+
+
+def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known | str | None:
+    """What an index file holds; why it does not hold; None where it holds nothing of the log."""
+    header, shape = file.header, file.shape
+    if header is None:
+        return "it has no header"
+    if header.index_count <= 1:
+        if shape is None or vouched is not None:
+            return "it holds no key"
+        return _Known(file.name, shape, header, 0, 0)
+    if vouched is not None and header.end_timestamp > vouched:
+        return "the checkpoint does not vouch for it"
+    if shape is None:
+        return "its header does not agree with its entries"
+    if vouched is not None and header.next_entry < shape.entries:
+        return "it was not full, and so not flushed"
+    if header.end_phy_offset < log.min_offset:
+        return None
+    if header.end_phy_offset >= end:
+        return "it holds what lies behind the log's end"
+    for offset, time in (
+        (header.begin_phy_offset, header.begin_timestamp),
+        (header.end_phy_offset, header.end_timestamp),
+    ):
+        record = record_head(log, offset) if offset >= log.min_offset else None
+        if offset >= log.min_offset and (record is None or int(record.store_timestamp[0]) != time):
+            return "the log has another record where it begins or ends"
+    first = _keys_of_first(file.read, shape, header)
+    last = _keys_of_last(file.read, shape, header)
+    return _Known(file.name, shape, header, first, last)
+
+
+def _keys_of_first(
+    read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader
+) -> int:
+    """How many keys of its first record a file holds."""
+    first = 1
+    while first < header.index_count:
+        count = min(_BLOCK, header.index_count - first)
+        data = read(entry_position(shape.slots, first), count * ENTRY_SIZE)
+        others = np.flatnonzero(decode_entries(data)["phyOffset"] != header.begin_phy_offset)
+        if len(others):
+            return first - 1 + int(others[0])
+        first += count
+    return first - 1
+
+
+def _keys_of_last(read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader) -> int:
+    """How many keys of its last record a file holds."""
+    count, last = 0, header.index_count - 1
+    while last > 0:
+        first = max(1, last - _BLOCK + 1)
+        data = read(entry_position(shape.slots, first), (last - first + 1) * ENTRY_SIZE)
+        others = np.flatnonzero(decode_entries(data)["phyOffset"] != header.end_phy_offset)
+        if len(others):
+            return count + (last - first) - int(others[-1])
+        count, last = count + last - first + 1, first - 1
+    return count
+
+
+def _find_gaps(
+    survey: IndexSurvey, known: list[_Known], log: CommitLog, end: int, complete_end: int
+) -> None:
+    """Where the index holds nothing, by the headers of its files in the order of their names."""
+    at, skip = log.min_offset, 0
+    last, after = "", None
+    for file in known:
+        header = file.header
+        gap_end = min(header.begin_phy_offset, end)
+        if max(at, complete_end) < gap_end:
+            held = file.keys_of_first
+            survey.gaps.append(IndexGap(at, gap_end, skip, held, last, after, file.name))
+        if header.end_phy_offset >= at:
+            begins_within = header.begin_phy_offset == header.end_phy_offset == at
+            skip = file.keys_of_last + (skip if begins_within else 0)
+            at = header.end_phy_offset
+        last, after = file.name, header
+    newest = max(survey.kept, default="")
+    if newest > last:
+        last = newest  # one without keys: the next comes behind it
+    if complete_end > at:
+        at, skip = min(complete_end, end), 0
+    survey.gaps.append(IndexGap(at, end, skip, 0, last, after, ""))
+
+
+def _has_room(file: _Known) -> bool:
+    return file.header.next_entry < file.shape.entries

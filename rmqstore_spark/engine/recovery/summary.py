@@ -1,0 +1,84 @@
+"""What the opening of a store found and did, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rmqstore_spark.engine.log.cut import CutRange
+
+__all__ = ["Recovery"]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What a recovery did.
+
+    Attributes:
+        clean: the store had been closed cleanly.
+        log_begin: physical offset of the log's first byte.
+        log_end: physical offset one past its last.
+        walked_bytes: how much of the log was walked, with the CRC of each body.
+        cause: what ended the log; "" where its last file is full.
+        cuts: what was cut off, and where it is kept.
+        dropped_entries: queue entries that led past the log's end.
+        redispatched: queue entries that were missing or wrong, and were written.
+        rebuilt_queues: (topic, queueId) of those that were not there.
+        topics_without_queues: topics of records that no folder can have the name of.
+        removed_index_files: names of those that did not hold, or were to be made anew.
+        made_index_files: names of new ones.
+        indexed_keys: keys that the index did not hold.
+        seconds: what it took.
+    """
+
+    clean: bool
+    log_begin: int
+    log_end: int
+    walked_bytes: int
+    cause: str = ""
+    cuts: tuple[CutRange, ...] = ()
+    dropped_entries: int = 0
+    redispatched: int = 0
+    rebuilt_queues: tuple[tuple[str, int], ...] = ()
+    topics_without_queues: tuple[str, ...] = ()
+    removed_index_files: tuple[str, ...] = ()
+    made_index_files: tuple[str, ...] = ()
+    indexed_keys: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as JSON takes it, its names as those of the other commands."""
+        return {_camel_case(name): value for name, value in asdict(self).items()}
+
+    def lines(self) -> Iterator[str]:
+        """The same for people, a fact a line; what did not happen is left out."""
+        how = "closed cleanly" if self.clean else "not closed cleanly"
+        yield (
+            f"The store was {how}; its log goes from {self.log_begin} to {self.log_end} "
+            f"({self.walked_bytes:,} bytes walked, {self.seconds:.1f} s)."
+        )
+        for cut in self.cuts:
+            yield f"Cut off: {cut.size:,} bytes at {cut.start} ({self.cause}), kept in {cut.kept}."
+        if self.dropped_entries:
+            yield f"{self.dropped_entries:,} queue entries led past the log's end and were dropped."
+        if self.redispatched:
+            yield f"{self.redispatched:,} queue entries were missing or wrong and were written."
+        if self.rebuilt_queues:
+            names = [f"{topic}/{queue_id}" for topic, queue_id in self.rebuilt_queues]
+            yield f"Queues rebuilt from the log: {', '.join(names)}."
+        if self.topics_without_queues:
+            names = [ascii(topic) for topic in self.topics_without_queues]
+            yield f"Topics whose names cannot be folders have no queues: {', '.join(names)}."
+        if self.removed_index_files:
+            yield f"Index files that were removed: {', '.join(self.removed_index_files)}."
+        if self.indexed_keys:
+            yield (
+                f"{self.indexed_keys:,} keys were put into the index anew"
+                + (f" ({', '.join(self.made_index_files)})." if self.made_index_files else ".")
+            )
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -1,0 +1,273 @@
+"""The topics of a store: `config/topics.json`, as a broker keeps it.
+
+See docs/format.md, "A store directory" (upstream: TopicConfigManager, TopicConfig, ConfigManager).
+What this project does not know of a topic or of the file is kept as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.errors import OptionError, TopicNotFoundError
+from rmqstore_spark.files.configfiles import read_config
+from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.layout.constants import (
+    MAX_TOPIC_LENGTH,
+    is_safe_topic_name,
+    topic_fault,
+)
+from rmqstore_spark.layout.fastjson import dump_fastjson
+
+__all__ = [
+    "MOST_QUEUES",
+    "PERM_READ",
+    "PERM_WRITE",
+    "TopicConfig",
+    "TopicTable",
+    "require_clients_topic",
+]
+
+_log = logging.getLogger(__name__)
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+_PERM_INHERIT: Final = 1
+_PERM_ALL: Final = PERM_READ | PERM_WRITE | _PERM_INHERIT
+
+# What a broker says of every topic besides, unless it was told otherwise.
+_USUAL: Final[dict[str, Any]] = {
+    "order": False,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+}
+MOST_QUEUES: Final = 65_536
+"""Queues that a topic may have."""
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """A topic as it is configured.
+
+    Attributes:
+        name: its name.
+        read_queue_nums: queues that consumers read.
+        write_queue_nums: queues that messages are put into.
+        perm: PERM_READ and PERM_WRITE, added up.
+        rest: whatever else the file says of it, by key.
+    """
+
+    name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = PERM_READ | PERM_WRITE
+    rest: dict[str, Any] = field(default_factory=_USUAL.copy)
+
+    def __post_init__(self) -> None:
+        for what, count in (
+            ("readQueueNums", self.read_queue_nums),
+            ("writeQueueNums", self.write_queue_nums),
+        ):
+            if not 1 <= count <= MOST_QUEUES:
+                raise OptionError(f"{what} must be from 1 to {MOST_QUEUES}, not {count}.")
+        if not 0 <= self.perm <= _PERM_ALL:
+            raise OptionError(f"perm must be from 0 to {_PERM_ALL}, not {self.perm}.")
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages may be put into it."""
+        return bool(self.perm & PERM_WRITE)
+
+    def to_json(self) -> dict[str, Any]:
+        """As topics.json has it."""
+        told = {
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicName": self.name,
+            "writeQueueNums": self.write_queue_nums,
+        }
+        return dict(sorted({**self.rest, **told}.items()))
+
+    @classmethod
+    def from_json(cls, name: str, raw: Any) -> TopicConfig:
+        """Of an entry of topics.json.
+
+        Raises:
+            OptionError: it is none.
+        """
+        if not isinstance(raw, dict):
+            raise OptionError("it is no JSON object")
+        numbers = [raw.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")]
+        read, write, perm = (n if type(n) is int else -1 for n in numbers)
+        known = {"topicName", "readQueueNums", "writeQueueNums", "perm"}
+        rest = {key: value for key, value in raw.items() if key not in known}
+        return cls(name, read, write, perm, rest)
+
+
+class TopicTable:
+    """The topics of one store. Thread-safe; every change is on disk before it is known.
+
+    Args:
+        store: the store directory.
+        clock: milliseconds since the epoch.
+        most: topics that there may be.
+    """
+
+    def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
+        self.path = os.path.join(store, "config", "topics.json")
+        self._clock = clock
+        self._most = most
+        self._lock = threading.Lock()
+        raw = read_config(LocalFiles(), self.path)
+        self._file: dict[str, Any] = raw if isinstance(raw, dict) else {}
+        self._unknown: dict[str, Any] = {}
+        self._topics = dict(self._load())
+
+    def _load(self) -> Iterator[tuple[str, TopicConfig]]:
+        table = self._file.get("topicConfigTable")
+        for name, raw in (table if isinstance(table, dict) else {}).items():
+            try:
+                if not is_safe_topic_name(name):
+                    raise OptionError("a broker takes no such name")
+                yield name, TopicConfig.from_json(name, raw)
+            except OptionError as error:
+                _log.warning("%s: the topic %r is passed over: %s", self.path, name, error)
+                self._unknown[name] = raw
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(tuple(self._topics.values()))
+
+    def get(self, name: str) -> TopicConfig | None:
+        """A topic, if it is there."""
+        return self._topics.get(name)
+
+    def create(
+        self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
+    ) -> TopicConfig:
+        """Make a topic; one that is there stays as it is.
+
+        Raises:
+            OptionError: the name or a number is none that a broker takes, or there are too many.
+            StoreWriteError: it could not be written down.
+        """
+        _require_name(name)
+        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
+
+    def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
+        """Make topics, all of them or none; those that are there stay as they are.
+
+        Returns:
+            Each of them as it is now.
+
+        Raises:
+            OptionError: a name is none that a broker takes, or there are too many.
+            StoreWriteError: they could not be written down.
+        """
+        with self._lock:
+            made = {topic.name: topic for topic in wanted if topic.name not in self._topics}
+            for name in made:
+                _require_name(name)
+            if made and len(self._topics) + len(made) > self._most:
+                raise OptionError(
+                    f"there are {len(self._topics)} topics, and maxTopics is {self._most}. "
+                    "Delete some, or raise it."
+                )
+            if made:
+                self._replace({**self._topics, **made})
+            return [self._topics[topic.name] for topic in wanted]
+
+    def update(
+        self,
+        name: str,
+        *,
+        read_queue_nums: int | None = None,
+        write_queue_nums: int | None = None,
+        perm: int | None = None,
+    ) -> TopicConfig:
+        """Change a topic; what is None stays as it is.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            OptionError: a number is none that a broker takes.
+            StoreWriteError: it could not be written down.
+        """
+        with self._lock:
+            old = self._require(name)
+            changed = replace(
+                old,
+                read_queue_nums=old.read_queue_nums if read_queue_nums is None else read_queue_nums,
+                write_queue_nums=(
+                    old.write_queue_nums if write_queue_nums is None else write_queue_nums
+                ),
+                perm=old.perm if perm is None else perm,
+            )
+            if changed != old:
+                self._replace({**self._topics, name: changed})
+            return changed
+
+    def delete(self, name: str) -> None:
+        """Remove a topic. Its queues are the store's matter.
+
+        Raises:
+            TopicNotFoundError: there is none of that name.
+            StoreWriteError: that could not be written down.
+        """
+        with self._lock:
+            self._require(name)
+            self._replace({n: t for n, t in self._topics.items() if n != name})
+
+    def _require(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFoundError(
+                f"there is no topic {name[:MAX_TOPIC_LENGTH]!r} in {self.path}. "
+                "`rmqstore topics` lists those of the store."
+            )
+        return topic
+
+    def _replace(self, topics: dict[str, TopicConfig]) -> None:
+        """Write the file anew, what was there before beside it; then the table changes."""
+        old = self._file.get("dataVersion")
+        version = dict(old) if isinstance(old, dict) else {}
+        counter = version.get("counter")
+        version["counter"] = (counter if type(counter) is int else 0) + 1
+        version["timestamp"] = self._clock()
+        table = {**self._unknown, **{name: topic.to_json() for name, topic in topics.items()}}
+        made = {**self._file, "dataVersion": version, "topicConfigTable": table}
+        data = dump_fastjson(made).encode()
+        reach("topics.before_write")
+        make_folder(os.path.dirname(self.path))
+        if self._file:
+            replace_file(f"{self.path}.bak", dump_fastjson(self._file).encode())
+            reach("topics.after_backup")
+        replace_file(self.path, data)
+        self._file, self._topics = made, topics
+
+
+def require_clients_topic(name: str) -> None:
+    """Refuse to touch a topic that is not for clients.
+
+    Raises:
+        OptionError: it is the store's own, or no topic can have this name.
+    """
+    fault = topic_fault(name)
+    if fault is not None:
+        raise OptionError(fault)
+
+
+def _require_name(name: str) -> None:
+    """Refuse what no topic can be called; the store's own topics are in the table too."""
+    if not is_safe_topic_name(name):
+        raise OptionError(str(topic_fault(name)))

@@ -1,0 +1,159 @@
+"""Putting keys into an IndexFile, a batch at a time, with the content of one-by-one insertion.
+
+Upstream `IndexFile.putKey`. The arrays may be views of a file's bytes; nothing here is written to
+disk. The order of writes that makes a crash harmless is the writer's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.buffers import BytesLike, octets
+from rmqstore_spark.layout.index.format import (
+    ENTRY_DTYPE,
+    SLOT_DTYPE,
+    IndexEntries,
+    IndexHeader,
+    Slots,
+    decode_entries,
+    decode_slots,
+    geometry,
+    slot_position,
+)
+
+__all__ = ["IndexFile", "link_entries"]
+
+
+def link_entries(
+    header: IndexHeader,
+    slots: Slots,
+    room: int,
+    key_hash: npt.NDArray[np.int32],
+    phy_offset: npt.NDArray[np.int64],
+    store_timestamp: npt.NDArray[np.int64],
+) -> tuple[IndexEntries, IndexHeader]:
+    """Put keys into a file of which only the header and the slots are at hand, until it is full.
+
+    Args:
+        header: as it stands.
+        slots: int32, big-endian, one a slot; changed in place.
+        room: all entries that there is room for, entry 0 included.
+        key_hash: n, as `hashing.index_key_hash` gives it.
+        phy_offset: n, of the keys' records.
+        store_timestamp: n, of the keys' records, milliseconds.
+
+    Returns:
+        The new entries, whose numbers go on from `header.next_entry`: as many as there was room
+        for, the other keys belong into the next file. And the header that the file now has.
+    """
+    start = header.next_entry
+    count = max(min(len(key_hash), room - start), 0)
+    entries = np.empty(count, ENTRY_DTYPE)
+    if not count:
+        return entries, header
+    times = np.ascontiguousarray(store_timestamp[:count], np.int64)
+    offsets = np.ascontiguousarray(phy_offset[:count], np.int64)
+    fresh = kernel.active.link_keys(
+        slots,
+        start,
+        np.ascontiguousarray(key_hash[:count], np.int32),
+        offsets,
+        times,
+        header.begin_timestamp,
+        entries.view(np.uint8),
+    )
+    begins = start == 1
+    return entries, replace(
+        header,
+        begin_timestamp=int(times[0]) if begins else header.begin_timestamp,
+        begin_phy_offset=int(offsets[0]) if begins else header.begin_phy_offset,
+        end_timestamp=int(times[-1]),
+        end_phy_offset=int(offsets[-1]),
+        hash_slot_count=header.hash_slot_count + fresh,
+        index_count=start + count,
+    )
+
+
+class IndexFile:
+    """One index file in memory.
+
+    Args:
+        header: as it stands.
+        slots: int32, big-endian, one a slot; changed in place.
+        entries: all entries that there is room for, entry 0 included; changed in place.
+    """
+
+    def __init__(self, header: IndexHeader, slots: Slots, entries: IndexEntries) -> None:
+        self.header = header
+        self.slots = slots
+        self.entries = entries
+
+    @classmethod
+    def create(cls, slots: int, entries: int, after: IndexHeader | None = None) -> IndexFile:
+        """An empty file.
+
+        Args:
+            slots: `maxHashSlotNum`.
+            entries: `maxIndexNum`; there is room for one key less.
+            after: the header of the full file that this one follows.
+        """
+        header = IndexHeader()
+        if after is not None:
+            header = IndexHeader(
+                begin_timestamp=after.end_timestamp,
+                end_timestamp=after.end_timestamp,
+                begin_phy_offset=after.end_phy_offset,
+                end_phy_offset=after.end_phy_offset,
+            )
+        return cls(header, np.zeros(slots, SLOT_DTYPE), np.zeros(entries, ENTRY_DTYPE))
+
+    @classmethod
+    def decode(cls, data: BytesLike, slots: int, *, file: str = "") -> IndexFile:
+        """The file whose bytes these are: a view of `data`, or of a copy if that is read-only.
+
+        Raises:
+            CorruptStoreError: so many slots do not fit the file's length.
+        """
+        raw = octets(data)
+        if not raw.flags.writeable:
+            raw = raw.copy()
+        header = IndexHeader.decode(raw, file=file)
+        geometry(raw.size, slots, file=file)
+        return cls(header, decode_slots(raw, slots), decode_entries(raw[slot_position(slots) :]))
+
+    def encode(self) -> bytes:
+        """The whole file's bytes."""
+        return self.header.encode() + self.slots.tobytes() + self.entries.tobytes()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next key belongs into a new file."""
+        return self.header.next_entry >= len(self.entries)
+
+    def insert(
+        self,
+        key_hash: npt.NDArray[np.int32],
+        phy_offset: npt.NDArray[np.int64],
+        store_timestamp: npt.NDArray[np.int64],
+    ) -> int:
+        """Puts keys in, in their order, until the file is full.
+
+        Args:
+            key_hash: as `hashing.index_key_hash` gives it, one a key.
+            phy_offset: of the key's record.
+            store_timestamp: of the key's record, milliseconds.
+
+        Returns:
+            How many keys went in; the others belong into the next file.
+        """
+        room = len(self.entries)
+        start = self.header.next_entry
+        entries, self.header = link_entries(
+            self.header, self.slots, room, key_hash, phy_offset, store_timestamp
+        )
+        self.entries[start : start + len(entries)] = entries
+        return len(entries)

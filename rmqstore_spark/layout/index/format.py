@@ -1,0 +1,285 @@
+"""An IndexFile: from the hash of a key to the records that have it.
+
+    header 40 | slots 4 each | entries 20 each                   big-endian, signed
+
+    header   beginTimestamp 8 | endTimestamp 8 | beginPhyOffset 8 | endPhyOffset 8
+             | hashSlotCount 4 | indexCount 4
+    entry    keyHash 4 | phyOffset 8 | timeDiff 4 | previous 4
+
+A slot holds the number of its newest entry, and `previous` leads to the next older one; numbers
+only ever go down along a chain, and entry 0 is never used. How many slots and entries a file has
+is not recorded (`index_geometry` finds out). Hashes collide: a match must be checked against its
+record. The whole file can be rebuilt from the CommitLog; nothing guards it against damage.
+
+See docs/format.md, "An IndexFile"; upstream `IndexFile`, `IndexHeader`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.buffers import BytesLike, octets, records_in
+
+__all__ = [
+    "DEFAULT_ENTRIES",
+    "DEFAULT_SLOTS",
+    "ENTRY_DTYPE",
+    "ENTRY_SIZE",
+    "HEADER_SIZE",
+    "SLOT_DTYPE",
+    "SLOT_SIZE",
+    "IndexHeader",
+    "broken_entries",
+    "broken_slots",
+    "chain",
+    "decode_entries",
+    "decode_slots",
+    "entry_position",
+    "follow_chain",
+    "geometry",
+    "slot_position",
+]
+
+_HEADER: Final = struct.Struct(">qqqqii")
+HEADER_SIZE: Final = _HEADER.size
+
+SLOT_DTYPE: Final = np.dtype(">i4")
+SLOT_SIZE: Final = SLOT_DTYPE.itemsize
+
+ENTRY_DTYPE: Final = np.dtype(
+    [("keyHash", ">i4"), ("phyOffset", ">i8"), ("timeDiff", ">i4"), ("previous", ">i4")]
+)
+ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
+
+DEFAULT_SLOTS: Final = 5_000_000
+"""`maxHashSlotNum` of a broker that was not told otherwise."""
+DEFAULT_ENTRIES: Final = 20_000_000
+"""`maxIndexNum` of a broker that was not told otherwise."""
+
+_MAX_WINDOW: Final = 1 << 16
+
+Slots = npt.NDArray[np.int32]
+IndexEntries = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class IndexHeader:
+    """The head of an IndexFile; times in milliseconds.
+
+    Attributes:
+        begin_timestamp: storeTimestamp of the first key's record; that of the file before's last
+            record while there is no key yet.
+        begin_phy_offset: physical offset of the same.
+        hash_slot_count: slots in use.
+        index_count: the number that the next entry will get; 0 in a file that was just made.
+    """
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 1
+
+    @classmethod
+    def decode(cls, data: BytesLike, *, file: str = "") -> IndexHeader:
+        """The header at the start of `data`.
+
+        Raises:
+            CorruptStoreError: `data` is too short for one; its text names `file`.
+        """
+        raw = octets(data)[:HEADER_SIZE].tobytes()
+        if len(raw) < HEADER_SIZE:
+            raise CorruptStoreError(
+                f"an index file has {HEADER_SIZE} bytes of header, not {len(raw)}", file=file
+            )
+        return cls(*_HEADER.unpack(raw))
+
+    def encode(self) -> bytes:
+        """The header's 40 bytes."""
+        return _HEADER.pack(
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_phy_offset,
+            self.end_phy_offset,
+            self.hash_slot_count,
+            self.index_count,
+        )
+
+    @property
+    def next_entry(self) -> int:
+        """The number that the next entry will get: at least 1."""
+        return max(self.index_count, 1)
+
+
+def geometry(file_size: int, slots: int, *, file: str = "") -> int:
+    """How many entries there is room for beside so many slots, the unused entry 0 included.
+
+    Raises:
+        CorruptStoreError: a file of `file_size` bytes cannot have so many slots.
+    """
+    rest = file_size - HEADER_SIZE - slots * SLOT_SIZE
+    if slots < 1 or rest < 0 or rest % ENTRY_SIZE:
+        raise CorruptStoreError(
+            f"an index file of {file_size} bytes cannot have {slots} slots", file=file
+        )
+    return rest // ENTRY_SIZE
+
+
+def slot_position(slot: int) -> int:
+    """Byte offset of a slot in its file."""
+    return HEADER_SIZE + slot * SLOT_SIZE
+
+
+def entry_position(slots: int, entry: int) -> int:
+    """Byte offset of an entry in a file of so many slots."""
+    return slot_position(slots) + entry * ENTRY_SIZE
+
+
+def decode_slots(data: BytesLike, slots: int) -> Slots:
+    """A view of the slots of a whole file's bytes; fewer where the bytes end before."""
+    raw = octets(data)[HEADER_SIZE : slot_position(slots)]
+    return raw[: raw.size // SLOT_SIZE * SLOT_SIZE].view(SLOT_DTYPE)
+
+
+def decode_entries(data: BytesLike) -> IndexEntries:
+    """A view of the whole entries in `data`, which begins with one."""
+    return records_in(data, ENTRY_DTYPE)
+
+
+def chain(
+    key_hash: int,
+    slots: int,
+    newest: int,
+    next_entry: int,
+    read_entries: Callable[[int, int], IndexEntries],
+    *,
+    max_num: int | None = None,
+    file: str = "",
+) -> npt.NDArray[np.int64]:
+    """The physical offsets that the index has for one key hash, newest first.
+
+    Args:
+        read_entries: gives the entries from a first number on, so many of them.
+        key_hash, slots, newest, next_entry, max_num, file: see `follow_chain`.
+
+    Raises:
+        CorruptStoreError: as `follow_chain`.
+    """
+    steps = follow_chain(key_hash, slots, newest, next_entry, max_num=max_num, file=file)
+    try:
+        wanted = next(steps)
+        while True:
+            wanted = steps.send(read_entries(*wanted))
+    except StopIteration as end:
+        found: npt.NDArray[np.int64] = end.value
+        return found
+
+
+def follow_chain(
+    key_hash: int,
+    slots: int,
+    newest: int,
+    next_entry: int,
+    *,
+    max_num: int | None = None,
+    max_gap: int = 4096,
+    file: str = "",
+) -> Generator[tuple[int, int], IndexEntries, npt.NDArray[np.int64]]:
+    """Follow a chain, step by step: yields what to read next, and is sent those entries.
+
+    Where a chain's entries lie close together, they are asked for in stretches that grow, and of
+    each stretch all entries with that hash are taken: they can only be in this chain. So a key
+    that a million records have costs a few dozen reads, and one that few have costs as many small
+    ones.
+
+    Args:
+        key_hash: as `hashing.index_key_hash` gives it.
+        slots: how many slots the file has.
+        newest: what slot `key_hash % slots` holds; 0 or less for nothing.
+        next_entry: of the header, read after the slot where a broker writes the file.
+        max_num: no more than so many of the newest.
+        max_gap: bytes up to which entries lie close together: reading on over so many is cheaper
+            than another read.
+        file: for errors.
+
+    Yields:
+        Number of the first entry to read, and how many.
+
+    Returns:
+        The physical offsets of the entries with that hash, newest first.
+
+    Raises:
+        CorruptStoreError: the chain leads to where it cannot lead. What the file covers must then
+            be looked for in the CommitLog itself.
+    """
+    found: list[npt.NDArray[np.int64]] = []
+    missing = next_entry if max_num is None else max_num
+    last, window = newest, 1
+    while last > 0 and missing > 0:
+        # the slot is written before the header counts its entry: it may be one ahead
+        if last > next_entry:
+            raise CorruptStoreError(
+                f"a chain of an index leads to entry {last}, and there are {next_entry - 1}",
+                file=file,
+            )
+        first = max(1, last - window + 1)
+        entries = yield first, last - first + 1
+        if len(entries) != last - first + 1:
+            raise CorruptStoreError(f"the index ends before its entry {last}", file=file)
+        mine = np.flatnonzero(entries["keyHash"] % slots == key_hash % slots)
+        if not mine.size or mine[-1] != len(entries) - 1:
+            raise CorruptStoreError(
+                f"a chain of an index leads to entry {last}, which is in another chain", file=file
+            )
+        matches = entries[entries["keyHash"] == key_hash]["phyOffset"][::-1][:missing]
+        found.append(matches.astype(np.int64))
+        missing -= matches.size
+        oldest = first + int(mine[0])
+        last = int(entries["previous"][mine[0]])
+        if last >= oldest:
+            raise CorruptStoreError(
+                f"a chain of an index leads from entry {oldest} on to entry {last}", file=file
+            )
+        # an entry of this chain between `last` and `oldest` would have been found in the stretch
+        is_near = (oldest - last) * ENTRY_SIZE <= max_gap
+        window = min(2 * window, _MAX_WINDOW) if is_near else 1
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def broken_slots(slots: Slots, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
+    """The slots that do not lead to an entry of their own chain.
+
+    Args:
+        slots: all slots of a file.
+        entries: all its entries, entry 0 included.
+        next_entry: of the header.
+    """
+    numbers = np.flatnonzero(slots)
+    newest = slots[numbers].astype(np.int64)
+    leads = (newest > 0) & (newest < min(next_entry, len(entries)))
+    leads[leads] = entries["keyHash"][newest[leads]] % len(slots) == numbers[leads]
+    return numbers[~leads]
+
+
+def broken_entries(slots: int, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
+    """The entries whose `previous` is not an older entry of the same chain.
+
+    Args:
+        slots: how many slots the file has.
+        entries: all entries, entry 0 included.
+        next_entry: of the header.
+    """
+    numbers = np.arange(1, min(next_entry, len(entries)), dtype=np.int64)
+    previous = entries["previous"][numbers].astype(np.int64)
+    slot = entries["keyHash"] % slots
+    leads = (previous > 0) & (previous < numbers)
+    leads[leads] = slot[previous[leads]] == slot[numbers[leads]]
+    return numbers[~leads & (previous != 0)]

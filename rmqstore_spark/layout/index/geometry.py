@@ -1,0 +1,132 @@
+"""How many slots an index file has: nothing records it, and it is a broker's configuration.
+
+The last entry ends where the file's unused, zeroed rest begins. Its number is in the header, and
+the file's length allows every fifth number of slots only, while an entry is five times as long as
+a slot: one candidate is left. It is taken only if the first and the last entry and their slots
+hold what they then must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.buffers import BytesLike, octets
+from rmqstore_spark.layout.index.format import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    SLOT_SIZE,
+    IndexHeader,
+    decode_entries,
+    entry_position,
+    geometry,
+    slot_position,
+)
+
+__all__ = ["infer_slots", "slots_match"]
+
+_BLOCK: Final = 1 << 20
+_ATTEMPTS: Final = 3
+
+ReadAt = Callable[[int, int], BytesLike]
+
+
+def infer_slots(file_size: int, read: ReadAt) -> int | None:
+    """How many slots an index file has.
+
+    A full file, and one of a broker's default size, cost five small reads. Of others the unused
+    rest is read too, which is sparse on disk.
+
+    Args:
+        file_size: in bytes.
+        read: gives the bytes from an offset on, so many of them.
+
+    Returns:
+        None where the file holds no key, or is damaged such that no number fits.
+    """
+    if file_size < HEADER_SIZE:
+        return None
+    header = IndexHeader.decode(read(0, HEADER_SIZE))
+    for _ in range(_ATTEMPTS):
+        slots = _infer(file_size, header, read)
+        seen, header = header, IndexHeader.decode(read(0, HEADER_SIZE))
+        if slots is not None or header == seen:
+            return slots
+        # a broker has put keys in between
+    return None
+
+
+def _infer(file_size: int, header: IndexHeader, read: ReadAt) -> int | None:
+    if header.index_count <= 1:
+        return None
+    words = (file_size - HEADER_SIZE) // SLOT_SIZE
+    candidates = [words - header.index_count * (ENTRY_SIZE // SLOT_SIZE)]
+    if file_size == entry_position(DEFAULT_SLOTS, DEFAULT_ENTRIES):
+        candidates.insert(0, DEFAULT_SLOTS)
+    for slots in candidates:
+        if slots_match(file_size, header, slots, read):
+            return slots
+    slots = _slots_before_the_rest(file_size, header, read)
+    return slots if slots_match(file_size, header, slots, read) else None
+
+
+def slots_match(file_size: int, header: IndexHeader, slots: int, read: ReadAt) -> bool:
+    """Whether a file that holds keys has so many slots, judged by its first and last entry.
+
+    Args:
+        file_size: in bytes.
+        header: of the file.
+        slots: the number in question.
+        read: gives the bytes from an offset on, so many of them.
+    """
+    try:
+        entries = geometry(file_size, slots)
+    except CorruptStoreError:
+        return False
+    last = header.index_count - 1
+    if not 1 <= last < entries:
+        return False
+    head = decode_entries(read(entry_position(slots, 0), 2 * ENTRY_SIZE))
+    tail = decode_entries(read(entry_position(slots, last), ENTRY_SIZE))
+    if len(head) != 2 or len(tail) != 1 or _is_unused(head[1]) or _is_unused(tail[0]):
+        return False
+    return (
+        _is_unused(head[0])
+        and head["phyOffset"][1] == header.begin_phy_offset
+        and head["previous"][1] == 0
+        and tail["phyOffset"][0] == header.end_phy_offset
+        and 1 <= _slot_of(head[1], slots, read) < entries
+        # more than `last` where a broker has put a key in since the header was read
+        and last <= _slot_of(tail[0], slots, read) < entries
+    )
+
+
+def _is_unused(entry: np.void) -> bool:
+    return not any(entry.tobytes())
+
+
+def _slot_of(entry: np.void, slots: int, read: ReadAt) -> int:
+    """What the slot of an entry's hash holds; 0 where the file ends before it."""
+    slot = int(entry["keyHash"]) % slots
+    return int.from_bytes(octets(read(slot_position(slot), SLOT_SIZE)).tobytes(), "big")
+
+
+def _slots_before_the_rest(file_size: int, header: IndexHeader, read: ReadAt) -> int:
+    """The number of slots with which the last entry is the last that is not all zeros."""
+    end = file_size
+    while end > HEADER_SIZE:
+        start = max(HEADER_SIZE, end - _BLOCK)
+        written = np.flatnonzero(octets(read(start, end - start)))
+        if written.size:
+            end = start + int(written[-1]) + 1
+            break
+        end = start
+    # entries lie in steps of their size from the file's end
+    unused = (file_size - end) // ENTRY_SIZE
+    words = (file_size - HEADER_SIZE) // SLOT_SIZE
+    return words - (unused + header.index_count) * (ENTRY_SIZE // SLOT_SIZE)

@@ -1,0 +1,35 @@
+"""The decoder's loops: compiled where that could be built, in NumPy and Arrow elsewhere.
+
+`RMQSTORE_KERNEL=plain` in the environment chooses the NumPy reference on purpose (the tests
+run both); otherwise the compiled kernel is taken, and its absence is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+
+from rmqstore_spark.layout.kernel.reference import plain
+
+__all__ = ["COMPILED", "active", "pread_spans"]
+
+
+def _choose() -> ModuleType:
+    if os.environ.get("RMQSTORE_KERNEL") == "plain":
+        return plain
+    try:
+        from rmqstore_spark.layout.kernel import _kernel
+    except ImportError:
+        logging.getLogger(__name__).warning(
+            "rmqstore-spark in %s runs without its compiled kernel: everything works, more slowly. "
+            "Install it from there with a C compiler present to have it.",
+            os.path.dirname(plain.__file__),
+        )
+        return plain
+    return _kernel
+
+
+active: ModuleType = _choose()
+COMPILED: bool = active is not plain
+pread_spans = active.pread_spans

@@ -1,0 +1,107 @@
+/* The loops of the decoder, and those over blocks to be stored, compiled.
+ *
+ * Each function does what the function of the same name in plain.py does, over the same
+ * arrays: that file is the reference, and the tests hold the two against each other.
+ * Nothing here allocates: the caller hands in every output array, and each span is checked
+ * against the buffer before it is touched, so no content of a file can reach past it.
+ * The interpreter lock is released around every loop that takes longer than that is worth.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "crc32.h"
+
+#if PY_BIG_ENDIAN
+#error "the kernel is written for little-endian machines; the plain decoder serves there"
+#endif
+
+#define HEAD_SIZE 56 /* up to bornHost, and never past a whole record */
+#define MIN_RECORD 91
+
+static inline uint32_t be32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return __builtin_bswap32(v);
+}
+
+static inline uint64_t be64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return __builtin_bswap64(v);
+}
+
+static inline void put64(uint8_t *p, int64_t v)
+{
+    uint64_t raw = __builtin_bswap64((uint64_t)v);
+    memcpy(p, &raw, 8);
+}
+
+static inline void put32(uint8_t *p, int32_t v)
+{
+    uint32_t raw = __builtin_bswap32((uint32_t)v);
+    memcpy(p, &raw, 4);
+}
+
+#include "arguments.h"
+#include "records.h"
+#include "spans.h"
+#include "hosts.h"
+#include "properties.h"
+#include "entries.h"
+#include "text.h"
+#include "hash.h"
+#include "block.h"
+#include "dispatch.h"
+#include "index.h"
+#include "encode.h"
+
+static PyMethodDef METHODS[] = {
+    {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
+    {"walk", walk, METH_VARARGS, "See plain.walk."},
+    {"parse", parse, METH_VARARGS, "See plain.parse."},
+    {"absorb", absorb, METH_VARARGS, "See plain.absorb."},
+    {"gather", gather, METH_VARARGS, "See plain.gather."},
+    {"crc32_spans", crc32_spans, METH_VARARGS, "See plain.crc32_spans."},
+    {"spans_equal", spans_equal, METH_VARARGS, "See plain.spans_equal."},
+    {"format_hosts", format_hosts, METH_VARARGS, "See plain.format_hosts."},
+    {"format_msg_ids", format_msg_ids, METH_VARARGS, "See plain.format_msg_ids."},
+    {"properties", properties, METH_VARARGS, "See plain.properties."},
+    {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
+    {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
+    {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
+    {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
+    {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
+    {"hash_texts", hash_texts, METH_VARARGS, "See plain.hash_texts."},
+    {"check_block", check_block, METH_VARARGS, "See plain.check_block."},
+    {"number_rows", number_rows, METH_VARARGS, "See plain.number_rows."},
+    {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},
+    {"queue_entries", queue_entries, METH_VARARGS, "See plain.queue_entries."},
+    {"index_hashes", index_hashes, METH_VARARGS, "See plain.index_hashes."},
+    {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
+    {"write_records", write_records, METH_VARARGS, "See plain.write_records."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_kernel", "Compiled loops of the record decoder.", -1, METHODS,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    crc32_prepare();
+    if (!choose_secret())
+        return NULL;
+    return PyModule_Create(&MODULE);
+}

@@ -1,0 +1,174 @@
+"""Writing records from columns, in NumPy and Arrow: part of `plain`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, crc32_spans, gather
+
+__all__ = ["write_records"]
+
+_V2: Final = 0xDAA320AB
+_BORN_V6, _STORE_V6 = 0x10, 0x20
+_LONGEST_HEAD: Final = 112
+_LONGEST: Final = 32_767
+_INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
+_LONGS: Final = (
+    "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "preparedTransactionOffset",
+)  # fmt: skip
+
+
+def write_records(
+    magic: int,
+    ints: I4,
+    longs: I8,
+    hosts: U1,
+    wide: U1,
+    body_offsets: I4,
+    body: U1,
+    topic_offsets: I4,
+    topic: U1,
+    properties_offsets: I4,
+    properties: U1,
+    starts: I8,
+    sizes: I4,
+    out: U1,
+) -> int:
+    """Write n records one behind the other.
+
+    The bits of sysFlag that tell of the hosts, bodyCRC, and all lengths are made here.
+
+    Args:
+        magic: unsigned, of V1 or V2.
+        ints: (6, n): queueId, flag, sysFlag, reconsumeTimes, and which of the hosts bornHost and
+            storeHost are.
+        longs: (5, n): queueOffset, physicalOffset, bornTimestamp, storeTimestamp,
+            preparedTransactionOffset.
+        hosts: (k, 20): the address and port of each, 8 or 20 bytes.
+        wide: k, 1 for a host of 20 bytes.
+        body_offsets, body: n + 1 offsets, and what they lead into: as Arrow has a binary array.
+        topic_offsets, topic, properties_offsets, properties: likewise.
+        starts, sizes: n out, where each record begins in `out`, and its bytes.
+        out: the records.
+
+    Returns:
+        The bytes of all of them.
+    """
+    n, topic_width = len(starts), 2 if magic == _V2 else 1
+    ints, longs, hosts = ints.reshape(6, -1), longs.reshape(5, -1), hosts.reshape(-1, 20)
+    texts = ((body_offsets, body), (topic_offsets, topic), (properties_offsets, properties))
+    counts = {ints.shape[1], longs.shape[1], len(sizes), *(len(at) - 1 for at, _ in texts)}
+    if counts != {n} or len(hosts) != len(wide):
+        raise ValueError("the arrays differ in number")
+    body_size, topic_size, properties_size = (np.diff(at).astype(np.int64) for at, _ in texts)
+    mosts = (2**31 - 1, _LONGEST if topic_width == 2 else 127, _LONGEST)
+    sizes_of = (body_size, topic_size, properties_size)
+    for (at, data), most, size in zip(texts, mosts, sizes_of, strict=True):
+        if n and (at[0] < 0 or at[-1] > len(data) or size.min() < 0 or size.max() > most):
+            raise ValueError("a column holds what no record can")
+    codes = ints[4:]
+    if n and (codes.min() < 0 or codes.max() >= len(wide)):
+        raise ValueError("a column holds what no record can")
+    born_v6, store_v6 = wide[codes[0]] != 0, wide[codes[1]] != 0
+    head_size = 88 + 12 * born_v6.astype(np.int64) + 12 * store_v6
+    total = head_size + body_size + topic_width + topic_size + 2 + properties_size
+    ends = np.cumsum(total)
+    if n and ends[-1] > len(out):
+        raise ValueError("an output array is too small")
+    crc = np.empty(n, np.uint32)
+    crc32_spans(body, body_offsets[:-1].astype(np.int64), body_size.astype(np.int32), crc)
+
+    heads = _heads(magic, ints, longs, hosts, (born_v6, store_v6), total, body_size, crc)
+    joined = pc.binary_join_element_wise(
+        _packed(heads, head_size),
+        _texts(*texts[0]),
+        _lengths(topic_size, topic_width),
+        _texts(*texts[1]),
+        _lengths(properties_size, 2),
+        _texts(*texts[2]),
+        b"",
+    )
+    starts[:], sizes[:] = ends - total, total
+    if n:
+        out[: ends[-1]] = np.frombuffer(joined.buffers()[2], np.uint8, ends[-1])
+    return int(ends[-1]) if n else 0
+
+
+def _heads(
+    magic: int,
+    ints: I4,
+    longs: I8,
+    hosts: U1,
+    wide: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
+    total: I8,
+    body_size: I8,
+    crc: npt.NDArray[np.uint32],
+) -> U1:
+    """(n, 112) uint8: the fields of each record up to its body; how many bytes depends on hosts."""
+    heads = np.zeros((len(total), _LONGEST_HEAD), np.uint8)
+    for wide_born in (False, True):
+        for wide_stored in (False, True):
+            rows = np.flatnonzero((wide[0] == wide_born) & (wide[1] == wide_stored))
+            layout = _head_layout(wide_born, wide_stored)
+            table = np.zeros(len(rows), layout)
+            for field, name in enumerate(_INTS):
+                table[name] = ints[field, rows]
+            for field, name in enumerate(_LONGS):
+                table[name] = longs[field, rows]
+            table["magicCode"], table["totalSize"] = magic, total[rows]
+            table["bodyCRC"], table["bodyLength"] = crc[rows] & 0x7FFFFFFF, body_size[rows]
+            table["sysFlag"] &= ~(_BORN_V6 | _STORE_V6)
+            table["sysFlag"] |= wide_born * _BORN_V6 + wide_stored * _STORE_V6
+            table["bornHost"] = hosts[ints[4, rows], : 20 if wide_born else 8]
+            table["storeHost"] = hosts[ints[5, rows], : 20 if wide_stored else 8]
+            raw = table.view(np.uint8).reshape(len(rows), layout.itemsize)
+            heads[rows, : layout.itemsize] = raw
+    return heads
+
+
+def _head_layout(wide_born: bool, wide_stored: bool) -> np.dtype[np.void]:
+    """The fields of a record up to its body."""
+    return np.dtype(
+        [
+            ("totalSize", ">i4"),
+            ("magicCode", ">u4"),
+            ("bodyCRC", ">i4"),
+            ("queueId", ">i4"),
+            ("flag", ">i4"),
+            ("queueOffset", ">i8"),
+            ("physicalOffset", ">i8"),
+            ("sysFlag", ">i4"),
+            ("bornTimestamp", ">i8"),
+            ("bornHost", "u1", (20 if wide_born else 8,)),
+            ("storeTimestamp", ">i8"),
+            ("storeHost", "u1", (20 if wide_stored else 8,)),
+            ("reconsumeTimes", ">i4"),
+            ("preparedTransactionOffset", ">i8"),
+            ("bodyLength", ">i4"),
+        ]
+    )
+
+
+def _texts(offsets: I4, data: U1) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+
+def _packed(rows: npt.NDArray[np.uint8], sizes: npt.NDArray[Any]) -> pa.BinaryArray:
+    """The first bytes of each row of a table."""
+    starts = np.arange(len(rows), dtype=np.int64) * rows.shape[1]
+    offsets = np.empty(len(rows) + 1, np.int32)
+    data = np.empty(int(sizes.sum()), np.uint8)
+    gather(rows.reshape(-1), starts, sizes.astype(np.int32), offsets, data)
+    return _texts(offsets, data)
+
+
+def _lengths(sizes: npt.NDArray[np.int64], width: int) -> pa.BinaryArray:
+    """Each length as the few bytes that stand before what it measures."""
+    raw = sizes.astype(f">u{width}").view(np.uint8).reshape(-1, width)
+    return _packed(raw, np.full(len(raw), width))

@@ -1,0 +1,102 @@
+"""The fixed fields of records, in NumPy: part of `plain`, the reference decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
+
+__all__ = [
+    "BAD_BODY_CRC",
+    "BAD_LENGTHS",
+    "BAD_MAGIC",
+    "BAD_RECORD_CRC",
+    "MAGIC",
+    "MIN_RECORD",
+    "OK",
+    "SHORT",
+    "field_at",
+    "parse",
+]
+
+MAGIC = {0xDAA320A7: 1, 0xDAA320AB: 2}  # -> bytes of the topic's length
+MIN_RECORD = 91
+
+OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
+
+
+def field_at(buffer: U1, at: I8, width: int, kind: str) -> npt.NDArray[Any]:
+    """A field of a few bytes at each of some places of a buffer, as the type that it has there."""
+    if len(buffer) < width or not len(at):
+        return np.zeros(len(at), kind)
+    windows = np.lib.stride_tricks.sliding_window_view(buffer, width)
+    return np.ascontiguousarray(windows[at]).view(kind)[:, 0]
+
+
+def _u4(buffer: U1, at: I8) -> npt.NDArray[np.int64]:
+    return field_at(buffer, at, 4, ">u4").astype(np.int64)
+
+
+def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
+    """Read the fixed fields of records and find their body, topic and properties.
+
+    Args:
+        rooms: bytes that may belong to each record, from its position on.
+        longs: (5, n) out: queueOffset, physicalOffset, bornTimestamp, storeTimestamp,
+            preparedTransactionOffset.
+        ints: (14, n) out: storeSize, magic, bodyCRC, queueId, flag, sysFlag, reconsumeTimes,
+            then where (from the record's start) and how long body, topic and properties are,
+            and the status; all 0 but the status where that is not OK.
+    """
+    ints[:] = 0
+    longs[:] = 0
+    fits = (positions >= 0) & (rooms >= MIN_RECORD) & (positions + rooms <= len(buffer))
+    ints[13] = np.where(fits, OK, SHORT)
+    rows = np.flatnonzero(fits)
+    at = positions[rows]
+    total = field_at(buffer, at, 4, ">i4").astype(np.int64)
+    magic = _u4(buffer, at + 4)
+    sys_flag = field_at(buffer, at + 36, 4, ">i4").astype(np.int64)
+    width = np.where(magic == 0xDAA320AB, 2, 1)
+    status = np.where((magic == 0xDAA320A7) | (magic == 0xDAA320AB), OK, BAD_MAGIC)
+    status[(status == OK) & ((total < MIN_RECORD) | (total > rooms[rows]))] = SHORT
+    store_time = 48 + np.where(sys_flag & 0x10, 20, 8)
+    reconsume = store_time + np.where(sys_flag & 0x20, 28, 16)
+    body_at = reconsume + 16
+    status[(status == OK) & (body_at + width + 2 > total)] = BAD_LENGTHS
+
+    good = status == OK
+    reconsume_at = np.where(good, at + reconsume, at)
+    body = field_at(buffer, np.where(good, reconsume_at + 12, at), 4, ">i4").astype(np.int64)
+    status[good & ((body < 0) | (body > total - body_at - width - 2))] = BAD_LENGTHS
+    good = status == OK
+    topic_field = np.where(good, at + body_at + body, at)
+    topic = buffer[topic_field].astype(np.int64)
+    topic = np.where(width == 2, topic << 8 | buffer[topic_field + 1], topic)
+    topic_at = body_at + body + width
+    limit = np.where(width == 2, 32767, 127)
+    status[good & ((topic > limit) | (topic > total - topic_at - 2))] = BAD_LENGTHS
+    good = status == OK
+    length = field_at(buffer, np.where(good, at + topic_at + topic, at), 2, ">u2").astype(np.int64)
+    properties_at = topic_at + topic + 2
+    status[good & ((length > 32767) | (length != total - properties_at))] = BAD_LENGTHS
+
+    ints[13, rows] = status
+    good = status == OK
+    rows, at = rows[good], at[good]
+    for field, offset in ((2, 8), (3, 12), (4, 16)):
+        ints[field, rows] = field_at(buffer, at + offset, 4, ">i4")
+    for field, offset in ((0, 20), (1, 28), (2, 40)):
+        longs[field, rows] = field_at(buffer, at + offset, 8, ">i8")
+    ints[0, rows] = total[good]
+    ints[1, rows] = magic[good].astype(np.uint32).view(np.int32)
+    ints[5, rows] = sys_flag[good]
+    ints[6, rows] = field_at(buffer, reconsume_at[good], 4, ">i4")
+    longs[3, rows] = field_at(buffer, at + store_time[good], 8, ">i8")
+    longs[4, rows] = field_at(buffer, reconsume_at[good] + 4, 8, ">i8")
+    spans = (body_at, body, topic_at, topic, properties_at, length)
+    for field, values in enumerate(spans, start=7):
+        ints[field, rows] = values[good]

@@ -1,0 +1,288 @@
+"""The loops of the record decoder in NumPy and Arrow: the reference of the compiled kernel.
+
+The loops over records are here and in `plain_parse.py`, those over spans of bytes in
+`plain_spans.py`, those that make records in `plain_encode.py`, those over blocks to be stored in
+`plain_block.py`, the index's in `plain_index.py`, and Java's hash in `plain_hash.py`. Every
+function has a twin of the same name and arguments in `_kernel.c`; both write into arrays that the
+caller made, and `kernel.py` chooses between them. Positions are byte offsets into `buffer` (uint8),
+lengths are bytes; -1 as a length means "no value".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.kernel.reference.block import (
+    check_block,
+    index_hashes,
+    number_rows,
+    queue_entries,
+    stamp_records,
+)
+from rmqstore_spark.layout.kernel.reference.encode import write_records
+from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
+from rmqstore_spark.layout.kernel.reference.index import link_keys
+from rmqstore_spark.layout.kernel.reference.parse import (
+    BAD_BODY_CRC,
+    BAD_LENGTHS,
+    BAD_MAGIC,
+    BAD_RECORD_CRC,
+    MAGIC,
+    MIN_RECORD,
+    OK,
+    SHORT,
+    parse,
+)
+from rmqstore_spark.layout.kernel.reference.spans import (
+    I4,
+    I8,
+    U1,
+    crc32_spans,
+    find_properties,
+    format_hosts,
+    format_msg_ids,
+    gather,
+    is_ascii,
+    properties,
+    repair_utf8,
+    spans_equal,
+    split_spaces,
+)
+
+__all__ = [
+    "BAD_BODY_CRC",
+    "BAD_LENGTHS",
+    "BAD_MAGIC",
+    "BAD_RECORD_CRC",
+    "OK",
+    "SHORT",
+    "absorb",
+    "check_block",
+    "crc32_spans",
+    "find_properties",
+    "format_hosts",
+    "format_msg_ids",
+    "gather",
+    "hash_texts",
+    "index_hashes",
+    "is_ascii",
+    "link_keys",
+    "number_rows",
+    "parse",
+    "pread_spans",
+    "properties",
+    "queue_entries",
+    "record_crc_differs",
+    "repair_utf8",
+    "spans_equal",
+    "split_entries",
+    "split_spaces",
+    "stamp_records",
+    "walk",
+    "write_records",
+]
+
+BLANK = 0xCBD43194
+
+STOP_FULL, STOP_MORE, STOP_BLANK, STOP_BAD = range(4)
+CHECK_BODY, CHECK_RECORD = 1, 2
+
+_ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_FILLER = 2_147_483_647
+
+_TRAILER = 20  # "__CRC32#", 0x01, ten digits with the least first, 0x02
+_TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
+
+
+def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
+    """Read spans of an open file one behind the other into `out`.
+
+    Returns:
+        The number of spans read in full; fewer than asked where the file ends early.
+    """
+    at = 0
+    target = memoryview(out.data)
+    for done, (offset, length) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
+        end = at + length
+        while at < end:
+            got = os.preadv(fd, [target[at:end]], offset)
+            if got == 0:
+                return done
+            at += got
+            offset += got
+    return len(offsets)
+
+
+def walk(
+    buffer: U1, start: int, end: int, base: int, lead: int, positions: I8
+) -> tuple[int, int, int]:
+    """Follow the records that tile `buffer[start:end]`.
+
+    Args:
+        base: physical offset of the buffer's first byte; each record must name its own place.
+        lead: bytes before each record: 0, or 48 in a DLedger log.
+        positions: filled with the place of each record's first byte.
+
+    Returns:
+        How many records were found, why the walk stopped (STOP_*), and at which byte.
+    """
+    found = 0
+    at = start
+    view = memoryview(buffer.data)
+    closing = (0xFFFFFFFF, 0) if lead else (BLANK, 4)
+    while found < len(positions):
+        if end - at < 8:
+            return found, STOP_MORE, at
+        first = int.from_bytes(view[at : at + 4], "big")
+        second = int.from_bytes(view[at + 4 : at + 8], "big")
+        unit, magic = (second, first) if lead else (first, second)
+        if magic == closing[0]:
+            return found, STOP_BLANK, at
+        if (magic != 1 if lead else magic not in MAGIC) or not lead + MIN_RECORD <= unit < 2**31:
+            return found, STOP_BAD, at
+        if end - at < unit:
+            return found, STOP_MORE, at
+        record = at + lead
+        if (
+            int.from_bytes(view[record + 4 : record + 8], "big") not in MAGIC
+            or int.from_bytes(view[record + 28 : record + 36], "big", signed=True) != base + record
+            or int.from_bytes(view[record : record + 4], "big") != unit - lead
+        ):
+            return found, STOP_BAD, at
+        positions[found] = record
+        found += 1
+        at += unit
+    return found, STOP_FULL, at
+
+
+def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
+    """Take n ConsumeQueue entries apart.
+
+    Args:
+        data: n * 20 bytes, or more.
+        offsets, sizes, codes: n out: physicalOffset, size and tagsCode of each.
+
+    Returns:
+        Whether each of them stands for a message (see `consumequeue.live_mask`).
+    """
+    fields = _ENTRY.itemsize
+    entries = data[: len(offsets) * fields].view(_ENTRY)
+    offsets[:], sizes[:], codes[:] = entries["offset"], entries["size"], entries["code"]
+    filler = (sizes == _FILLER) & (offsets == 0) & (codes == 0)
+    return not bool(((offsets < 0) | (sizes <= 0) | filler).any())
+
+
+def record_crc_differs(
+    buffer: U1,
+    positions: I8,
+    sizes: I4,
+    lengths: I4,
+    crc32: Callable[[U1, I8, I4, npt.NDArray[np.uint32]], object] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Which records fail the CRC of the whole record that 5.x can put behind them.
+
+    Args:
+        positions, sizes: n records.
+        lengths: bytes of the properties of each.
+        crc32: what computes checksums, `crc32_spans` by default.
+    """
+    bad = np.zeros(len(positions), np.bool_)
+    rows = np.flatnonzero(lengths >= _TRAILER)
+    at = positions[rows] + sizes[rows] - _TRAILER
+    # A glance at one byte first: hardly any store has the property at all.
+    hit = buffer[at] == _TRAILER_HEAD[0]
+    rows, at = rows[hit], at[hit]
+    if not len(rows):
+        return bad
+    trailers = np.lib.stride_tricks.sliding_window_view(buffer, _TRAILER)[at]
+    hit = (trailers[:, : len(_TRAILER_HEAD)] == _TRAILER_HEAD).all(axis=1)
+    rows, trailers = rows[hit], trailers[hit]
+    digits = trailers[:, len(_TRAILER_HEAD) : -1].astype(np.int64) - ord("0")
+    found = np.empty(len(rows), np.uint32)
+    (crc32 or crc32_spans)(buffer, positions[rows], sizes[rows] - _TRAILER, found)
+    stated = (digits * 10 ** np.arange(10)).sum(axis=1)
+    odd = ((digits < 0) | (digits > 9)).any(axis=1)
+    bad[rows] = odd | (stated != (found & np.uint32(0x7FFFFFFF)))
+    return bad
+
+
+def absorb(
+    buffer: U1,
+    positions: I8,
+    rooms: I4,
+    first: int,
+    last: int,
+    checks: int,
+    bodies: U1,
+    tail: int,
+    rest: U1,
+    rest_tail: int,
+    body_at: I8,
+    rest_at: I8,
+    longs: I8,
+    ints: I4,
+) -> tuple[int, int]:
+    """Read records `first` to `last - 1` as `parse` does, and part their bodies from the rest.
+
+    Args:
+        positions, rooms: n, as in `parse`.
+        checks: CHECK_BODY and CHECK_RECORD: what CRC to check; one that fails shows in the status.
+        bodies: where bodies are put, one behind the other from `tail` on; empty if unwanted. May be
+            `buffer` itself, if `tail` is not past the first record, and records do not overlap.
+        rest: where the records without their bodies are put, from `rest_tail` on.
+        body_at, rest_at: n out: where body and rest of each were put.
+        longs, ints: (5, n) and (14, n) out, as in `parse`, but with the places of topic and
+            properties as they are in `rest`.
+
+    Returns:
+        The new `tail` and `rest_tail`.
+    """
+    some = slice(first, last)
+    part_longs = np.empty((5, last - first), np.int64)
+    part_ints = np.empty((14, last - first), np.int32)
+    at = positions[some]
+    parse(buffer, at, rooms[some], part_longs, part_ints)
+    status = part_ints[13]
+    if checks & CHECK_BODY:
+        crc = np.empty(last - first, np.uint32)
+        crc32_spans(buffer, at + part_ints[7], part_ints[8], crc)
+        wrong = (crc & np.uint32(0x7FFFFFFF)).view(np.int32) != part_ints[2]
+        status[(status == OK) & wrong] = BAD_BODY_CRC
+    if checks & CHECK_RECORD:
+        wrong = record_crc_differs(buffer, at, part_ints[0], part_ints[12])
+        status[wrong] = BAD_RECORD_CRC
+    bad = status != OK
+    part_longs[:, bad] = 0
+    part_ints[:13, bad] = 0
+    total, head, body = part_ints[0], part_ints[7], part_ints[8]
+    begins = np.stack([at, at + head + body], axis=1).reshape(-1)
+    sizes = np.stack([head, total - head - body], axis=1).reshape(-1)
+    rest_ends = _append(buffer, begins, sizes, rest, rest_tail)
+    rest_at[some] = rest_ends[1::2] - (total - body)
+    if len(bodies):
+        ends = _append(buffer, at + head, body, bodies, tail)
+        body_at[some] = ends - body
+        tail = int(ends[-1]) if len(ends) else tail
+    else:
+        body_at[some] = tail
+    part_ints[9] -= body
+    part_ints[11] -= body
+    longs[:, some] = part_longs
+    ints[:, some] = part_ints
+    return tail, int(rest_ends[-1]) if len(rest_ends) else rest_tail
+
+
+def _append(buffer: U1, starts: I8, lengths: I4, out: U1, tail: int) -> I8:
+    """Copy spans one behind the other from a place in `out` on; gives where each ends."""
+    ends = tail + np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) - tail if len(ends) else 0
+    if tail + total > len(out):
+        raise ValueError("an output array is too small")
+    copy = np.empty(total, np.uint8)
+    gather(buffer, starts, lengths, np.empty(len(lengths) + 1, np.int32), copy)
+    out[tail : tail + total] = copy
+    return ends

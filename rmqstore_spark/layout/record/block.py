@@ -1,0 +1,311 @@
+"""Blocks: encoded records one behind the other, on their way into a store.
+
+Whoever makes the records leaves queueOffset, physicalOffset, storeTimestamp and storeHost zero.
+The store takes nothing of a block on trust: `check_block` goes over all of it once, and tells the
+records and their queues apart; `stamp_records` fills the four fields in. The same `Block` then
+gives the entries of the queues and the keys of the index; of records that already stand in the
+log it is made by `read_block`.
+
+See docs/format.md, "A CommitLog record" (upstream: DefaultMessageStore.checkMessage,
+CommitLog.DefaultAppendMessageCallback, CommitLog.checkMessageAndReturnSize).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import BlockError
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
+from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
+from rmqstore_spark.layout.kernel.reference import block as plain_block
+from rmqstore_spark.layout.kernel.reference import parse as status_of
+from rmqstore_spark.layout.record.spans import I4, I8, U1
+
+__all__ = [
+    "MAX_ROWS",
+    "Block",
+    "BlockError",
+    "Route",
+    "body_sizes",
+    "check_block",
+    "index_hashes",
+    "number_rows",
+    "queue_entries",
+    "read_block",
+    "stamp_records",
+]
+
+MAX_ROWS: Final = 1 << 16
+"""Records of a block, unless the caller allows another number."""
+
+_MIN_RECORD: Final = status_of.MIN_RECORD
+_SYS_FLAG_LAST: Final = 39
+_BODY_LENGTH: Final = 84  # where both hosts are IPv4
+_V6_EXTRA: Final = 12
+_BORN_V6_BIT, _STORE_V6_BIT = 4, 5
+_MOST_BYTES: Final = 2**31 - 1
+_MOST_KEYS: Final = 1 << 15
+"""More than one record can have: the shortest takes a letter and a space."""
+_SEED: Final = secrets.randbits(63)
+"""So that nobody can make names that all meet in one slot of the kernel's table."""
+
+_ILLEGAL: Final = "MESSAGE_ILLEGAL"
+_EXCEEDED: Final = "PROPERTIES_SIZE_EXCEEDED"
+_CAUSES: Final = {
+    status_of.SHORT: "its size is below the least possible, or past the end of the block",
+    status_of.BAD_MAGIC: "it does not begin like a record (unknown magic code)",
+    status_of.BAD_LENGTHS: "its lengths do not add up to its size, or its topic is too long",
+    status_of.BAD_BODY_CRC: "its body does not match its bodyCRC",
+    plain_block.MANY_ROWS: "the block holds more records than are allowed",
+    plain_block.BIG_BODY: "its body is larger than maxMessageSize",
+    plain_block.BAD_TOPIC: "its topic is empty or no UTF-8",
+    plain_block.BAD_QUEUE_ID: "its queueId is negative",
+    plain_block.BAD_SYS_FLAG: "its sysFlag has bits that are not allowed",
+    plain_block.BAD_STORE_HOST: "the room for its storeHost is not that of the store's address",
+    plain_block.CRC_PROPERTY: "it has a CRC property, which would not hold once it is stamped",
+    plain_block.LIGHT_QUEUES: "it names light queues (INNER_MULTI_DISPATCH)",
+    plain_block.BAD_RECONSUME_TIMES: "its reconsumeTimes is negative",
+    plain_block.BAD_PREPARED_OFFSET: "its preparedTransactionOffset is not zero, and only a broker "
+    "sets that",
+    plain_block.BAD_BORN_PORT: "the port of its bornHost is over 65535",
+}
+
+
+class Route(NamedTuple):
+    """A queue that records belong to."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """n records one behind the other, checked.
+
+    Attributes:
+        data: uint8, their bytes.
+        starts: n byte offsets into it.
+        sizes: n bytes of each.
+        routes: the queues, in the order of their first records.
+        route_of: n, which of the routes each record belongs to.
+        tags_code: n, what the entries of the records hold as tagsCode.
+        queued: n bools: False for a prepared or rolled-back record, which has no entry in its
+            queue, and queueOffset 0.
+        compressed: how many of the bodies are compressed.
+    """
+
+    data: U1
+    starts: I8
+    sizes: I4
+    routes: tuple[Route, ...]
+    route_of: I4
+    tags_code: I8
+    queued: npt.NDArray[np.bool_]
+    compressed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def check_block(
+    data: U1,
+    *,
+    max_body: int,
+    store_host_v6: bool,
+    allowed_sys_flag: int,
+    check_crc: bool = True,
+    as_producer: bool = True,
+    max_rows: int = MAX_ROWS,
+) -> Block:
+    """Check records that somebody wants stored; names of topics are left to the caller.
+
+    Args:
+        data: uint8, contiguous: the block.
+        max_body: bytes of a stored body, `maxMessageSize`.
+        store_host_v6: whether the store's address is IPv6.
+        allowed_sys_flag: the bits that a sysFlag may have besides those of the hosts' width.
+        check_crc: compute the CRC of every body.
+        as_producer: refuse what only a broker writes, and what a verification would call damage.
+            Whoever may name light queues can put records into any queue, as every dispatch from
+            the log follows them.
+        max_rows: records that the block may hold.
+
+    Raises:
+        BlockError: the records do not tile the block, or one is not as it must be: magic V1,
+            lengths that add up, a body of at most max_body bytes that matches its bodyCRC, a
+            topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at most 32,767
+            bytes without `__CRC32#`, allowed sysFlag bits, room for the store's host; of a producer
+            no light queues, no negative reconsumeTimes, no preparedTransactionOffset, no port of
+            bornHost over 65535. Compressed bodies are left to `packed.check_bodies`.
+    """
+    rules = plain_block.RULE_CLIENT
+    rules |= plain_block.RULE_BODY_CRC if check_crc else 0
+    rules |= plain_block.RULE_PRODUCER if as_producer else 0
+    return _split(data, rules, max_body, int(store_host_v6), allowed_sys_flag, max_rows)
+
+
+def read_block(data: U1, *, max_rows: int = MAX_ROWS) -> Block:
+    """Take records of a log apart, without a look at what a client could not send.
+
+    Args:
+        data: uint8, contiguous: whole records that a walk has found one behind the other.
+        max_rows: records that the block may hold.
+
+    Raises:
+        BlockError: they are no records.
+    """
+    return _split(data, 0, _MOST_BYTES, plain_block.ANY_STORE_HOST, 0, max_rows)
+
+
+def _split(
+    data: U1, rules: int, max_body: int, store_host_v6: int, allowed_sys_flag: int, max_rows: int
+) -> Block:
+    if data.nbytes > _MOST_BYTES:
+        raise BlockError(0, 0, _ILLEGAL, f"a block of {data.nbytes} bytes is too large")
+    room = min(max_rows, len(data) // _MIN_RECORD + 1)
+    starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
+    route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
+    queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
+    table = np.empty(1 << (2 * room).bit_length(), np.int32)
+    n, count, status, at, compressed = kernel.active.check_block(
+        data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
+        starts, sizes, route_of, tags_code, queued, found, table,
+    )  # fmt: skip
+    if status != status_of.OK:
+        if status == status_of.BAD_LENGTHS and _properties_exceed(data[at:]):
+            limit = f"its properties take more than {MAX_PROPERTIES_LENGTH} bytes"
+            raise BlockError(n, at, _EXCEEDED, limit)
+        raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
+    routes = _routes(data.data, found[:count].tolist())
+    flags = queued[:n].view(np.bool_)
+    return Block(
+        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed
+    )
+
+
+def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:
+    """The queues that the kernel found: where each one's topic stands, its length, the queueId."""
+    names: dict[bytes, str] = {}  # one text a topic: its hash, which dicts need, is kept in it
+    routes = []
+    for at, length, queue_id in found:
+        raw = bytes(data[at : at + length])
+        name = names.get(raw)
+        if name is None:
+            name = names[raw] = raw.decode("utf-8", "replace")
+        routes.append(Route(name, queue_id))
+    return tuple(routes)
+
+
+def _properties_exceed(record: U1) -> bool:
+    """Whether the lengths of a record do add up, but for properties longer than is allowed."""
+
+    def number(at: int, width: int) -> int:
+        return int.from_bytes(record[at : at + width].tobytes(), "big", signed=width > 2)
+
+    total, sys_flag = number(0, 4), number(36, 4)
+    head = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
+    topic_at = head + max(number(head - 4, 4), 0)
+    at = topic_at + 1 + number(topic_at, 1)
+    length = number(at, 2)
+    return length > MAX_PROPERTIES_LENGTH and at + 2 + length == total
+
+
+def body_sizes(block: Block) -> I4:
+    """The bytes of each record's body, as it is stored."""
+    flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
+    wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
+    at = starts + _BODY_LENGTH + _V6_EXTRA * wide
+    found = block.data[at[:, None] + np.arange(4)].view(">i4")
+    return found.astype(np.int32).reshape(-1)
+
+
+def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -> I8:
+    """Give each row the next offset of its queue.
+
+    Args:
+        route_of, queued: n, of a block.
+        next_offsets: one a route, the queue's next offset; advanced in place.
+
+    Returns:
+        n queueOffsets; 0 where a row is not queued.
+    """
+    queue_offset = np.empty(len(route_of), np.int64)
+    kernel.active.number_rows(route_of, queued.view(np.uint8), next_offsets, queue_offset)
+    return queue_offset
+
+
+def stamp_records(
+    data: U1,
+    starts: I8,
+    queue_offset: I8,
+    physical_offset: I8,
+    store_timestamp: int,
+    store_host: bytes,
+) -> None:
+    """Fill in what only the store knows.
+
+    Args:
+        data: a checked block's bytes, changed in place.
+        starts, queue_offset, physical_offset: n, of its records.
+        store_timestamp: of them all, milliseconds.
+        store_host: address and 4-byte port: 8 bytes, or 20 for IPv6.
+
+    Raises:
+        ValueError: a record is not in `data`, or has room for the other kind of host.
+    """
+    kernel.active.stamp_records(
+        data, starts, queue_offset, physical_offset, store_timestamp, store_host
+    )
+
+
+def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
+    """The ConsumeQueue entries of a block's records.
+
+    Args:
+        block: n records.
+        physical_offset: n.
+
+    Returns:
+        One entry (`consumequeue.ENTRY_DTYPE`) a queued record, those of each route one behind the
+        other in the order of the rows; and where each route's entries begin, with the end of all
+        behind them.
+    """
+    queued = block.queued.view(np.uint8)
+    entries = np.empty(ENTRY_SIZE * int(np.count_nonzero(queued)), np.uint8)
+    bounds = np.empty(len(block.routes) + 1, np.int64)
+    kernel.active.queue_entries(
+        block.route_of, queued, physical_offset, block.sizes, block.tags_code, entries, bounds
+    )
+    return entries.view(ENTRY_DTYPE), bounds
+
+
+def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
+    """What records are indexed under: UNIQ_KEY, then each of KEYS; nothing if rolled back.
+
+    Args:
+        data: uint8, a checked block's bytes.
+        starts, sizes: n, of its records.
+
+    Returns:
+        The hash of each key (`hashing.index_key_hash`), and the row of its record, ascending.
+
+    Raises:
+        ValueError: there is no record at one of the places.
+    """
+    parts = []
+    done, room = 0, max(2 * len(starts), _MOST_KEYS)
+    while True:
+        key_hash, rows = np.empty(room, np.int32), np.empty(room, np.int32)
+        done, count = kernel.active.index_hashes(data, starts, sizes, done, key_hash, rows)
+        parts.append((key_hash[:count], rows[:count]))
+        if done == len(starts):
+            break
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])

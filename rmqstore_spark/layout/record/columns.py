@@ -1,0 +1,246 @@
+"""Messages as Arrow columns: the 21 columns of a row, each built from a batch of records.
+
+Only what is asked for is built. See docs/format.md for where each field stands in a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmqstore_spark.layout.record.format import Records
+from rmqstore_spark.layout.record.properties import (
+    MAP_TYPE,
+    find_properties,
+    split_keys,
+    split_properties,
+)
+from rmqstore_spark.layout.record.spans import (
+    I4,
+    I8,
+    U1,
+    Spans,
+    binary_array,
+    string_array,
+)
+
+__all__ = ["COLUMNS", "TIMESTAMP", "Identity", "build_batch", "timestamp_array"]
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+COLUMNS: Final[dict[str, pa.DataType]] = {
+    "brokerName": pa.string(),
+    "topic": pa.string(),
+    "queueId": pa.int32(),
+    "queueOffset": pa.int64(),
+    "physicalOffset": pa.int64(),
+    "msgId": pa.string(),
+    "uniqKey": pa.string(),
+    "tags": pa.string(),
+    "keys": pa.list_(pa.string()),
+    "body": pa.binary(),
+    "properties": MAP_TYPE,
+    "bornTimestamp": TIMESTAMP,
+    "bornHost": pa.string(),
+    "storeTimestamp": TIMESTAMP,
+    "storeHost": pa.string(),
+    "flag": pa.int32(),
+    "sysFlag": pa.int32(),
+    "bodyCRC": pa.int32(),
+    "reconsumeTimes": pa.int32(),
+    "preparedTransactionOffset": pa.int64(),
+    "storeSize": pa.int32(),
+}
+"""Name to type, in the order of a row."""
+
+_MIN_MILLIS: Final = -62_135_596_800_000  # 0001-01-01
+_MAX_MILLIS: Final = 253_402_300_799_999  # 9999-12-31, the last day that Spark prints
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose messages n records are: what the queues say, not the records.
+
+    The two differ for light queues, where one record stands in several queues.
+
+    Attributes:
+        topic: n spans.
+        queue_id: n.
+        queue_offset: n.
+    """
+
+    topic: Spans
+    queue_id: I4
+    queue_offset: I8
+
+    @classmethod
+    def of(cls, records: Records) -> Identity:
+        """The records' own words."""
+        return cls(records.topic, records.queue_id, records.queue_offset)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Identity:
+        return Identity(self.topic.take(rows), self.queue_id[rows], self.queue_offset[rows])
+
+
+def timestamp_array(millis: I8) -> pa.TimestampArray:
+    """Milliseconds as timestamps; null for a time outside the years 1 to 9999."""
+    strange = (millis < _MIN_MILLIS) | (millis > _MAX_MILLIS)
+    if strange.any():
+        micros = np.where(strange, 0, millis) * 1000
+        return pa.array(micros, pa.int64(), mask=strange).cast(TIMESTAMP)
+    return pa.Array.from_buffers(TIMESTAMP, len(millis), [None, pa.py_buffer(millis * 1000)])
+
+
+def _repeated(text: str, n: int) -> pa.StringArray:
+    """The same text n times; batch after batch takes its part of one array."""
+    size = max(n, 1 << 14)
+    return _repeat(text, 1 << (size - 1).bit_length())[:n]
+
+
+@lru_cache(maxsize=4)
+def _repeat(text: str, n: int) -> pa.StringArray:
+    return pa.repeat(text.encode("utf-8", "replace").decode(), n)
+
+
+class _Sources:
+    """What the columns of one batch are built from; what several share is made once."""
+
+    def __init__(
+        self,
+        records: Records,
+        body: Spans,
+        identity: Identity,
+        broker: str,
+        columns: Sequence[str],
+    ) -> None:
+        self.records = records
+        self.body = body
+        self.identity = identity
+        self.broker = broker
+        self._named = tuple(_NAMED[name] for name in columns if name in _NAMED)
+        self._wants_all_properties = "properties" in columns
+
+    @cached_property
+    def _split(self) -> tuple[pa.MapArray, dict[str, Spans]]:
+        return split_properties(self.records.properties, self._named)
+
+    def properties(self) -> pa.MapArray:
+        return self._split[0]
+
+    @cached_property
+    def _found(self) -> dict[str, Spans]:
+        if self._wants_all_properties:
+            return self._split[1]
+        return find_properties(self.records.properties, self._named)
+
+    def named(self, name: str) -> Spans:
+        return self._found[name]
+
+    def broker_name(self) -> pa.StringArray:
+        return _repeated(self.broker, len(self.records))
+
+    @cached_property
+    def _store_host(self) -> tuple[I8, U1]:
+        return self.records.store_host_at, self.records.store_host_v6
+
+    def msg_id(self) -> pa.StringArray:
+        r, (at, v6) = self.records, self._store_host
+        fill = kernel.active.format_msg_ids
+        return self._printed(56, lambda o, d: fill(r.buffer, at, v6, r.physical_offset, o, d))
+
+    def born_host(self) -> pa.StringArray:
+        return self._host(self.records.born_host_at, self.records.born_host_v6)
+
+    def store_host(self) -> pa.StringArray:
+        return self._host(*self._store_host)
+
+    def _host(self, at: I8, v6: U1) -> pa.StringArray:
+        fill = kernel.active.format_hosts
+        return self._printed(64, lambda o, d: fill(self.records.buffer, at, v6, o, d))
+
+    def _printed(self, width: int, fill: Callable[[I4, U1], object]) -> pa.StringArray:
+        n = len(self.records)
+        offsets = np.empty(n + 1, np.int32)
+        data = pa.allocate_buffer(n * width)
+        fill(offsets, np.frombuffer(data, np.uint8))
+        return pa.Array.from_buffers(
+            pa.string(), n, [None, pa.py_buffer(offsets), data.slice(0, int(offsets[-1]))]
+        )
+
+
+def _ints(values: npt.NDArray[Any]) -> pa.Array:
+    return pa.array(np.ascontiguousarray(values))
+
+
+_NAMED: Final = {"uniqKey": PROPERTY_UNIQ_KEY, "tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS}
+
+_BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
+    "brokerName": _Sources.broker_name,
+    "topic": lambda s: string_array(s.identity.topic),
+    "queueId": lambda s: _ints(s.identity.queue_id),
+    "queueOffset": lambda s: _ints(s.identity.queue_offset),
+    "physicalOffset": lambda s: _ints(s.records.physical_offset),
+    "msgId": _Sources.msg_id,
+    "uniqKey": lambda s: string_array(s.named(PROPERTY_UNIQ_KEY)),
+    "tags": lambda s: string_array(s.named(PROPERTY_TAGS)),
+    "keys": lambda s: split_keys(s.named(PROPERTY_KEYS)),
+    "body": lambda s: binary_array(s.body),
+    "properties": _Sources.properties,
+    "bornTimestamp": lambda s: timestamp_array(s.records.born_timestamp),
+    "bornHost": _Sources.born_host,
+    "storeTimestamp": lambda s: timestamp_array(s.records.store_timestamp),
+    "storeHost": _Sources.store_host,
+    "flag": lambda s: _ints(s.records.flag),
+    "sysFlag": lambda s: _ints(s.records.sys_flag),
+    "bodyCRC": lambda s: _ints(s.records.body_crc),
+    "reconsumeTimes": lambda s: _ints(s.records.reconsume_times),
+    "preparedTransactionOffset": lambda s: _ints(s.records.prepared_transaction_offset),
+    "storeSize": lambda s: _ints(s.records.store_size),
+}
+
+
+def build_batch(
+    records: Records,
+    columns: Sequence[str],
+    *,
+    broker: str,
+    body: Spans | None = None,
+    identity: Identity | None = None,
+    body_as_text: bool = False,
+) -> pa.RecordBatch:
+    """Build the columns that were asked for.
+
+    Args:
+        records: n sound records.
+        columns: names out of COLUMNS, in the order wanted.
+        broker: the broker's name.
+        body: n spans to take the place of the stored bodies (decompressed ones), if any.
+        identity: topic, queueId and queueOffset of each row, if not the records' own.
+        body_as_text: give the body as a string column.
+    """
+    sources = _Sources(
+        records,
+        records.body if body is None else body,
+        Identity.of(records) if identity is None else identity,
+        broker,
+        columns,
+    )
+    arrays, fields = [], []
+    for name in columns:
+        if name == "body" and body_as_text:
+            arrays.append(string_array(sources.body))
+            fields.append(pa.field(name, pa.string()))
+        else:
+            arrays.append(_BUILDERS[name](sources))
+            fields.append(pa.field(name, COLUMNS[name]))
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

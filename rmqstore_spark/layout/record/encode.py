@@ -1,0 +1,113 @@
+"""CommitLog records from columns: the other direction of `record`.
+
+See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import (
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+)
+from rmqstore_spark.layout.hosts import encode_hosts
+from rmqstore_spark.layout.record.spans import I4, I8, U1, array_texts
+
+__all__ = ["RECORD_COLUMNS", "EncodedRecords", "encode_records"]
+
+RECORD_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "queueId": pa.int32(),
+    "queueOffset": pa.int64(),
+    "physicalOffset": pa.int64(),
+    "flag": pa.int32(),
+    "sysFlag": pa.int32(),
+    "bornTimestamp": pa.int64(),
+    "bornHost": pa.string(),
+    "storeTimestamp": pa.int64(),
+    "storeHost": pa.string(),
+    "reconsumeTimes": pa.int32(),
+    "preparedTransactionOffset": pa.int64(),
+    "body": pa.binary(),
+    "properties": pa.binary(),
+}
+"""What `encode_records` takes: times in milliseconds, the body as it is to be stored (compressed
+where sysFlag says so), the properties as bytes (`encode_properties`)."""
+
+_TEXTS: Final = ("body", "topic", "properties")
+_HOSTS: Final = ("bornHost", "storeHost")
+_INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
+_LONGS: Final = (
+    "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "preparedTransactionOffset",
+)  # fmt: skip
+_LEAST: Final = 91
+"""Bytes of a record without texts, its hosts being IPv4."""
+
+
+@dataclass(frozen=True)
+class EncodedRecords:
+    """n records, one behind the other.
+
+    Attributes:
+        data: uint8, their bytes.
+        starts: n byte offsets into it.
+        sizes: n bytes of each.
+    """
+
+    data: U1
+    starts: I8
+    sizes: I4
+
+
+def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRecords:
+    """Encode a batch of messages.
+
+    The sysFlag bits that tell the width of the hosts are set by the hosts themselves; bodyCRC and
+    all lengths are computed.
+
+    Args:
+        batch: n rows of RECORD_COLUMNS, without nulls; hosts may be dictionary-encoded.
+        magic: MAGIC_V1, or MAGIC_V2 for topics of more than 127 bytes.
+
+    Raises:
+        OptionError: a topic or properties are longer than the format can say, or a host is none.
+    """
+    wide_topic = magic == MAGIC_V2
+    texts = [array_texts(batch[name].cast(pa.binary())) for name in _TEXTS]
+    for (offsets, _), most, what in (
+        (texts[1], MAX_PROPERTIES_LENGTH if wide_topic else MAX_TOPIC_LENGTH, "topic"),
+        (texts[2], MAX_PROPERTIES_LENGTH, "properties"),
+    ):
+        _require(np.diff(offsets), most, what)
+    hosts, wide, codes = encode_hosts(*(batch[name] for name in _HOSTS))
+    ints = np.stack([*(batch[name].to_numpy() for name in _INTS), *codes])
+    longs = np.stack([batch[name].to_numpy() for name in _LONGS])
+    n = len(batch)
+    heads = n * (_LEAST + wide_topic) + 12 * sum(
+        int(wide[code].sum(dtype=np.int64)) for code in codes
+    )
+    total = heads + sum(int(offsets[-1]) - int(offsets[0]) for offsets, _ in texts)
+    starts, sizes, data = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(total, np.uint8)
+    kernel.active.write_records(
+        magic & 0xFFFFFFFF, ints, longs, hosts, wide, *texts[0], *texts[1], *texts[2],
+        starts, sizes, data,
+    )  # fmt: skip
+    return EncodedRecords(data, starts, sizes)
+
+
+def _require(sizes: I4, most: int, what: str) -> None:
+    too_long = np.flatnonzero(sizes > most)
+    if len(too_long):
+        raise OptionError(
+            f"Row {too_long[0]}: its {what} takes {sizes[too_long[0]]} bytes, and the format has "
+            f"room for {most}."
+        )

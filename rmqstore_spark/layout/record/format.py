@@ -1,0 +1,255 @@
+"""CommitLog records: whole batches between bytes and NumPy/Arrow.
+
+    totalSize 4 | magicCode 4 | bodyCRC 4 | queueId 4 | flag 4 | queueOffset 8 | physicalOffset 8
+    sysFlag 4 | bornTimestamp 8 | bornHost 8 or 20 | storeTimestamp 8 | storeHost 8 or 20
+    reconsumeTimes 4 | preparedTransactionOffset 8 | bodyLength 4, body | topicLength 1 or 2, topic
+    propertiesLength 2, properties                                           (all big-endian)
+
+The whole of it is described in docs/format.md, "A CommitLog record" (upstream:
+CommitLog.DefaultAppendMessageCallback writes, MessageDecoder.decode reads).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import (
+    BLANK_SIZE,
+    BORNHOST_V6_FLAG,
+    MAGIC_BLANK,
+    STOREHOST_V6_FLAG,
+)
+from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.layout.record.spans import I4, I8, U1, Spans
+
+__all__ = [
+    "MAX_RECORD_SIZE",
+    "MIN_RECORD_SIZE",
+    "Records",
+    "Walk",
+    "check_crcs",
+    "crc_property_mismatch",
+    "decode_records",
+    "encode_blank",
+    "walk_records",
+]
+
+MIN_RECORD_SIZE: Final = 91
+MAX_RECORD_SIZE: Final = 1 << 24
+"""No broker writes a larger one (bodies are limited to 4 MiB unless configured otherwise)."""
+
+STATUS_TEXT: Final = {
+    plain.SHORT: "a record's size is below the least possible or past what is left",
+    plain.BAD_MAGIC: "there is no record here (unknown magic code)",
+    plain.BAD_LENGTHS: "the lengths inside a record do not add up to its size",
+    plain.BAD_BODY_CRC: "a body does not match its bodyCRC",
+    plain.BAD_RECORD_CRC: "a record does not match its CRC property",
+}
+
+
+@dataclass(frozen=True)
+class Records:
+    """The fixed fields of n records that lie in one buffer, a column each.
+
+    Attributes:
+        buffer: uint8, what the records were read into.
+        positions: n, where each record starts in the buffer.
+        longs: (5, n) int64, see `plain.parse`.
+        ints: (14, n) int32, see `plain.parse`.
+        bodies: n spans, where the bodies are if they were parted from the rest of the records.
+        crc_checked: what CRCs are to be checked has been, and the status tells.
+    """
+
+    buffer: U1
+    positions: I8
+    longs: I8
+    ints: I4
+    bodies: Spans | None = None
+    crc_checked: bool = False
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Records:
+        """The records of some rows, in that order."""
+        longs, ints = np.take(self.longs, rows, axis=1), np.take(self.ints, rows, axis=1)
+        bodies = self.bodies.take(rows) if self.bodies is not None else None
+        return Records(self.buffer, self.positions[rows], longs, ints, bodies, self.crc_checked)
+
+    @property
+    def queue_offset(self) -> I8:
+        return self.longs[0]
+
+    @property
+    def physical_offset(self) -> I8:
+        return self.longs[1]
+
+    @property
+    def born_timestamp(self) -> I8:
+        return self.longs[2]
+
+    @property
+    def store_timestamp(self) -> I8:
+        return self.longs[3]
+
+    @property
+    def prepared_transaction_offset(self) -> I8:
+        return self.longs[4]
+
+    @property
+    def store_size(self) -> I4:
+        return self.ints[0]
+
+    @property
+    def magic(self) -> I4:
+        return self.ints[1]
+
+    @property
+    def body_crc(self) -> I4:
+        return self.ints[2]
+
+    @property
+    def queue_id(self) -> I4:
+        return self.ints[3]
+
+    @property
+    def flag(self) -> I4:
+        return self.ints[4]
+
+    @property
+    def sys_flag(self) -> I4:
+        return self.ints[5]
+
+    @property
+    def reconsume_times(self) -> I4:
+        return self.ints[6]
+
+    @property
+    def status(self) -> I4:
+        """0 where the record holds together, else a key of STATUS_TEXT."""
+        return self.ints[13]
+
+    @property
+    def body(self) -> Spans:
+        """The stored bytes of the bodies."""
+        return self._spans(7) if self.bodies is None else self.bodies
+
+    @property
+    def topic(self) -> Spans:
+        return self._spans(9)
+
+    @property
+    def properties(self) -> Spans:
+        return self._spans(11)
+
+    def _spans(self, field: int) -> Spans:
+        return Spans(self.buffer, self.positions + self.ints[field], self.ints[field + 1])
+
+    @property
+    def born_host_v6(self) -> npt.NDArray[np.uint8]:
+        return ((self.sys_flag & BORNHOST_V6_FLAG) != 0).astype(np.uint8)
+
+    @property
+    def store_host_v6(self) -> npt.NDArray[np.uint8]:
+        return ((self.sys_flag & STOREHOST_V6_FLAG) != 0).astype(np.uint8)
+
+    @property
+    def born_host_at(self) -> I8:
+        return self.positions + 48
+
+    @property
+    def store_host_at(self) -> I8:
+        return self.positions + 64 + 12 * self.born_host_v6.astype(np.int64)
+
+    def body_crc_mismatch(self) -> npt.NDArray[np.bool_]:
+        """Which stored bodies are not those that their bodyCRC was taken of."""
+        found = self.body.crc32() & np.uint32(0x7FFFFFFF)
+        return found.view(np.int32) != self.body_crc
+
+
+def decode_records(buffer: U1, positions: I8, rooms: I4) -> Records:
+    """Read the fixed fields of n records and check that each holds together.
+
+    Args:
+        buffer: uint8.
+        positions: n byte offsets into it.
+        rooms: n, how many bytes may belong to each record; one that claims more is damaged.
+
+    Returns:
+        The records; `status` says which are sound. All fields of the others are 0.
+    """
+    n = len(positions)
+    longs, ints = np.empty((5, n), np.int64), np.empty((14, n), np.int32)
+    kernel.active.parse(buffer, positions, rooms, longs, ints)
+    return Records(buffer, positions, longs, ints)
+
+
+def check_crcs(records: Records, *, bodies: bool) -> Records:
+    """Check CRCs of sound records; the status of the result tells which fail.
+
+    Args:
+        bodies: check the bodies' too, not only those of whole records that have one.
+    """
+    ints = records.ints.copy()
+    status = ints[13]
+    if bodies:
+        status[(status == plain.OK) & records.body_crc_mismatch()] = plain.BAD_BODY_CRC
+    status[(records.status == plain.OK) & crc_property_mismatch(records)] = plain.BAD_RECORD_CRC
+    return replace(records, ints=ints, crc_checked=True)
+
+
+def crc_property_mismatch(records: Records) -> npt.NDArray[np.bool_]:
+    """Which records fail the CRC of the whole record that 5.x can put behind them.
+
+    Records without that property never do. See docs/format.md, "What 5.x does differently".
+    """
+    return plain.record_crc_differs(
+        records.buffer,
+        records.positions,
+        records.store_size,
+        records.properties.lengths,
+        kernel.active.crc32_spans,
+    )
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk over records that tile a buffer found.
+
+    Attributes:
+        positions: n, where each record starts in the buffer.
+        stop: one of plain.STOP_FULL (the limit was reached), STOP_MORE (the next unit begins in
+            the buffer but does not end there), STOP_BLANK, STOP_BAD.
+        at: byte at which the walk stopped.
+    """
+
+    positions: I8
+    stop: int
+    at: int
+
+
+def walk_records(
+    buffer: U1, start: int, end: int, base: int, lead: int = 0, limit: int = 1 << 16
+) -> Walk:
+    """Follow the records that tile `buffer[start:end]`, by magic, size and own offset.
+
+    Args:
+        base: physical offset of the buffer's first byte.
+        lead: bytes in front of each record: 0, or 48 (the entry header) in a DLedger log.
+        limit: at most so many records.
+    """
+    room = min(limit, (end - start) // MIN_RECORD_SIZE + 1)
+    positions = np.empty(room, np.int64)
+    found, stop, at = kernel.active.walk(buffer, start, end, base, lead, positions)
+    return Walk(positions[:found], stop, at)
+
+
+def encode_blank(size: int) -> bytes:
+    """The blank record that closes a segment with `size` bytes left (at least 8)."""
+    head = size.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
+    return head + bytes(size - BLANK_SIZE)

@@ -1,0 +1,209 @@
+"""Properties of messages that are about to be stored: what a producer's client puts together.
+
+See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProperties2String).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import RowError
+from rmqstore_spark.layout.constants import (
+    KEY_SEPARATOR,
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_REAL_QID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TAGS,
+    PROPERTY_TRAN_MSG,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+)
+from rmqstore_spark.layout.record.properties import encode_properties
+
+__all__ = ["DELIVERY_PREFIX", "DELIVERY_PROPERTIES", "join_keys", "join_properties", "property_of"]
+
+DELIVERY_PROPERTIES: Final = (
+    PROPERTY_DELAY,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REAL_QID,
+    PROPERTY_TRAN_MSG,
+    PROPERTY_CRC32,
+    PROPERTY_WAIT,
+)
+"""Properties that ask for a delivery, or tell of one: they do not go with a message's copy."""
+
+DELIVERY_PREFIX: Final = "INNER_MULTI_"
+
+_SEPARATORS: Final = NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
+_PATTERN: Final = f"[{_SEPARATORS}]"
+_CRC_LEAD: Final = f"{PROPERTY_CRC32}{NAME_VALUE_SEPARATOR}".encode()
+_CRC_TAIL: Final = 11
+"""Bytes behind it, where a record ends with the CRC property."""
+
+
+def join_keys(keys: pa.ListArray) -> pa.StringArray:
+    """KEYS of n lists of keys, empty where there is none; null keys are left out.
+
+    Raises:
+        RowError: a key holds a space, and would be taken for two.
+    """
+    offsets, flat = _own_part(keys.offsets, keys.values)
+    if _may_hold(flat, KEY_SEPARATOR):
+        _refuse(
+            pc.match_substring(flat, KEY_SEPARATOR),
+            offsets,
+            "has a key with a space in it, which stands between keys",
+        )
+    if flat.null_count:
+        present = pc.is_valid(flat).to_numpy(zero_copy_only=False)
+        kept = np.concatenate([[0], np.cumsum(present)])
+        offsets = pa.array(kept[offsets].astype(np.int32))
+        flat = flat.drop_null()
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, flat), KEY_SEPARATOR)
+
+
+def property_of(maps: pa.MapArray, name: str) -> pa.StringArray:
+    """One property of n maps, the last of that name; null where there is none."""
+    return pc.map_lookup(maps, pa.scalar(name), "last")
+
+
+def join_properties(
+    uniq_key: pa.StringArray,
+    keys: pa.StringArray | None = None,
+    tags: pa.StringArray | None = None,
+    maps: pa.MapArray | None = None,
+) -> pa.BinaryArray:
+    """The properties of n messages as they are stored.
+
+    UNIQ_KEY comes first, then KEYS, TAGS and those of the maps; of these UNIQ_KEY and what belongs
+    to a delivery are left out, and KEYS and TAGS where there is a column of them.
+
+    Args:
+        uniq_key: n ids, none null.
+        keys, tags: n values; null or empty where a message has none.
+        maps: n maps; a null value stands for no such property.
+
+    Raises:
+        RowError: a name or value is empty, holds a separator, or all of them together are too long.
+    """
+    parts: list[object] = [f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode(), _binary(uniq_key)]
+    _refuse_separator(PROPERTY_UNIQ_KEY, uniq_key)
+    replaced = [PROPERTY_UNIQ_KEY]
+    for name, column in ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags)):
+        if column is None:
+            continue
+        replaced.append(name)
+        _refuse_separator(name, column)
+        lead = f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}"
+        parts += _optional(lead, _binary(column))
+    if maps is not None:
+        encoded = encode_properties(_kept(maps, replaced))
+        parts += _optional(PROPERTY_SEPARATOR, encoded)
+    joined = pc.binary_join_element_wise(*parts, b"")
+    sizes = pc.binary_length(joined).to_numpy()
+    if len(sizes) and sizes.max() > MAX_PROPERTIES_LENGTH:
+        row = int(sizes.argmax())
+        raise RowError(
+            row,
+            f"has {sizes[row]:,} bytes of properties, tags and keys; a record has room for "
+            f"{MAX_PROPERTIES_LENGTH:,} (PROPERTIES_SIZE_EXCEEDED). Put large values into the body",
+        )
+    _refuse_crc_property(joined)
+    return joined
+
+
+def _refuse_separator(name: str, column: pa.StringArray) -> None:
+    if _may_hold(column, PROPERTY_SEPARATOR):
+        held = pc.match_substring(column, PROPERTY_SEPARATOR)
+        _refuse(held, None, f"has the character 0x02 in {name}, which ends a property")
+
+
+def _refuse_crc_property(joined: pa.BinaryArray) -> None:
+    """Refuse what readers, and so the store, take for the CRC of a whole record."""
+    data = joined.buffers()[2]
+    if data is None or data.to_pybytes().find(_CRC_LEAD) < 0:
+        return
+    lead = pc.binary_slice(joined, -_CRC_TAIL - len(_CRC_LEAD), -_CRC_TAIL)
+    _refuse(
+        pc.equal(lead, _CRC_LEAD),
+        None,
+        f"has properties that end like the CRC of RocketMQ 5 ({PROPERTY_CRC32}): readers would "
+        "take the message for damaged. Rename the last property",
+    )
+
+
+def _optional(lead: str, values: pa.BinaryArray) -> list[object]:
+    """What stands in front of each value, and the values; nothing where a value is none."""
+    lengths = pc.binary_length(values)
+    if not values.null_count and (not len(values) or pc.min(lengths).as_py() > 0):
+        return [lead.encode(), values]
+    missing = pc.fill_null(pc.equal(lengths, 0), fill_value=True)
+    return [pc.if_else(missing, b"", lead.encode()), pc.fill_null(values, b"")]
+
+
+def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
+    """The maps with null in place of the values that are not to be stored."""
+    offsets, names, values = _own_part(maps.offsets, maps.keys, maps.items)
+    dropped = pc.is_in(names, pa.array([*DELIVERY_PROPERTIES, *replaced]))
+    dropped = pc.or_(dropped, pc.starts_with(names, DELIVERY_PREFIX))
+    if pc.any(dropped).as_py():
+        values = pc.if_else(dropped, pa.scalar(None, pa.string()), values)
+    if _may_hold(names, *_SEPARATORS):
+        held = pc.match_substring_regex(names, _PATTERN)
+        _refuse(held, offsets, "has a property with the character 0x01 or 0x02 in its name")
+    if _may_hold(values, PROPERTY_SEPARATOR):
+        held = pc.match_substring(values, PROPERTY_SEPARATOR)
+        _refuse(held, offsets, "has a property with the character 0x02 in its value")
+    empty = pc.or_(pc.equal(pc.binary_length(names), 0), pc.equal(pc.binary_length(values), 0))
+    _refuse(
+        empty,
+        offsets,
+        "has a property without a name, or with an empty value: a record cannot hold that. Make "
+        "the value null to leave it out",
+    )
+    return pa.MapArray.from_arrays(offsets, names, values)
+
+
+def _own_part(offsets: pa.Array, *columns: pa.Array) -> tuple[pa.Array, ...]:
+    """What belongs to the rows of a list or map, which can be a slice of one with many more."""
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    moved = pa.array(offsets.to_numpy() - np.int32(first))
+    return (moved, *(column.slice(first, last - first) for column in columns))
+
+
+def _binary(column: pa.Array) -> pa.BinaryArray:
+    return column.cast(pa.binary())
+
+
+def _may_hold(column: pa.Array, *characters: str) -> bool:
+    """Whether one of some ASCII characters stands anywhere in a column's texts."""
+    _, offset_buffer, data = column.buffers()
+    if data is None or not len(column):
+        return False
+    bounds = np.frombuffer(offset_buffer, np.int32)
+    raw = np.frombuffer(data, np.uint8)
+    raw = raw[bounds[column.offset] : bounds[column.offset + len(column)]]
+    return any(bool((raw == ord(character)).any()) for character in characters)
+
+
+def _refuse(wrong: pa.BooleanArray, offsets: pa.Array | None, cause: str) -> None:
+    """Raise for the first row that has something wrong.
+
+    Args:
+        wrong: n bools, or as many as `offsets` tell of; null is not wrong.
+        offsets: n + 1, where each row's part of `wrong` begins.
+    """
+    if not pc.any(wrong).as_py():
+        return
+    at = int(pc.index(wrong, value=True).as_py())
+    row = at if offsets is None else int(np.searchsorted(offsets.to_numpy(), at, "right")) - 1
+    raise RowError(row, cause)

@@ -1,0 +1,289 @@
+"""The IndexFiles of a store: for which stretches of the log they answer, and what they answer.
+
+Nothing guards an index file against damage, and a broker that was killed drops those that its
+checkpoint does not vouch for. So a file counts only where its header agrees with its entries and
+with the records it begins and ends at; for everything else the log itself must be read
+(docs/format.md, "An IndexFile" and "Start, recovery").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.layout.index.format import (
+    ENTRY_SIZE,
+    HEADER_SIZE,
+    SLOT_DTYPE,
+    SLOT_SIZE,
+    IndexEntries,
+    IndexHeader,
+    decode_entries,
+    entry_position,
+    follow_chain,
+    slot_position,
+)
+from rmqstore_spark.layout.index.geometry import infer_slots, slots_match
+from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import record_head
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["IndexedStretch", "indexed_stretches"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 3
+_MAX_READ: Final = 32 << 20  # bytes of entries that all chains together ask for at once
+_REMOTE_GAP: Final = 64 << 10
+
+_Chain = Generator[tuple[int, int], IndexEntries, I8]
+
+
+@dataclass(frozen=True)
+class IndexedStretch:
+    """A stretch of the log of which one index file holds all keys.
+
+    Attributes:
+        path: the index file.
+        slots: how many slots it has.
+        begin: its header's beginPhyOffset, before which it holds nothing.
+        start: physical offset where the first unit (`CommitLog.unit_start`) lies whose keys are
+            all in the file, or in it and the one before.
+        end: one past the last such unit.
+        last: physical offset of the stretch's last record; None where a broker goes on with it.
+        edges: physical offsets of records of which the files beside this one may hold some keys.
+    """
+
+    path: str
+    slots: int
+    begin: int
+    start: int
+    end: int
+    last: int | None
+    edges: tuple[int, ...]
+
+    def offsets(self, files: Files, hashes: npt.NDArray[np.int32]) -> I8:
+        """Physical offsets of the records that the file has for some key hashes.
+
+        Args:
+            files: where it lies.
+            hashes: as `hashing.index_key_hash` gives them.
+
+        Returns:
+            Ascending, each once. Hashes collide: the records are still to be looked at.
+
+        Raises:
+            CorruptStoreError: a chain of the file is broken, or leads out of its stretch.
+        """
+        wanted = np.unique(hashes)
+        newest = self._newest(files, wanted)
+        # Read after the slots: a broker may have put keys in since the stretch was looked up.
+        header = IndexHeader.decode(files.read(self.path, 0, HEADER_SIZE), file=self.path)
+        gap = files.max_gap if files.is_local else _REMOTE_GAP
+        chains = [
+            follow_chain(key_hash, self.slots, slot, header.next_entry, max_gap=gap, file=self.path)
+            for key_hash, slot in zip(wanted.tolist(), newest.tolist(), strict=True)
+        ]
+        found = _Walker(files, self).run(chains)
+        for offsets in found:
+            if (np.diff(offsets) > 0).any():
+                raise CorruptStoreError("a chain of an index is out of order", file=self.path)
+        every = np.unique(np.concatenate([*found, np.empty(0, np.int64)]))
+        if len(every) and (
+            every[0] < self.begin or (self.last is not None and every[-1] > self.last)
+        ):
+            raise CorruptStoreError(
+                "an index has an entry outside of the stretch that it says it covers",
+                file=self.path,
+            )
+        return every
+
+    def _newest(self, files: Files, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """What the slots of some hashes hold."""
+        numbers, places = np.unique(hashes.astype(np.int64) % self.slots, return_inverse=True)
+        out = np.empty(len(numbers) * SLOT_SIZE, np.uint8)
+        offsets = slot_position(0) + numbers * SLOT_SIZE
+        done = files.read_spans(self.path, offsets, np.full(len(numbers), SLOT_SIZE), out)
+        held = out.view(SLOT_DTYPE)
+        if done < len(numbers) or (held < 0).any():
+            raise CorruptStoreError("a slot of an index is damaged", file=self.path)
+        return held[places.ravel()].astype(np.int32)
+
+
+class _Walker:
+    """Follows many chains of one file side by side, so that each step is one request for all."""
+
+    def __init__(self, files: Files, stretch: IndexedStretch) -> None:
+        self._files = files
+        self._path = stretch.path
+        self._entries_at = entry_position(stretch.slots, 0)
+        self._found: list[I8] = []
+
+    def run(self, chains: Sequence[_Chain]) -> list[I8]:
+        """The offsets that each chain holds; in no order of the chains."""
+        active = [(chain, wanted) for chain in chains if (wanted := self._next(chain, None))]
+        while active:
+            going_on = []
+            for group in _groups(sorted(active, key=lambda pair: pair[1])):
+                for (chain, _), entries in zip(group, self._read(group), strict=True):
+                    if wanted := self._next(chain, entries):
+                        going_on.append((chain, wanted))
+            active = going_on
+        return self._found
+
+    def _next(self, chain: _Chain, entries: IndexEntries | None) -> tuple[int, int] | None:
+        """What a chain wants to read next; None at its end."""
+        try:
+            return next(chain) if entries is None else chain.send(entries)
+        except StopIteration as end:
+            self._found.append(end.value)
+            return None
+
+    def _read(self, group: list[tuple[_Chain, tuple[int, int]]]) -> list[IndexEntries]:
+        wanted = np.array([span for _, span in group], np.int64)
+        lengths = wanted[:, 1] * ENTRY_SIZE
+        out = np.empty(int(lengths.sum()), np.uint8)
+        offsets = self._entries_at + wanted[:, 0] * ENTRY_SIZE
+        if self._files.read_spans(self._path, offsets, lengths, out) < len(group):
+            raise CorruptStoreError("the index ends before an entry it names", file=self._path)
+        return [decode_entries(part) for part in np.split(out, np.cumsum(lengths)[:-1])]
+
+
+def _groups(
+    active: list[tuple[_Chain, tuple[int, int]]],
+) -> Generator[list[tuple[_Chain, tuple[int, int]]], None, None]:
+    """Cut what many chains want to read into requests of bounded size."""
+    group: list[tuple[_Chain, tuple[int, int]]] = []
+    size = 0
+    for pair in active:
+        length = pair[1][1] * ENTRY_SIZE
+        if group and size + length > _MAX_READ:
+            yield group
+            group, size = [], 0
+        group.append(pair)
+        size += length
+    if group:
+        yield group
+
+
+def indexed_stretches(store: Store) -> list[IndexedStretch]:
+    """The stretches that index files answer for, ascending and apart from one another.
+
+    Files that cannot be trusted are left out, and logged.
+    """
+    directory = store.directory
+    infos, strays = directory.index_files()
+    for stray in strays:
+        _log.warning("Skipped %s: %s.", stray.path, stray.reason)
+    judge = _Judge(store)
+    found = []
+    for info in infos:
+        path = join(directory.index_folder, info.name)
+        try:
+            stretch = judge.stretch(path, info.size)
+        except FileNotFoundError:
+            continue  # expired since it was listed
+        except RmqStoreError as error:
+            _log.warning("The index is not used here, the log is read instead: %s", error)
+            continue
+        if stretch is not None:
+            found.append(stretch)
+    return _apart(sorted(found, key=lambda stretch: (stretch.start, stretch.end)))
+
+
+def _apart(found: list[IndexedStretch]) -> list[IndexedStretch]:
+    """Cut each stretch where the one before ends; a copy of a file then has nothing left."""
+    kept: list[IndexedStretch] = []
+    for stretch in found:
+        start = max(stretch.start, kept[-1].end if kept else 0)
+        if start < stretch.end:
+            kept.append(replace(stretch, start=start))
+    return kept
+
+
+class _Judge:
+    """Decides how far the index files of a store can be trusted."""
+
+    def __init__(self, store: Store) -> None:
+        self._files = store.directory.files
+        self._log: CommitLog = store.log
+        self._written = store.is_being_written
+        self._slots: int | None = None  # of the file before: a broker makes all alike
+        self._vouched: int | None = None
+        if not store.is_closed_cleanly and not self._written:
+            checkpoint = store.checkpoint
+            self._vouched = checkpoint.index_msg_timestamp if checkpoint else 0
+
+    def stretch(self, path: str, size: int) -> IndexedStretch | None:
+        """What a file answers for; None where that is nothing.
+
+        Raises:
+            CorruptStoreError: the file is damaged.
+        """
+        read = partial(self._files.read, path)
+        header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
+        if header.index_count <= 1 or header.end_phy_offset < self._log.min_offset:
+            return None  # no key yet, or all of them expired
+        if self._vouched is not None and header.end_timestamp > self._vouched:
+            _log.info(
+                "The store was not closed cleanly, and its checkpoint does not vouch for %s: "
+                "the log is read instead", path,
+            )  # fmt: skip
+            return None
+        slots = self._slots
+        if slots is None or not slots_match(size, header, slots, read):
+            slots = infer_slots(size, read)
+        if slots is None:
+            raise CorruptStoreError(
+                "the header of an index file does not agree with its entries", file=path
+            )
+        self._slots = slots
+        for _ in range(_ATTEMPTS):
+            stretch = self._matched(path, header, slots)
+            seen, header = header, IndexHeader.decode(read(0, HEADER_SIZE), file=path)
+            if stretch is not None:
+                return stretch
+            if header == seen:
+                break
+        raise CorruptStoreError(
+            "an index file begins or ends at another record than the log has there", file=path
+        )
+
+    def _matched(self, path: str, header: IndexHeader, slots: int) -> IndexedStretch | None:
+        """The stretch, if the log has the records that the header begins and ends with."""
+        log = self._log
+        begin, last = header.begin_phy_offset, header.end_phy_offset
+        edges = []
+        start = log.min_offset
+        if begin >= start:
+            if self._size(begin, header.begin_timestamp) is None:
+                return None
+            start = log.unit_start(begin)
+            edges.append(begin)
+        if self._written and last >= log.file_end:
+            # The store was listed before the broker came that far: up to where it was, then.
+            return IndexedStretch(path, slots, begin, start, log.file_end, None, tuple(edges))
+        size = self._size(last, header.end_timestamp)
+        if size is None:
+            return None
+        edges.append(last)
+        ends_at = None if self._written else last
+        return IndexedStretch(path, slots, begin, start, last + size, ends_at, tuple(edges))
+
+    def _size(self, offset: int, timestamp: int) -> int | None:
+        """Size of the record at a place; None where there is none that was stored at that time."""
+        record = record_head(self._log, offset)
+        if record is None or int(record.store_timestamp[0]) != timestamp:
+            return None
+        return int(record.store_size[0])

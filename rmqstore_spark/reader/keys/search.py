@@ -1,0 +1,304 @@
+"""Looking for the records that have a key: through the index where it answers, else in the log.
+
+Complete either way: what no index file answers for is read record by record. And checked: index
+entries only say where to look (docs/format.md, "An IndexFile"; upstream: IndexService).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.errors import CorruptRecordError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.layout.constants import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
+from rmqstore_spark.layout.index.hashing import index_key_hash
+from rmqstore_spark.layout.record.format import (
+    MAX_RECORD_SIZE,
+    MIN_RECORD_SIZE,
+    Records,
+    decode_records,
+)
+from rmqstore_spark.layout.record.spans import I4, I8, U1, string_array
+from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches
+from rmqstore_spark.reader.log.end import record_head
+from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.rows.decoder import has_key, is_in
+from rmqstore_spark.reader.rows.scan import report_flaw
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["MAX_TIME", "KeySearch", "KeyWanted", "Piece", "index_pieces", "known_topics"]
+
+_log = logging.getLogger(__name__)
+
+MAX_TIME: Final = 2**63 - 1
+
+_CHUNK: Final = 4096  # records whose sizes are looked up at once
+_SIZE_SIZE: Final = 4  # a record begins with its size
+
+
+@dataclass(frozen=True)
+class KeyWanted:
+    """Which records are looked for.
+
+    Attributes:
+        keys: each is a UNIQ_KEY, or one of KEYS.
+        topics: of the records themselves; None for any, with which no index can help.
+        begin_ms: least storeTimestamp, milliseconds.
+        end_ms: greatest storeTimestamp.
+        uniq_only: look at UNIQ_KEY alone.
+    """
+
+    keys: frozenset[str]
+    topics: frozenset[str] | None
+    begin_ms: int = 0
+    end_ms: int = MAX_TIME
+    uniq_only: bool = False
+
+    def matches(self, records: Records) -> npt.NDArray[np.bool_]:
+        """Which of n records are among them. Rolled-back ones never are: no index has them."""
+        keep = (records.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK_TYPE
+        keep &= records.store_timestamp >= self.begin_ms
+        keep &= records.store_timestamp <= self.end_ms
+        if self.topics is not None:
+            names = string_array(records.topic).dictionary_encode()
+            keep &= is_in(names.dictionary, self.topics)[names.indices.to_numpy()]
+        rows = np.flatnonzero(keep)
+        keep[rows] = has_key(records.take(rows), self.keys, uniq_only=self.uniq_only)
+        return keep
+
+    def hashes(self) -> npt.NDArray[np.int32]:
+        """What an index knows them by: one for each key of each topic."""
+        topics, keys = sorted(self.topics or ()), sorted(self.keys)
+        owners = pa.array([topic for topic in topics for _ in keys], pa.string())
+        return index_key_hash(owners, keys * len(topics))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the log, and who can tell of it.
+
+    Attributes:
+        start: where a unit of the log begins.
+        end: one past its last byte.
+        index: the index file that answers for it; None where the log must be read.
+    """
+
+    start: int
+    end: int
+    index: IndexedStretch | None
+
+
+def known_topics(store: Store) -> frozenset[str]:
+    """The topics that have queues or settings in a store."""
+    return _texts(frozenset(topic.name for topic in store.known_topics()))
+
+
+def _texts(values: frozenset[str]) -> frozenset[str]:
+    """Those that are text: half a surrogate pair stands in no record."""
+    return frozenset(v for v in values if v.encode("utf-8", "ignore").decode() == v)
+
+
+def index_pieces(store: Store, start: int | None = None, end: int | None = None) -> list[Piece]:
+    """Cut a stretch of the log by who can tell of it; ascending, without gaps.
+
+    Args:
+        start: where a unit begins; by default the log's first.
+        end: one past the last byte; by default the log's end.
+    """
+    stretches = indexed_stretches(store)
+    if end is None:
+        end = store.scan_end()
+        if stretches and _ends_with(store, stretches[-1]):
+            end = min(end, stretches[-1].end)
+    at = store.log.min_offset if start is None else max(start, store.log.min_offset)
+    found = []
+    for stretch in stretches:
+        first, last = max(at, stretch.start), min(end, stretch.end)
+        if first >= last:
+            continue
+        if at < first:
+            found.append(Piece(at, first, None))
+        found.append(Piece(first, last, stretch))
+        at = last
+    if at < end:
+        found.append(Piece(at, end, None))
+    return found
+
+
+def _ends_with(store: Store, stretch: IndexedStretch) -> bool:
+    """Whether a cleanly closed log holds nothing behind a stretch.
+
+    The rest of its last file is zeros, up to a gigabyte of them: they need not be read where the
+    checkpoint names the stretch's last record as the last of all.
+    """
+    checkpoint = store.checkpoint
+    if not store.is_closed_cleanly or checkpoint is None or stretch.last is None:
+        return False
+    newest = record_head(store.log, stretch.last)
+    flushed = checkpoint.physic_msg_timestamp
+    if newest is None or not 0 < flushed <= int(newest.store_timestamp[0]):
+        return False
+    return stretch.end >= store.log.file_end or not any(store.log.read(stretch.end, 8))
+
+
+class KeySearch:
+    """One search.
+
+    Args:
+        store: where.
+        wanted: for what.
+        options: the mode, and how much to read at once.
+        between: called between two batches of the log where that is walked.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wanted: KeyWanted,
+        options: ReadOptions,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._files = store.directory.files
+        self._log = store.log
+        self._published_end = store.published_end
+        self._wanted = KeyWanted(
+            _texts(wanted.keys),
+            None if wanted.topics is None else _texts(wanted.topics),
+            wanted.begin_ms,
+            wanted.end_ms,
+            wanted.uniq_only,
+        )
+        self._options = options
+        self._between = between
+        self._buffer: U1 | None = None
+
+    def run(self, stretch: list[Piece]) -> Iterator[Records]:
+        """The records that are wanted, the newest first.
+
+        Args:
+            stretch: what to search, as `index_pieces` gives it.
+
+        Yields:
+            Groups of records, ascending within a group, each group below the one before. Their
+            bytes are valid until the next is asked for.
+
+        Raises:
+            CorruptRecordError: damage in the log, and the mode is FAILFAST.
+            SegmentExpiredError: a file went away.
+        """
+        if not self._wanted.keys:
+            return
+        for piece in reversed(stretch):
+            bound = piece.end
+            if piece.index is not None and self._wanted.topics is not None:
+                try:
+                    for records in self._read(self._indexed(piece, piece.index)):
+                        bound = self._log.unit_start(int(records.physical_offset[0]))
+                        yield self._matching(records)
+                    continue
+                except SegmentExpiredError:
+                    raise
+                except (RmqStoreError, FileNotFoundError) as error:
+                    _log.warning(
+                        "%s is left aside, the log is read from %d to %d instead: %s",
+                        piece.index.path, piece.start, bound, error,
+                    )  # fmt: skip
+            for records in self._read(self._walked(piece.start, bound)):
+                yield self._matching(records)
+
+    def read(self, offsets: I8, sizes: I4) -> Iterator[Records]:
+        """Read records that a run has found.
+
+        Args:
+            offsets: where they lie, ascending.
+            sizes: how large they are.
+
+        Yields:
+            The records, ascending, a batch at a time. Their bytes are valid until the next is
+            asked for.
+
+        Raises:
+            CorruptRecordError: there is another record by now.
+            SegmentExpiredError: a file went away.
+        """
+        for first in range(0, len(offsets), self._options.batch_rows):
+            rows = slice(first, first + self._options.batch_rows)
+            found, length = offsets[rows], sizes[rows]
+            for part in reversed(list(_from_the_end(length, self._options.batch_bytes))):
+                yield self._records(found[part], length[part])
+
+    def _matching(self, records: Records) -> Records:
+        return records.take(np.flatnonzero(self._wanted.matches(records)))
+
+    def _indexed(self, piece: Piece, index: IndexedStretch) -> I8:
+        """Where an index says that wanted records could be, ascending."""
+        found = index.offsets(self._files, self._wanted.hashes())
+        found = np.union1d(found, np.array(index.edges, np.int64))
+        return found[(found >= piece.start) & (found < piece.end)]
+
+    def _walked(self, start: int, end: int) -> I8:
+        """Where the log itself has wanted records, ascending."""
+        found = [np.empty(0, np.int64)]
+        # Bodies are checked where they are decoded, as they are for what the index names.
+        for item in walk_log(self._log, start, end, check_crc=False, is_damage=self._is_damage):
+            self._between()
+            if isinstance(item, Flaw):
+                report_flaw(self._log, item, end, self._options)
+            else:
+                found.append(item.offsets[self._wanted.matches(item.records)])
+        return np.concatenate(found)
+
+    def _is_damage(self, flaw: Flaw) -> bool:
+        return flaw.offset < self._published_end()
+
+    def _read(self, offsets: I8) -> Iterator[Records]:
+        """The records at some places, the last ones first."""
+        for last in range(len(offsets), 0, -_CHUNK):
+            chunk = offsets[max(0, last - _CHUNK) : last]
+            sizes = self._sizes(chunk)
+            for part in _from_the_end(sizes, self._options.batch_bytes):
+                yield self._records(chunk[part], sizes[part])
+
+    def _sizes(self, offsets: I8) -> I4:
+        """How large the records at some places are."""
+        log = self._log
+        lengths = np.full(len(offsets), _SIZE_SIZE, np.int32)
+        self._require(log.covers(offsets, lengths), offsets)
+        buffer, at = log.read_entries(offsets, lengths, self._buffer)
+        raw = np.lib.stride_tricks.sliding_window_view(buffer, _SIZE_SIZE)[at]
+        sizes = np.ascontiguousarray(raw).view(">i4")[:, 0].astype(np.int32)
+        sane = (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
+        self._require(sane & log.covers(offsets, sizes), offsets)
+        self._buffer = buffer
+        return sizes
+
+    def _records(self, offsets: I8, sizes: I4) -> Records:
+        self._buffer, at = self._log.read_entries(offsets, sizes, self._buffer)
+        records = decode_records(self._buffer, at, sizes)
+        whole = (records.status == 0) & (records.store_size == sizes)
+        self._require(whole & (records.physical_offset == offsets), offsets)
+        return records
+
+    def _require(self, there: npt.NDArray[np.bool_], offsets: I8) -> None:
+        if not there.all():
+            file, at = self._log.place(int(offsets[np.argmin(there)]))
+            raise CorruptRecordError("an index leads to what is no record", file=file, offset=at)
+
+
+def _from_the_end(sizes: I4, limit: int) -> Iterator[slice]:
+    """Cut n records into runs of about so many bytes, the last ones first."""
+    end = len(sizes)
+    while end:
+        total = np.cumsum(sizes[:end][::-1], dtype=np.int64)
+        count = max(1, int(np.searchsorted(total, limit, side="right")))
+        yield slice(end - count, end)
+        end -= count

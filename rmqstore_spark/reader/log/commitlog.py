@@ -1,0 +1,229 @@
+"""The CommitLog as one line of bytes: plain segments, DLedger segments, or one behind the other.
+
+A store that was switched to DLedger keeps its older segments in `commitlog/`; offsets below the
+DLedger log's begin are read there (docs/format.md, "DLedger").
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.log_folders import Segment
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.record.spans import I8, U1
+
+__all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
+
+DLEDGER_LEAD: Final = ENTRY_HEADER_SIZE
+"""Bytes of a DLedger entry in front of its record."""
+
+
+@dataclass(frozen=True)
+class LogSegment:
+    """One file of the log, and how its records lie in it.
+
+    Attributes:
+        segment: the file.
+        end: log offset one past the last byte that counts.
+        lead: bytes before each record: 0, or 48 in a DLedger log.
+    """
+
+    segment: Segment
+    end: int
+    lead: int
+
+    @property
+    def start(self) -> int:
+        return self.segment.start
+
+
+class CommitLog:
+    """All bytes of a store's log, by physical offset.
+
+    Args:
+        plain: the segments in `commitlog/` (or in several folders).
+        dledger: the segments of a DLedger log, if there is one.
+        dledger_end: log offset one past the last committed DLedger entry.
+    """
+
+    def __init__(
+        self, plain: Segments, dledger: Segments | None = None, dledger_end: int = 0
+    ) -> None:
+        self.plain = plain
+        self.dledger = dledger if dledger is not None and len(dledger) else None
+        self._dledger_end = dledger_end
+        self._list()
+
+    def _list(self) -> None:
+        self._segments = list(self._in_order())
+        self._starts = [segment.start for segment in self._segments]
+
+    def replace(self, other: CommitLog) -> None:
+        """Take over what another look at the same log found: the queues hold on to this object."""
+        self.plain, self.dledger, self._dledger_end = (
+            other.plain, other.dledger, other._dledger_end,
+        )  # fmt: skip
+        self._list()
+
+    def __len__(self) -> int:
+        return len(self.plain) + (len(self.dledger) if self.dledger else 0)
+
+    @property
+    def _dledger_begin(self) -> int:
+        return self.dledger.min_offset if self.dledger else 1 << 63
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first byte there is; 0 for a log without files."""
+        if len(self.plain) and self.plain.min_offset < self._dledger_begin:
+            return self.plain.min_offset
+        return self.dledger.min_offset if self.dledger else 0
+
+    @property
+    def file_end(self) -> int:
+        """One past the last byte of the last file, or the last committed one of a DLedger log."""
+        return self._dledger_end if self.dledger else self.plain.end_offset
+
+    def segments(self) -> Sequence[LogSegment]:
+        """The files in the order of the log, each cut where the next log takes over."""
+        return self._segments
+
+    def _in_order(self) -> Iterator[LogSegment]:
+        for segment in self.plain:
+            if segment.start < self._dledger_begin:
+                yield LogSegment(segment, min(segment.end, self._dledger_begin), 0)
+        for segment in self.dledger or ():
+            if segment.start < self._dledger_end:
+                yield LogSegment(segment, min(segment.end, self._dledger_end), DLEDGER_LEAD)
+
+    def segment_at(self, offset: int) -> LogSegment | None:
+        """The file that holds a byte; None where there is none."""
+        number = bisect.bisect_right(self._starts, offset) - 1
+        if number >= 0 and offset < self._segments[number].end:
+            return self._segments[number]
+        return None
+
+    def unit_start(self, offset: int) -> int:
+        """Where the unit of a record begins: the record itself, or in a DLedger log its entry."""
+        return offset - DLEDGER_LEAD if offset >= self._dledger_begin else offset
+
+    def missing(self, offsets: I8) -> npt.NDArray[np.bool_]:
+        """Which places lie before the log's first byte, or where one of its files is missing."""
+        ends = np.array([segment.end for segment in self._segments], np.int64)
+        numbers = np.searchsorted(np.array(self._starts, np.int64), offsets, side="right") - 1
+        inside = numbers >= 0
+        if len(ends):
+            inside &= offsets < ends[numbers]
+        return ~inside & (offsets < self.file_end)
+
+    def cuts(self, begin: int, end: int, size: int, least: int) -> list[int]:
+        """Edges that cut a stretch of the log into pieces of equal bytes, holes not counted.
+
+        Args:
+            begin, end: the stretch; the first edge and the last.
+            size: most bytes of a piece.
+            least: so many pieces at least.
+        """
+        held = [(max(s.start, begin), min(s.end, end)) for s in self._segments]
+        held = [(first, last) for first, last in held if first < last]
+        total = sum(last - first for first, last in held)
+        count = max(-(-total // size), least, 1)
+        edges, passed, wanted = [begin], 0, 1
+        for first, last in held:
+            while wanted < count and total * wanted // count <= passed + last - first:
+                edges.append(first + total * wanted // count - passed)
+                wanted += 1
+            passed += last - first
+        return [*edges, end]
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """File and byte in it of a physical offset, for a message to a person."""
+        found = self.segment_at(offset)
+        if found is None:
+            return ", ".join(self.plain.folders), offset
+        return found.segment.path, offset - found.start
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the log; fewer than `length` where the segment ends.
+
+        Raises:
+            SegmentExpiredError: the file is gone.
+            CorruptStoreError: the offset is past the log's end.
+        """
+        return self._side(offset).read(offset, length)
+
+    def read_into(self, offset: int, out: U1) -> int:
+        """Fill `out` from the log; returns how much, less than its size where the segment ends."""
+        return self._side(offset).read_into(offset, out)
+
+    def _side(self, offset: int) -> Segments:
+        return self.dledger if self.dledger and offset >= self._dledger_begin else self.plain
+
+    def covers(self, offsets: I8, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which spans lie whole in one file of the log, before its end."""
+        if self.dledger is None:
+            return self.plain.covers(offsets, lengths)
+        newer = offsets >= self._dledger_begin
+        inside = offsets + lengths.astype(np.int64) <= self._dledger_end
+        new, old = self.dledger.covers(offsets, lengths), self.plain.covers(offsets, lengths)
+        return np.where(newer, inside & new, old).astype(np.bool_)
+
+    def read_entries(
+        self, offsets: I8, lengths: npt.NDArray[np.int32], buffer: U1 | None
+    ) -> tuple[U1, I8]:
+        """Read spans into a buffer that is reused and grown when needed.
+
+        Returns:
+            The buffer, and where each span begins in it.
+
+        Raises:
+            SegmentExpiredError: a file went away.
+            CorruptStoreError: a span is not in the log.
+        """
+        newer = offsets >= self._dledger_begin
+        if self.dledger is None or not newer.any():
+            return self.plain.read_entries(offsets, lengths, buffer=buffer)
+        if newer.all():
+            return self.dledger.read_entries(offsets, lengths, buffer=buffer)
+        first, first_at = self.plain.read_entries(offsets[~newer], lengths[~newer])
+        second, second_at = self.dledger.read_entries(offsets[newer], lengths[newer])
+        positions = np.empty(len(offsets), np.int64)
+        positions[~newer], positions[newer] = first_at, second_at + len(first)
+        return np.concatenate([first, second]), positions
+
+    def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
+        """The error for a span that `covers` says is not there."""
+        if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
+            return SegmentExpiredError(
+                f"no file of the CommitLog holds offset {offset}",
+                file=", ".join(self.plain.folders),
+                remedy="Where the CommitLog lies in several folders, name them all "
+                "(storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
+            )
+        if offset < self.min_offset:
+            return SegmentExpiredError(
+                f"the CommitLog begins at {self.min_offset}: what lay at {offset} has expired",
+                file=", ".join(self.plain.folders),
+            )
+        file, at = self.place(offset)
+        if offset >= self.file_end:
+            return CorruptStoreError(
+                f"a queue points past the end of the CommitLog ({self.file_end})",
+                file=file,
+                offset=at,
+            )
+        if size > MAX_RECORD_SIZE:
+            cause = f"a queue states a record of {size} bytes, and none is over {MAX_RECORD_SIZE}"
+            return CorruptStoreError(cause, file=file, offset=at)
+        return CorruptStoreError(
+            f"a queue states a record of {size} bytes where none can be", file=file, offset=at
+        )

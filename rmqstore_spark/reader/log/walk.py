@@ -1,0 +1,315 @@
+"""A walk over the CommitLog itself, record by record in physical order, without the queues.
+
+Where a record fails, the walk says so, looks for the next one that is whole and goes on there: the
+caller decides whether that is damage or the end of the log. A block that is not published yet ends
+the walk (docs/format.md, "A block that is not published yet").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.constants import BLANK_SIZE, BORNHOST_V6_FLAG
+from rmqstore_spark.layout.dledger import decode_entry_headers
+from rmqstore_spark.layout.kernel.reference.plain import STOP_BAD, STOP_BLANK, STOP_MORE
+from rmqstore_spark.layout.record.format import (
+    MAX_RECORD_SIZE,
+    MIN_RECORD_SIZE,
+    STATUS_TEXT,
+    Records,
+    check_crcs,
+    decode_records,
+    walk_records,
+)
+from rmqstore_spark.layout.record.spans import I8, U1
+from rmqstore_spark.reader.log.commitlog import CommitLog, LogSegment
+
+__all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
+
+_CHUNK: Final = 2 << 20
+_FIRST_CHUNK: Final = 4 << 10
+_OWN_PLACE: Final = slice(28, 36)
+_MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Records that follow one another without a gap.
+
+    Attributes:
+        records: n sound records.
+        offsets: n physical offsets (int64).
+        end: physical offset one past the last.
+    """
+
+    records: Records
+    offsets: I8
+    end: int
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A place where no whole record stands.
+
+    Attributes:
+        offset: physical offset of the place.
+        cause: what is wrong there.
+        resumes: where the next whole record stands, or None: the log ends at `offset`.
+        empty: there is nothing at all there (zeros), as behind the last record of a log.
+        missing: no file holds the stretch up to `resumes`.
+        unpublished: storeTimestamp of the record there, which is whole but for a magic code of
+            zero: a writer has not published the block that it begins. None for anything else.
+    """
+
+    offset: int
+    cause: str
+    resumes: int | None
+    empty: bool = False
+    missing: bool = False
+    unpublished: int | None = None
+
+
+def walk_log(
+    log: CommitLog,
+    start: int,
+    end: int,
+    *,
+    check_crc: bool = True,
+    is_damage: Callable[[Flaw], bool] | None = None,
+    resume: bool = True,
+) -> Iterator[Stretch | Flaw]:
+    """Walk from one physical offset to another.
+
+    Args:
+        start: where a record (in a DLedger log: an entry) begins.
+        end: records that begin at or past it are left out.
+        check_crc: check the CRC of each body too.
+        is_damage: whether what looks like an unpublished block is known to have been published,
+            so that the walk goes on behind it; by default it ends there.
+        resume: look for the next whole record behind a flaw, and go on there; else the first flaw
+            ends the walk, and nobody searches what may be a gigabyte of zeros.
+
+    Yields:
+        Stretches of records, ascending, and the flaws between them. A flaw without a place to
+        resume at is the last item. The records of a stretch are valid until the next is asked for.
+
+    Raises:
+        SegmentExpiredError: a file went away under the walk.
+    """
+    at = start
+    whole = np.empty(_CHUNK, np.uint8)
+    room = _CHUNK
+    segments = log.segments()
+    number = 0
+    patience = Patience()
+    while at < end:
+        while number < len(segments) and segments[number].end <= at:
+            number += 1
+        if number == len(segments):
+            return
+        segment = segments[number]
+        if at < segment.start:
+            cause = f"no file holds the log up to {segment.start}"
+            yield Flaw(at, cause, segment.start, missing=True)
+            if not resume:
+                return
+            at = segment.start
+        buffer, filled = _fill(log, segment, at, whole[:room])
+        room = min(4 * room, _CHUNK)
+        step = _Step(segment, buffer, filled, at, min(end, segment.end))
+        stretch, at, flaw = step.take(check_crc)
+        if flaw is not None and flaw.offset >= end:
+            flaw = None  # of what is left out
+        if stretch is not None:
+            yield stretch
+        if flaw is not None:
+            if flaw.unpublished is not None:
+                if is_damage is None or not is_damage(flaw):
+                    yield flaw
+                    return
+                flaw = replace(flaw, cause="there is no whole record here (its magic code is 0)")
+            room = _FIRST_CHUNK  # flaws may follow one another closely
+            resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
+            lead = _lead_at(segments, resumes)
+            at = resumes - lead if resumes is not None else end
+            yield replace(flaw, resumes=at if resumes is not None else None)
+            if resumes is None:
+                return
+
+
+def _lead_at(segments: Sequence[LogSegment], offset: int | None) -> int:
+    if offset is None:
+        return 0
+    return next((s.lead for s in segments if s.start <= offset < s.end), 0)
+
+
+def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1, int]:
+    """Read from `at` on, at least one whole unit where the segment holds one."""
+    left = segment.end - at
+    filled = log.read_into(at, buffer[: min(len(buffer), left)])
+    if filled >= 8 and filled < left:
+        size_at = 4 if segment.lead else 0
+        unit = int.from_bytes(buffer[size_at : size_at + 4].tobytes(), "big", signed=True)
+        wanted = min(unit, left, MAX_RECORD_SIZE + segment.lead)
+        if wanted > filled:
+            buffer = np.empty(wanted, np.uint8)
+            filled = log.read_into(at, buffer)
+    return buffer, filled
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One buffer full of a segment."""
+
+    segment: LogSegment
+    buffer: U1
+    filled: int
+    at: int
+    end: int
+
+    def take(self, check_crc: bool) -> tuple[Stretch | None, int, Flaw | None]:
+        """The records in the buffer, where to go on, and what stopped the walk if it is a flaw."""
+        lead = self.segment.lead
+        walk = walk_records(self.buffer, 0, self.filled, self.at, lead, limit=1 << 15)
+        positions = walk.positions[walk.positions + self.at - lead < self.end]
+        rooms = np.full(len(positions), self.filled, np.int64) - positions
+        records = decode_records(self.buffer, positions, rooms.astype(np.int32))
+        if check_crc:
+            records = check_crcs(records, bodies=True)
+        bad = records.status != 0
+        flaw: Flaw | None = None
+        resume = self.at + walk.at
+        if bad.any():
+            first = int(np.argmax(bad))
+            cause = STATUS_TEXT[int(records.status[first])]
+            flaw = Flaw(self.at + int(positions[first]) - lead, cause, None)
+            records = records.take(np.arange(first))
+            resume = flaw.offset
+        elif len(positions) < len(walk.positions):
+            resume = self.end
+        elif walk.stop == STOP_BLANK:
+            flaw = self._blank(walk.at, resume)
+            resume = self.segment.end
+        elif walk.stop == STOP_BAD or (walk.stop == STOP_MORE and walk.at == 0):
+            flaw = self._stopped(walk.at, resume)
+        if not len(records):
+            return None, resume, flaw
+        offsets = records.positions + self.at
+        return Stretch(records, offsets, resume if flaw is None else flaw.offset), resume, flaw
+
+    def _blank(self, at: int, offset: int) -> Flaw | None:
+        size_at = at + (4 if self.segment.lead else 0)
+        size = int.from_bytes(self.buffer[size_at : size_at + 4].tobytes(), "big", signed=True)
+        left = self.segment.segment.end - offset
+        if size == left:
+            return None
+        return Flaw(offset, f"a blank record says {size} bytes are left, but it is {left}", None)
+
+    def _stopped(self, at: int, offset: int) -> Flaw | None:
+        head = self.buffer[at : min(at + MIN_RECORD_SIZE, self.filled)]
+        if self.segment.end - offset < BLANK_SIZE:
+            return Flaw(offset, "a segment ends without a blank record", None)
+        if not head.any():
+            return Flaw(offset, "nothing is written here", None, empty=True)
+        if not self.segment.lead and (time := _unpublished_time(head, offset)) is not None:
+            cause = "a block begins here that was not published"
+            return Flaw(offset, cause, None, unpublished=time)
+        return Flaw(offset, "there is no whole record here", None)
+
+
+def _unpublished_time(head: U1, offset: int) -> int | None:
+    """The storeTimestamp of a record that is hidden by a magic code of zero; None for others."""
+    if len(head) < MIN_RECORD_SIZE or head[4:8].any():
+        return None
+    size = int.from_bytes(head[:4].tobytes(), "big", signed=True)
+    own = int.from_bytes(head[_OWN_PLACE].tobytes(), "big", signed=True)
+    if not MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE or own != offset:
+        return None
+    time_at = 68 if int(head[39]) & BORNHOST_V6_FLAG else 56
+    return int.from_bytes(head[time_at : time_at + 8].tobytes(), "big", signed=True)
+
+
+def next_record(
+    log: CommitLog, offset: int, *, check_crc: bool = True, patience: Patience | None = None
+) -> int | None:
+    """Where the next whole record at or past an offset begins; None where there is none.
+
+    It is known by its magic code, by naming its own place, by lengths that add up and by the CRC
+    of its body. A body that was made to look like a record at its very place would be taken for
+    one: the format has nothing to tell the two apart.
+
+    Raises:
+        CorruptStoreError: so much looks like a record and is none that the search was given up.
+    """
+    patience = patience or Patience()
+    chunk = _FIRST_CHUNK
+    for segment in log.segments():
+        if segment.end <= offset:
+            continue
+        at = max(offset, segment.start)
+        while at < segment.end:
+            data = log.read(at, min(chunk, segment.end - at))
+            patience.left += 4 * len(data)
+            chunk = min(4 * chunk, _CHUNK)
+            for begin in _candidates(np.frombuffer(data, np.uint8), at):
+                size = int.from_bytes(data[begin : begin + 4], "big", signed=True)
+                if not MIN_RECORD_SIZE <= size <= min(MAX_RECORD_SIZE, segment.end - at - begin):
+                    continue
+                if _is_whole(log, segment, at + begin, size, check_crc):
+                    return at + begin
+                patience.spend(size, log.place(at + begin))
+            if at + len(data) >= segment.end:
+                break
+            at += len(data) - MIN_RECORD_SIZE
+    return None
+
+
+class Patience:
+    """How many bytes of false records may still be looked at: some for each byte searched.
+
+    Without a bound, a log made of overlapping heads of records would be read over and over.
+    """
+
+    def __init__(self) -> None:
+        self.left = 64 << 20
+
+    def spend(self, size: int, place: tuple[str, int]) -> None:
+        self.left -= max(size, 4096)
+        if self.left < 0:
+            file, at = place
+            raise CorruptStoreError(
+                "too much looks like records and is none, after a damaged one", file=file, offset=at
+            )
+
+
+def _is_whole(log: CommitLog, segment: LogSegment, offset: int, size: int, check_crc: bool) -> bool:
+    if segment.lead:
+        unit = offset - segment.lead
+        if unit < segment.start:
+            return False
+        head = np.frombuffer(log.read(unit, segment.lead), np.uint8)
+        headers, valid = decode_entry_headers(head, np.zeros(1, np.int64))
+        stated = headers["position"][0], headers["size"][0]
+        if not valid[0] or stated != (unit, size + segment.lead):
+            return False
+    raw = np.frombuffer(log.read(offset, size), np.uint8)
+    record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    if check_crc:
+        record = check_crcs(record, bodies=True)
+    return int(record.status[0]) == 0
+
+
+def _candidates(data: U1, base: int) -> list[int]:
+    """Where in the data a magic code stands and the place names itself, ascending."""
+    begins = np.flatnonzero(data[4 : max(4, len(data) - 32)] == _MAGIC_HEAD[0])
+    for k in (1, 2):
+        begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]
+    if not len(begins):
+        return []
+    own = np.lib.stride_tricks.sliding_window_view(data, 8)[begins + 28]
+    return begins[np.ascontiguousarray(own).view(">i8")[:, 0] == begins + base].tolist()

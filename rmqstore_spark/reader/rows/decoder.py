@@ -1,0 +1,261 @@
+"""From raw records to the rows that were asked for: check, decompress, filter, build.
+
+The checks are all that the format allows: it has a checksum for the body alone, so a record must
+also lie where it says, be as long as its queue entry says, and be the message that the queue
+expects at that slot (docs/format.md, "A CommitLog record").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.layout.constants import (
+    LMQ_PREFIX,
+    MULTI_DISPATCH_QUEUE_SPLITTER,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+)
+from rmqstore_spark.layout.record.columns import Identity, build_batch
+from rmqstore_spark.layout.record.format import (
+    STATUS_TEXT,
+    Records,
+    check_crcs,
+)
+from rmqstore_spark.layout.record.properties import find_properties, split_keys
+from rmqstore_spark.layout.record.spans import I4, I8, Spans, string_array
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.rows.unpack import Allowance, decompressed
+
+__all__ = ["Decoder", "belongs_to", "dispatches", "has_key", "is_in"]
+
+_log = logging.getLogger(__name__)
+
+
+class Decoder:
+    """Turns records into record batches, one after the other.
+
+    Args:
+        broker_name: fills the column of that name.
+        options: what is wanted.
+        place: file and offset of a physical offset, for errors.
+        max_bytes: what all its batches together may take in memory; by default there is no limit.
+    """
+
+    def __init__(
+        self,
+        broker_name: str,
+        options: ReadOptions,
+        place: Callable[[int], tuple[str, int]],
+        max_bytes: int | None = None,
+    ) -> None:
+        self._broker = broker_name
+        self._options = options
+        self._place = place
+        self._allowance = Allowance(max_bytes)
+        self.dropped = 0
+
+    def decode(
+        self,
+        records: Records,
+        *,
+        expected_offset: I8,
+        expected_size: npt.NDArray[np.int32] | None = None,
+        identity: Identity | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Check n records and build the columns of those that pass the filters.
+
+        Gives one batch, and more where the bodies unpack to more than `batch_bytes`.
+
+        Args:
+            records: as `decode_records` gives them.
+            expected_offset: n physical offsets that the records were read from.
+            expected_size: n sizes that their queue entries state, if they have any.
+            identity: the queue and slot of each, if they were found through queues.
+
+        Raises:
+            CorruptRecordError: one is damaged and the mode is FAILFAST.
+            OptionError: the batches take more than `max_bytes`.
+        """
+        if self._options.check_crc and not records.crc_checked:
+            records = check_crcs(records, bodies="body" in self._options.columns)
+        good = np.ones(len(records), np.bool_)
+        for bad, cause in self._problems(records, expected_offset, expected_size, identity):
+            new = bad & good
+            if new.any():
+                self._reject(expected_offset[new], cause)
+                good &= ~bad
+        if not good.all():
+            records, identity = _take(records, identity, np.flatnonzero(good))
+        wanted = self.wanted(records)
+        if wanted is not None:
+            records, identity = _take(records, identity, wanted)
+        if "body" not in self._options.columns or not self._options.decompress:
+            yield self._build(records, None, identity)
+            return
+        for rows, body, failed in decompressed(records, self._options.batch_bytes, self._allowance):
+            for row, cause in failed.items():
+                self._reject(records.physical_offset[row : row + 1], cause)
+            if len(rows) == len(records):
+                yield self._build(records, body, identity)
+            else:
+                yield self._build(records.take(rows), body, identity and identity.take(rows))
+
+    def _build(
+        self, records: Records, body: Spans | None, identity: Identity | None
+    ) -> pa.RecordBatch:
+        batch = build_batch(
+            records,
+            self._options.columns,
+            broker=self._broker,
+            body=body,
+            identity=identity,
+            body_as_text=self._options.body_as_text,
+        )
+        self._allowance.take(batch.nbytes)
+        return batch
+
+    def _problems(
+        self,
+        records: Records,
+        expected_offset: I8,
+        expected_size: npt.NDArray[np.int32] | None,
+        identity: Identity | None,
+    ) -> list[tuple[npt.NDArray[np.bool_], str]]:
+        sound, found = records.status == 0, []
+        if not sound.all():
+            found += [(records.status == status, text) for status, text in STATUS_TEXT.items()]
+        found.append(
+            (
+                sound & (records.physical_offset != expected_offset),
+                "a record says that it lies elsewhere (physicalOffset)",
+            )
+        )
+        if expected_size is not None:
+            found.append(
+                (
+                    sound & (records.store_size != expected_size),
+                    "a record has another size than its queue entry states",
+                )
+            )
+        if identity is not None:
+            found.append(
+                (
+                    ~belongs_to(records, identity),
+                    "a record is not the message of its queue entry (topic, queueId, queueOffset)",
+                )
+            )
+        return found
+
+    def _reject(self, offsets: I8, cause: str) -> None:
+        """Raise, or count and say what is left out."""
+        file, at = self._place(int(offsets[0]))
+        if self._options.mode == "FAILFAST":
+            raise CorruptRecordError(cause, file=file, offset=at)
+        self.dropped += len(offsets)
+        _log.warning(
+            "DROPMALFORMED: left out %d record(s), the first at offset %d of %s: %s",
+            len(offsets), at, file, cause,
+        )  # fmt: skip
+
+    def wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Rows of n sound records that pass the filters; None where there are no filters."""
+        options = self._options
+        if options.tags is None and options.keys is None:
+            return None
+        keep = np.ones(len(records), np.bool_)
+        if options.tags is not None:
+            tags = find_properties(records.properties, (PROPERTY_TAGS,))[PROPERTY_TAGS]
+            keep &= is_in(string_array(tags), options.tags)
+        if options.keys is not None:
+            keep &= has_key(records, options.keys)
+        return np.flatnonzero(keep)
+
+
+def has_key(
+    records: Records, keys: frozenset[str], *, uniq_only: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Which records an IndexFile would hold under one of these keys: UNIQ_KEY, or one of KEYS.
+
+    Args:
+        uniq_only: look at UNIQ_KEY alone.
+    """
+    found = find_properties(records.properties, (PROPERTY_UNIQ_KEY, PROPERTY_KEYS))
+    hit = is_in(string_array(found[PROPERTY_UNIQ_KEY]), keys)
+    if not uniq_only:
+        tokens = split_keys(found[PROPERTY_KEYS])
+        owners = pc.list_parent_indices(tokens).to_numpy()
+        hit[owners[is_in(tokens.flatten(), keys)]] = True
+    return hit
+
+
+def is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which of n strings are among the wanted ones; a null never is."""
+    hits = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string()))
+    return np.array(hits.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _take(
+    records: Records, identity: Identity | None, rows: npt.NDArray[np.int64]
+) -> tuple[Records, Identity | None]:
+    return records.take(rows), identity.take(rows) if identity else None
+
+
+def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
+    """Which records are the messages that their queue entries stand for.
+
+    A light queue's entry stands for a record that names the queue among those of its
+    INNER_MULTI_DISPATCH property, at the slot in INNER_MULTI_QUEUE_OFFSET (docs/format.md,
+    "Light queues"). Damaged records are not judged: they count as belonging.
+    """
+    same = records.topic.equal(identity.topic)
+    same &= records.queue_id == identity.queue_id
+    same &= records.queue_offset == identity.queue_offset
+    same |= records.status != 0
+    others = np.flatnonzero(~same)
+    if len(others):
+        same[others] = _multi_dispatched(records.take(others), identity.take(others))
+    return same
+
+
+def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
+    owner, names, queue_ids, slots = dispatches(records)
+    topics = string_array(identity.topic).take(pa.array(owner))
+    hits = np.array(pc.equal(names, topics).to_numpy(zero_copy_only=False), np.bool_)
+    hits &= (slots == identity.queue_offset[owner]) & (queue_ids == identity.queue_id[owner])
+    result = np.zeros(len(records), np.bool_)
+    result[owner[hits]] = True
+    return result
+
+
+def dispatches(records: Records) -> tuple[I8, pa.StringArray, I4, I8]:
+    """The further queues that n records stand in, by their properties.
+
+    Returns:
+        For each such place: the record's row, the queue's topic and number, and the slot.
+    """
+    found = find_properties(
+        records.properties, (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
+    )
+    splitter = MULTI_DISPATCH_QUEUE_SPLITTER
+    queues = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_DISPATCH]), splitter)
+    texts = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_QUEUE_OFFSET]), splitter)
+    paired = pc.equal(pc.list_value_length(queues), pc.list_value_length(texts))
+    rows = np.flatnonzero(pc.fill_null(paired, False).to_numpy(zero_copy_only=False))
+    queues, texts = queues.take(pa.array(rows)), texts.take(pa.array(rows)).flatten()
+    numbers = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
+    known = np.flatnonzero(numbers.to_numpy(zero_copy_only=False))
+    owner = rows[pc.list_parent_indices(queues).to_numpy()][known]
+    names = queues.flatten().take(pa.array(known))
+    slots = texts.take(pa.array(known)).cast(pa.int64()).to_numpy()
+    light = pc.starts_with(names, LMQ_PREFIX).to_numpy(zero_copy_only=False)
+    return owner, names, np.where(light, np.int32(0), records.queue_id[owner]), slots

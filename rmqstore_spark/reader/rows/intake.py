@@ -1,0 +1,130 @@
+"""Records from the log into memory: bodies into the buffer of their future column, the rest apart.
+
+A body is most of a record, and its column is a copy of what the log holds. So where the records of
+a portion lie close together, the log is read straight into the body column's own buffer, a stretch
+at a time that fits the processor's cache, and the bodies are moved up over what stood between them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.kernel.reference.plain import CHECK_BODY, CHECK_RECORD
+from rmqstore_spark.layout.record.format import Records
+from rmqstore_spark.layout.record.spans import I4, I8, U1, Spans
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.rows.selection import Selection
+
+__all__ = ["Intake"]
+
+_STRETCH: Final = 1 << 20
+_WASTE: Final = 0.25
+
+
+class Intake:
+    """Reads portions of entries; what it gives is valid until the next portion.
+
+    Args:
+        log: where the records lie.
+        bodies: whether the bodies are wanted; else they are read over.
+        check_crc: check the CRC of wanted bodies, and of whole records that have one.
+    """
+
+    def __init__(self, log: CommitLog, *, bodies: bool, check_crc: bool) -> None:
+        self._log = log
+        self._wants_bodies = bodies
+        self._checks = ((CHECK_BODY if bodies else 0) | CHECK_RECORD) if check_crc else 0
+        self._scratch: U1 | None = None
+        self._rest = np.empty(0, np.uint8)
+
+    def take(self, portion: Selection) -> Records:
+        """Read the records of a portion, ascending by physical offset; `status` tells the sound.
+
+        Raises:
+            SegmentExpiredError: a file went away.
+        """
+        total = int(portion.sizes.sum(dtype=np.int64))
+        if len(self._rest) < total:
+            self._rest = np.empty(total, np.uint8)
+        space = _Space(len(portion), self._rest, self._checks)
+        if self._is_dense(portion, total):
+            return self._dense(portion, space)
+        self._scratch, positions = self._log.read_entries(
+            portion.offsets, portion.sizes, self._scratch
+        )
+        bodies = _body_buffer(total if self._wants_bodies else 0)
+        space.absorb(self._scratch, positions, portion.sizes, 0, len(portion), bodies)
+        return space.records(bodies if self._wants_bodies else None)
+
+    def _is_dense(self, portion: Selection, total: int) -> bool:
+        """Whether the records lie in one file, one behind the other, and little is between them."""
+        first, last = int(portion.offsets[0]), int(portion.offsets[-1])
+        end = last + int(portion.sizes[-1])
+        if end - first > total * (1 + _WASTE):
+            return False
+        segment = self._log.segment_at(first)
+        ends = portion.offsets[:-1] + portion.sizes[:-1]
+        return (
+            segment is not None and end <= segment.end and bool((portion.offsets[1:] >= ends).all())
+        )
+
+    def _dense(self, portion: Selection, space: _Space) -> Records:
+        offsets, sizes = portion.offsets, portion.sizes
+        ends = offsets + sizes
+        span = int(ends[-1] - offsets[0])
+        room = span if self._wants_bodies else min(span, 2 * _STRETCH + int(sizes.max()))
+        if self._wants_bodies:
+            target = _body_buffer(room)
+        else:
+            if self._scratch is None or len(self._scratch) < room:
+                self._scratch = np.empty(room, np.uint8)
+            target = self._scratch
+        bodies = target if self._wants_bodies else target[:0]
+        positions = np.empty(len(portion), np.int64)
+        first = 0
+        while first < len(portion):
+            begin = int(offsets[first])
+            last = max(int(np.searchsorted(ends, begin + _STRETCH, side="right")), first + 1)
+            length = int(ends[last - 1]) - begin
+            at = space.tail
+            self._log.read_into(begin, target[at : at + length])
+            positions[first:last] = offsets[first:last] - (begin - at)
+            space.absorb(target, positions, sizes, first, last, bodies)
+            first = last
+        return space.records(bodies if self._wants_bodies else None)
+
+
+def _body_buffer(size: int) -> U1:
+    """Memory of Arrow's own pool, which is used over and over."""
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
+
+
+class _Space:
+    """Where the parts of n records go, and how far it is filled."""
+
+    def __init__(self, n: int, rest: U1, checks: int) -> None:
+        self._rest = rest
+        self._checks = checks
+        self._body_at, self._rest_at = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._longs, self._ints = np.empty((5, n), np.int64), np.empty((14, n), np.int32)
+        self.tail = 0
+        self._rest_tail = 0
+
+    def absorb(
+        self, buffer: U1, positions: I8, sizes: I4, first: int, last: int, bodies: U1
+    ) -> None:
+        self.tail, self._rest_tail = kernel.active.absorb(
+            buffer, positions, sizes, first, last, self._checks, bodies, self.tail, self._rest,
+            self._rest_tail, self._body_at, self._rest_at, self._longs, self._ints,
+        )  # fmt: skip
+
+    def records(self, bodies: U1 | None) -> Records:
+        parted = None
+        if bodies is not None:
+            parted = Spans(bodies, self._body_at, self._ints[8], settled=True)
+        rest = self._rest[: self._rest_tail]
+        return Records(rest, self._rest_at, self._longs, self._ints, parted, crc_checked=True)

@@ -1,0 +1,136 @@
+"""The entries of many queues in the order of the log, a window of it at a time.
+
+This is what makes one pass over the CommitLog give just the rows that the queues hold: not the log
+is asked what it contains, but the queues are asked what of it is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.layout.consumequeue import EntryColumns
+from rmqstore_spark.layout.record.spans import I8, text_pool
+from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
+from rmqstore_spark.reader.rows.splits import LogSplit
+
+__all__ = ["merged"]
+
+_FEWEST: Final = 64
+_MOST: Final = 16_384
+_BUFFERED: Final = 1 << 20  # entries that all cursors together hold
+_ENOUGH: Final = 1 << 18  # entries in a window: what each queue costs is little by then
+_NEVER: Final = 1 << 62
+
+
+class _Cursor:
+    """The entries of some slots of a queue, in portions that grow as the queue proves busy.
+
+    A queue's entries ascend with the log. One that does not is damaged: it counts as lying where
+    the next one lies, so that it holds none of the others up; its record will not be its own.
+    """
+
+    def __init__(self, queue: Queue, slots: range, most: int, options: ReadOptions) -> None:
+        self._queue = queue
+        self._left = slots
+        self._most = most
+        self._options = options
+        self._portion = _FEWEST
+        self._entries, self._slots = usable_entries(queue, slots.start, slots.start, options)
+        self._places = np.empty(0, np.int64)
+        self._at = 0
+
+    def next_place(self) -> int:
+        """Where in the log the next entry lies."""
+        while self._at == len(self._entries) and self._left:
+            now, self._left = self._left[: self._portion], self._left[self._portion :]
+            self._entries, self._slots = usable_entries(
+                self._queue, now.start, now.stop, self._options
+            )
+            self._places = self._entries.offsets
+            if (self._places[1:] < self._places[:-1]).any():
+                self._places = np.minimum.accumulate(self._places[::-1])[::-1]
+            self._at = 0
+            self._portion = min(2 * self._portion, self._most)
+        return int(self._places[self._at]) if self._at < len(self._entries) else _NEVER
+
+    def take(self, end: int) -> Iterator[tuple[EntryColumns, I8]]:
+        """Entries that lie before a physical offset, and their slots, in portions."""
+        while self.next_place() < end:
+            upto = int(np.searchsorted(self._places, end))
+            yield self._entries[self._at : upto], self._slots[self._at : upto]
+            self._at = upto
+
+
+def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> Iterator[Selection]:
+    """All entries of a split, in the order of the log.
+
+    Args:
+        queues: the queue of each of the split's ranges.
+        split: what is wanted.
+        options: what is left out; see `usable_entries`.
+
+    Yields:
+        Selections; none is empty.
+
+    Raises:
+        CorruptStoreError: an entry is damaged, and the mode is FAILFAST.
+        SegmentExpiredError: a queue's file has expired, and `fail_on_data_loss` is set.
+    """
+    topics = text_pool([queue.topic for queue in queues])
+    queue_ids = np.array([queue.queue_id for queue in queues], np.int32)
+    most = min(_MOST, max(_FEWEST, _BUFFERED // max(1, len(queues))))
+    tags = TagFilter(options.tags) if options.tags is not None else None
+    cursors = [
+        _Cursor(queue, _slots_of(queue, split, number, options), most, options)
+        for number, queue in enumerate(queues)
+    ]
+    heads = np.array([cursor.next_place() for cursor in cursors], np.int64)
+    window = options.batch_bytes
+    while len(heads) and (at := int(heads.min())) != _NEVER:
+        found: list[tuple[int, EntryColumns, I8]] = []
+        looked_at = 0
+        for number in np.flatnonzero(heads < at + window).tolist():
+            for entries, slots in cursors[number].take(at + window):
+                looked_at += len(entries)
+                if tags is not None:
+                    keep = tags.may_match(queues[number], entries)
+                    entries, slots = entries[keep], slots[keep]
+                found.append((number, entries, slots))
+            heads[number] = cursors[number].next_place()
+        if looked_at < _ENOUGH:
+            window *= 2
+        offsets = np.concatenate([e.offsets for _, e, _ in found])
+        numbers = np.array([number for number, _, _ in found], np.int32)
+        order = np.argsort(offsets, kind="stable")
+        if len(order):
+            yield Selection(
+                offsets[order],
+                np.concatenate([e.sizes for _, e, _ in found])[order],
+                np.repeat(numbers, [len(slots) for _, _, slots in found])[order],
+                np.concatenate([s for _, _, s in found])[order],
+                topics,
+                queue_ids,
+            )
+
+
+def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) -> range:
+    """The slots that a split has of one of its ranges.
+
+    Both neighbours of an edge find the same slot there by the same search, so that no entry is left
+    out or read twice, even where a damaged one leads the search astray.
+    """
+    is_continued = number in split.continued
+    wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)
+
+    def first_at(place: int) -> int:
+        return first_true(wanted.start, wanted.end, lambda slot: queue.stated_offset(slot) >= place)
+
+    start = first_at(split.start) if is_continued else wanted.start
+    end = first_at(split.end) if number in split.unfinished else wanted.end
+    return range(start, end)

@@ -1,0 +1,171 @@
+"""Splits to record batches: entries are selected, their records read in one go and decoded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.layout.record.spans import text_pool
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.rows.decoder import Decoder
+from rmqstore_spark.reader.rows.intake import Intake
+from rmqstore_spark.reader.rows.merge import merged
+from rmqstore_spark.reader.rows.selection import (
+    Selection,
+    TagFilter,
+    portions,
+    say_lost,
+    unexpired,
+    usable_entries,
+)
+from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange, QueueSplit
+
+__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split"]
+
+_log = logging.getLogger(__name__)
+
+_BLOCK: Final = 10_000
+_FILTERED_BLOCK: Final = 300_000
+
+
+class QueueSource(Protocol):
+    """What these readers need of a store."""
+
+    broker_name: str
+    log: CommitLog
+
+    def queue(self, topic: str, queue_id: int) -> Queue:
+        """A queue of the store."""
+        ...
+
+    def named_end(self) -> int:
+        """One past the newest record that queues vouch for; 0 where they cannot."""
+        ...
+
+    def published_end(self) -> int:
+        """Below it, what looks like a block that is still to be published is damage."""
+        ...
+
+    def refresh(self, *, topology: bool = True) -> None:
+        """List the store's files again."""
+        ...
+
+
+def read_queue_split(
+    store: QueueSource, split: QueueSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range of one queue, in its order.
+
+    Raises:
+        SegmentExpiredError: some have expired, and `fail_on_data_loss` is set.
+        CorruptStoreError: an entry or a record is damaged, and the mode is FAILFAST.
+    """
+    tags = TagFilter(options.tags) if options.tags is not None else None
+    queue = store.queue(split.range.topic, split.range.queue_id)
+    return read_entries_of(store, _selections(queue, split.range, tags, options), options)
+
+
+def read_log_split(
+    store: QueueSource, split: LogSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The messages of many queues that lie in a stretch of the log, in its order.
+
+    Raises:
+        SegmentExpiredError, CorruptStoreError: as `read_queue_split`.
+    """
+    queues = [store.queue(wanted.topic, wanted.queue_id) for wanted in split.ranges]
+    return read_entries_of(store, merged(queues, split, options), options)
+
+
+def _selections(
+    queue: Queue, wanted: QueueRange, tags: TagFilter | None, options: ReadOptions
+) -> Iterator[Selection]:
+    topics, ids = text_pool([queue.topic]), np.array([queue.queue_id], np.int32)
+    block = _BLOCK if tags is None else _FILTERED_BLOCK
+    wanted = unexpired(queue, wanted, options)
+    for first in range(wanted.start, wanted.end, block):
+        entries, slots = usable_entries(queue, first, min(first + block, wanted.end), options)
+        if tags is not None:
+            keep = tags.may_match(queue, entries)
+            entries, slots = entries[keep], slots[keep]
+        yield Selection(
+            entries.offsets,
+            entries.sizes,
+            np.zeros(len(entries), np.int32),
+            slots,
+            topics,
+            ids,
+        )
+
+
+def read_entries_of(
+    store: QueueSource, selections: Iterator[Selection], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Read and decode the records that selections of entries point at."""
+    reader = _Reader(store, options)
+    for selection in selections:
+        for portion in portions(selection, options.batch_rows, options.batch_bytes):
+            yield from reader.batches(portion)
+
+
+class _Reader:
+    """Reads portions into one buffer that is used over and over."""
+
+    def __init__(self, store: QueueSource, options: ReadOptions) -> None:
+        self._store = store
+        self._options = options
+        self._intake = Intake(
+            store.log, bodies="body" in options.columns, check_crc=options.check_crc
+        )
+        self._decoder = Decoder(store.broker_name, options, store.log.place)
+
+    def batches(self, portion: Selection) -> Iterator[pa.RecordBatch]:
+        portion = self._present(portion)
+        try:
+            yield from self._decode(portion)
+        except SegmentExpiredError:
+            if self._options.fail_on_data_loss:
+                raise
+            # The file went between the look at it and the reading: look again.
+            self._store.refresh(topology=False)
+            yield from self._decode(self._present(portion))
+
+    def _present(self, portion: Selection) -> Selection:
+        """The part of a portion that the log holds; raises or reports for the rest."""
+        log = self._store.log
+        there = log.covers(portion.offsets, portion.sizes)
+        if (portion.offsets[~there] >= log.file_end).any():
+            # The queue may know of a file that the log got since it was looked at.
+            self._store.refresh(topology=False)
+            there = log.covers(portion.offsets, portion.sizes)
+        if there.all():
+            return portion
+        expired = ~there & log.missing(portion.offsets)
+        damaged = ~there & ~expired
+        if expired.any() and self._options.fail_on_data_loss:
+            raise log.gone(int(portion.offsets[expired][0]), int(portion.sizes[expired][0]))
+        if expired.any():
+            say_lost(int(expired.sum()), "the range")
+        if damaged.any():
+            error = log.gone(int(portion.offsets[damaged][0]), int(portion.sizes[damaged][0]))
+            if self._options.mode == "FAILFAST":
+                raise error
+            _log.warning("DROPMALFORMED: left out %d record(s): %s", damaged.sum(), error)
+        return portion.take(np.flatnonzero(there))
+
+    def _decode(self, portion: Selection) -> Iterator[pa.RecordBatch]:
+        if not len(portion):
+            return
+        yield from self._decoder.decode(
+            self._intake.take(portion),
+            expected_offset=portion.offsets,
+            expected_size=portion.sizes,
+            identity=portion.identity,
+        )

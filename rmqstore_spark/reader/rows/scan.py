@@ -1,0 +1,111 @@
+"""Reading the CommitLog alone, in physical order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.layout.record.format import Records
+from rmqstore_spark.layout.record.spans import string_array
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.rows.decoder import Decoder
+from rmqstore_spark.reader.rows.read import QueueSource
+from rmqstore_spark.reader.rows.splits import ScanSplit
+
+__all__ = ["read_scan_split", "report_flaw"]
+
+_log = logging.getLogger(__name__)
+
+
+def read_scan_split(
+    store: QueueSource, split: ScanSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """All records that begin in a stretch of the log.
+
+    The stretch must begin where a record (in a DLedger log: an entry) does. A search for the next
+    record could be led astray by a body that was made to look like one.
+
+    Raises:
+        CorruptRecordError: a damaged place with whole records behind it, and the mode is FAILFAST.
+        SegmentExpiredError: a file went away.
+    """
+    log = store.log
+    decoder = Decoder(store.broker_name, options, log.place)
+    for item in walk_log(
+        log,
+        split.start,
+        split.end,
+        check_crc=options.check_crc,
+        is_damage=lambda flaw: flaw.offset < store.published_end(),
+    ):
+        if not isinstance(item, Flaw):
+            yield from _batches(decoder, item, split, options)
+        elif item.empty and _is_written_since(log, item):
+            # A store process shows no more than there was: what was put since ends the scan.
+            named = min(store.named_end(), split.end)
+            yield from read_scan_split(store, replace(split, start=item.offset, end=named), options)
+            return
+        elif item.resumes is None and item.offset < split.end:
+            # Behind it is no whole record; but if a queue names one there, it is lost.
+            named = min(store.named_end(), split.end)
+            if named > item.offset:
+                report_flaw(log, replace(item, resumes=named), split.end, options)
+        else:
+            report_flaw(log, item, split.end, options)
+
+
+def _is_written_since(log: CommitLog, flaw: Flaw) -> bool:
+    """Whether a whole record stands where there was nothing when the walk came by."""
+    return isinstance(next(walk_log(log, flaw.offset, flaw.offset + 1), None), Stretch)
+
+
+def report_flaw(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:
+    """Raise for damage that a walk met, or log it; the end of the log is none.
+
+    Args:
+        end: where the walk was to end, at the latest.
+
+    Raises:
+        CorruptRecordError: there are whole records behind the flaw, and the mode is FAILFAST.
+        SegmentExpiredError: a file is missing there, and `fail_on_data_loss` is set.
+    """
+    if flaw.resumes is None or flaw.offset >= end:
+        return  # the log ends here
+    if flaw.missing:
+        if options.fail_on_data_loss:
+            raise log.gone(flaw.offset)
+        _log.warning("failOnDataLoss=false: skipped %d bytes: %s", flaw.resumes - flaw.offset, flaw)
+        return
+    file, at = log.place(flaw.offset)
+    error = CorruptRecordError(flaw.cause, file=file, offset=at)
+    if options.mode == "FAILFAST":
+        raise error
+    _log.warning(
+        "DROPMALFORMED: left out %d bytes of the log: %s", flaw.resumes - flaw.offset, error
+    )
+
+
+def _batches(
+    decoder: Decoder, stretch: Stretch, split: ScanSplit, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    records, offsets = stretch.records, stretch.offsets
+    if split.topics is not None:
+        rows = _of_topics(records, split.topics)
+        records, offsets = records.take(rows), offsets[rows]
+    for first in range(0, len(records), options.batch_rows):
+        rows = np.arange(first, min(first + options.batch_rows, len(records)))
+        yield from decoder.decode(records.take(rows), expected_offset=offsets[rows])
+
+
+def _of_topics(records: Records, topics: frozenset[str]) -> npt.NDArray[np.int64]:
+    names = string_array(records.topic).dictionary_encode()
+    wanted = np.array([name in topics for name in names.dictionary.to_pylist()], np.bool_)
+    return np.flatnonzero(wanted[names.indices.to_numpy()])

@@ -1,0 +1,190 @@
+"""Entries on their way to the log: which of a queue's slots are read, and in what portions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
+from rmqstore_spark.layout.consumequeue_ext import (
+    UNIT_HEAD_DTYPE,
+    ext_offset,
+    is_ext_address,
+)
+from rmqstore_spark.layout.index.hashing import java_hash_code
+from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.spans import I8, Spans
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.rows.splits import QueueRange
+
+__all__ = [
+    "Selection",
+    "TagFilter",
+    "portions",
+    "say_lost",
+    "unexpired",
+    "usable_entries",
+]
+
+_log = logging.getLogger(__name__)
+
+_FEW = 8  # tags for which comparing with each is cheaper than `isin`
+
+
+@dataclass(frozen=True)
+class Selection:
+    """n entries, of one queue or of many, ascending by physical offset.
+
+    Attributes:
+        offsets: n physical offsets.
+        sizes: n record sizes, bytes.
+        queue: n numbers of queues, into `topics` and `queue_ids`.
+        slots: n queue offsets.
+        topics: one span per queue.
+        queue_ids: one per queue.
+    """
+
+    offsets: I8
+    sizes: npt.NDArray[np.int32]
+    queue: npt.NDArray[np.int32]
+    slots: I8
+    topics: Spans
+    queue_ids: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def take(self, rows: npt.NDArray[np.int64] | slice) -> Selection:
+        """Some of the entries, in that order."""
+        return Selection(
+            self.offsets[rows], self.sizes[rows], self.queue[rows], self.slots[rows],
+            self.topics, self.queue_ids,
+        )  # fmt: skip
+
+    @property
+    def identity(self) -> Identity:
+        """Topic, queueId and queueOffset that each record must have."""
+        return Identity(
+            self.topics.take(self.queue.astype(np.int64)), self.queue_ids[self.queue], self.slots
+        )
+
+
+def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
+    """Cut a selection into pieces of at most so many rows, and about so many bytes."""
+    total = np.cumsum(selection.sizes, dtype=np.int64)
+    first = 0
+    while first < len(selection):
+        before = int(total[first - 1]) if first else 0
+        last = int(np.searchsorted(total, before + size, side="right"))
+        last = min(max(last, first + 1), first + rows)
+        yield selection.take(slice(first, last))
+        first = last
+
+
+def say_lost(count: int, what: str) -> None:
+    """Log that expired messages are passed over."""
+    _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
+
+
+def unexpired(
+    queue: Queue, wanted: QueueRange, options: ReadOptions, *, tell: bool = True
+) -> QueueRange:
+    """The range without what has expired, where that may be passed over.
+
+    Args:
+        tell: log how much it is.
+    """
+    if options.fail_on_data_loss or wanted.start >= queue.min_offset:
+        return wanted
+    start = min(queue.min_offset, wanted.end)
+    if tell:
+        say_lost(start - wanted.start, f"{queue.topic}/{queue.queue_id}")
+    return replace(wanted, start=start)
+
+
+def usable_entries(
+    queue: Queue, first: int, last: int, options: ReadOptions
+) -> tuple[EntryColumns, I8]:
+    """Entries of a range of a queue, and their offsets, without those that stand for nothing.
+
+    Raises:
+        CorruptStoreError: there is one that does, and the mode is FAILFAST.
+    """
+    slots = np.arange(first, last)
+    if not options.fail_on_data_loss:
+        there = queue.segments.covers(slots * ENTRY_SIZE, np.full(len(slots), ENTRY_SIZE))
+        if not there.all():
+            say_lost(int((~there).sum()), f"{queue.topic}/{queue.queue_id}")
+            runs = np.split(slots[there], np.flatnonzero(np.diff(slots[there]) > 1) + 1)
+            parts = [
+                usable_entries(queue, int(run[0]), int(run[-1]) + 1, options)
+                for run in runs
+                if len(run)
+            ]
+            nothing = queue.live_columns(first, first), slots[:0]
+            found, places = zip(nothing, *parts, strict=True)
+            return EntryColumns.joined(found), np.concatenate(places)
+    if options.mode == "FAILFAST":
+        return queue.live_columns(first, last), slots
+    entries = queue.entries(first, last)
+    live = live_mask(entries)
+    if not live.all():
+        _log.warning(
+            "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
+            np.count_nonzero(~live), queue.topic, queue.queue_id, first,
+        )  # fmt: skip
+    return split_entries(entries[live].tobytes())[0], slots[live]
+
+
+class TagFilter:
+    """Decides by an entry's tagsCode alone which records cannot have one of the tags.
+
+    Different tags can share a hash code: what passes is checked again on the record.
+    """
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        hashes = java_hash_code(pa.array(sorted(tags), pa.string()))
+        self._codes = hashes.astype(np.int64)
+
+    def may_match(self, queue: Queue, entries: EntryColumns) -> npt.NDArray[np.bool_]:
+        """Which of n entries can stand for a message with one of the tags."""
+        if queue.topic == SCHEDULE_TOPIC:
+            return np.ones(len(entries), np.bool_)  # the field holds a time there
+        codes = entries.codes
+        passed = self._is_wanted(codes)
+        addressed = np.flatnonzero(is_ext_address(codes))
+        if len(addressed):
+            passed[addressed] = self._units_may_match(queue, codes[addressed])
+        return passed
+
+    def _is_wanted(self, codes: I8) -> npt.NDArray[np.bool_]:
+        if len(self._codes) > _FEW:
+            return np.isin(codes, self._codes)
+        wanted = np.zeros(len(codes), np.bool_)
+        for code in self._codes:
+            wanted |= codes == code
+        return wanted
+
+    def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
+        """The same by the extension units that these addresses name; a lost unit may match."""
+        passed = np.ones(len(addresses), np.bool_)
+        if queue.ext is None:
+            return passed
+        offsets = ext_offset(addresses)
+        head = UNIT_HEAD_DTYPE.itemsize
+        there = np.flatnonzero(queue.ext.covers(offsets, np.full(len(offsets), head)))
+        buffer, at = queue.ext.read_entries(offsets[there], np.full(len(there), head))
+        if not len(there):
+            return passed
+        raw = np.lib.stride_tricks.sliding_window_view(buffer, head)[at]
+        heads = np.ascontiguousarray(raw).view(UNIT_HEAD_DTYPE)[:, 0]
+        whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
+        passed[there] = ~whole | self._is_wanted(heads["tagsCode"].astype(np.int64))
+        return passed

@@ -1,0 +1,291 @@
+"""The actions that a store process does when it is asked to; see `wire.protocol`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.engine.tables.topics import require_clients_topic
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.server.store_id import store_id
+from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.codec import MessageError, decode, encode
+from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
+from rmqstore_spark.wire.messages import (
+    AbortRequest,
+    CommitRequest,
+    CommitResult,
+    Done,
+    FlushReply,
+    ListReply,
+    OffsetsReply,
+    OffsetsRequest,
+    OpenReply,
+    OpenRequest,
+    PathRequest,
+    QueryRequest,
+    QueueOffsets,
+    TopicRequest,
+    TopicSettings,
+    TopicsReply,
+    WalkRequest,
+)
+from rmqstore_spark.wire.protocol import MAX_REQUEST, PROTOCOL, Actions
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.engine.tables.topics import TopicConfig
+
+__all__ = ["StoreActions"]
+
+R = TypeVar("R")
+
+_SMALL_REQUEST: Final = 64 << 10
+_MAX_RESULT: Final = 32 << 20
+_QUERY_BYTES: Final = 4 << 20  # that a query reads, or unpacks, at once
+_LONGEST_READ_SECONDS: Final = 60.0
+
+
+class StoreActions:
+    """Does actions on one store.
+
+    Args:
+        store: the store.
+        view: its files.
+        stop: called when the process is asked to end.
+        is_stopping: whether it ends: long reads are broken off then.
+    """
+
+    def __init__(
+        self,
+        store: StoreWriter,
+        view: StoreView,
+        stop: Callable[[], None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._stop = stop
+        self._is_stopping = is_stopping
+        self._store_id = store_id(store.path)
+        self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
+            Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
+            Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
+            Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
+            Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
+            Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
+            Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
+            Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
+            Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
+            Actions.STATS: self._action(Actions.STATS, Done, self._stats),
+            Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
+            Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
+            Actions.LIST: self._action(Actions.LIST, PathRequest, self._list),
+            Actions.WALK: self._action(Actions.WALK, WalkRequest, self._walk),
+            Actions.INFO: self._action(Actions.INFO, PathRequest, self._info),
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All actions."""
+        return tuple(self._known)
+
+    def do(self, name: str, body: bytes, identity: str = "") -> bytes | pa.Buffer:
+        """Do an action; gives its answer as it travels.
+
+        Args:
+            name: of the action.
+            body: the request.
+            identity: of the client, where its certificate gives one; empty elsewhere.
+
+        Raises:
+            RefusedError: there is no such action, or the request is wrong, or refused.
+            RmqStoreError, ViewError: it failed.
+        """
+        known = self._known.get(name)
+        if known is None:
+            text = f"There is no action {name[:64]!r}. There are: {', '.join(self._known)}."
+            raise RefusedError(text, ILLEGAL)
+        return known(body, identity)
+
+    @classmethod
+    def _action(
+        cls, name: str, kind: type[R], work: Callable[[R], object]
+    ) -> Callable[[bytes, str], bytes]:
+        """An action that is the same for every client."""
+        return cls._owned(name, kind, lambda request, _identity: work(request))
+
+    @staticmethod
+    def _owned(
+        name: str, kind: type[R], work: Callable[[R, str], object]
+    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
+        """An action on what may belong to another client."""
+        most = MAX_REQUEST.get(name, _SMALL_REQUEST)
+
+        def do(body: bytes, identity: str) -> bytes | pa.Buffer:
+            try:
+                request = decode(kind, body, most=most)
+            except MessageError as error:
+                raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
+            answer = work(request, identity)
+            return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
+
+        return do
+
+    # ---- topics, offsets -----------------------------------------------------------------------
+
+    def _open(self, request: OpenRequest) -> OpenReply:
+        config = self._store.config
+        for name in request.topics or ():
+            require_clients_topic(name)
+        missing = [name for name in request.topics or () if name not in self._store.topics]
+        if missing and config.auto_create_topic_enable:
+            self._store.create_topics(missing)
+        return OpenReply(
+            protocol=PROTOCOL,
+            store_id=self._store_id,
+            broker_name=config.broker_name,
+            store_host_v6=config.store_host_v6,
+            max_message_size=config.max_message_size,
+            max_block_bytes=config.max_block_bytes,
+            max_block_rows=config.max_block_rows,
+            auto_create_topic_enable=config.auto_create_topic_enable,
+            default_topic_queue_nums=config.default_topic_queue_nums,
+            topics=self._settings(request.topics),
+        )
+
+    def _create(self, request: TopicRequest) -> Done:
+        numbers: dict[str, Any] = {
+            "read_queue_nums": request.read_queue_nums,
+            "write_queue_nums": request.write_queue_nums,
+            "perm": request.perm,
+        }
+        if request.name in self._store.topics:
+            self._store.update_topic(request.name, **numbers)
+        else:
+            self._store.create_topic(request.name, **numbers)
+        return Done()
+
+    def _delete(self, request: TopicRequest) -> Done:
+        self._store.delete_topic(request.name)
+        return Done()
+
+    def _topics(self, _request: Done) -> TopicsReply:
+        return TopicsReply(self._settings(None))
+
+    def _settings(self, names: tuple[str, ...] | None) -> dict[str, TopicSettings]:
+        table = self._store.topics
+        if names is None:
+            return {topic.name: _settings_of(topic) for topic in table}
+        found = (table.get(name) for name in names)
+        return {topic.name: _settings_of(topic) for topic in found if topic is not None}
+
+    def _offsets(self, request: OffsetsRequest) -> OffsetsReply:
+        stats = self._store.stats()
+        queues = stats["queues"]
+        wanted = queues if request.topics is None else request.topics
+        return OffsetsReply(
+            stats["commitLogMinOffset"],
+            stats["commitLogMaxOffset"],
+            stats["commitLogFlushedOffset"],
+            {
+                topic: {
+                    str(queue_id): QueueOffsets(*ends) for queue_id, ends in queues[topic].items()
+                }
+                for topic in wanted
+                if topic in queues
+            },
+        )
+
+    # ---- batches of Spark ----------------------------------------------------------------------
+
+    def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
+        return self._store.commit(request, identity)
+
+    def _abort(self, request: AbortRequest, identity: str) -> Done:
+        self._store.abort(request.stage_ids, identity)
+        return Done()
+
+    # ---- the process ---------------------------------------------------------------------------
+
+    def _flush(self, _request: Done) -> FlushReply:
+        self._store.flush()
+        return FlushReply(self._store.stats()["commitLogFlushedOffset"])
+
+    def _stats(self, _request: Done) -> bytes:
+        return json.dumps(self._store.stats()).encode()
+
+    def _stop_process(self, _request: Done) -> Done:
+        self._stop()
+        return Done()
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def _list(self, request: PathRequest) -> ListReply:
+        return ListReply(tuple(self._view.listing(request.path, self._breaking_off())))
+
+    def _walk(self, request: WalkRequest) -> ListReply:
+        return ListReply(tuple(self._view.walk(request.path, request.depth, self._breaking_off())))
+
+    def _info(self, request: PathRequest) -> object:
+        return self._view.entry(request.path)
+
+    def _breaking_off(self) -> Callable[[], None]:
+        """What a long read calls between its steps, for as long as it may go on."""
+        deadline = time.monotonic() + _LONGEST_READ_SECONDS
+
+        def look() -> None:
+            if self._is_stopping():
+                raise RefusedError(
+                    "The store process is stopping, and broke the reading off. Try again later.",
+                    UNAVAILABLE,
+                )
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"The reading took more than {_LONGEST_READ_SECONDS:g} s, and was broken off. "
+                    "Read the store with Spark, or where its files lie.",
+                    DENIED,
+                )
+
+        return look
+
+    def _query(self, request: QueryRequest) -> pa.Buffer:
+        """Answers with an Arrow IPC stream, not with JSON."""
+        with Store.open(self._store.path) as store:
+            found = store.query_by_key(
+                request.topic,
+                request.key,
+                max_num=request.max_num,
+                max_bytes=_MAX_RESULT,
+                options=ReadOptions(batch_bytes=_QUERY_BYTES),
+                begin_ms=request.begin_ms,
+                end_ms=request.end_ms,
+                between=self._breaking_off(),
+            )
+        return pa.py_buffer(_ipc_stream(found))
+
+
+def _ipc_stream(table: pa.Table) -> U1:
+    """A table as an Arrow IPC stream, in memory of just its size."""
+    counter = pa.MockOutputStream()
+    _write_stream(table, counter)
+    data = np.empty(counter.size(), np.uint8)
+    _write_stream(table, pa.FixedSizeBufferWriter(pa.py_buffer(data)))
+    return data
+
+
+def _write_stream(table: pa.Table, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+
+
+def _settings_of(topic: TopicConfig) -> TopicSettings:
+    return TopicSettings(topic.read_queue_nums, topic.write_queue_nums, topic.perm)

@@ -1,0 +1,179 @@
+"""Streams of blocks: what a client sends, one block after the other.
+
+A block is the one binary value of a record batch (`flight.blockbatch`); what is in it the writer
+checks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.server.calls import Call
+from rmqstore_spark.server.flight.blockbatch import block_span, read_schema
+from rmqstore_spark.server.flight.messages import FlightData, flight_data_head, read_flight_data
+from rmqstore_spark.server.flight.stream import Message
+from rmqstore_spark.wire.codec import MessageError, decode
+from rmqstore_spark.wire.failures import BUSY, ILLEGAL
+from rmqstore_spark.wire.messages import StreamCommand
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, FINISH, Acknowledgement, block_number
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
+__all__ = ["Block", "BlockReader"]
+
+_MAX_COMMAND: Final = 4096
+_MOST_BLOCKS: Final = 256
+_MOST_BYTES: Final = 4 << 20
+"""Of blocks that are taken together. One may be larger."""
+_ROOM_SECONDS: Final = 10.0
+
+
+class Block(NamedTuple):
+    """A block, until it is released.
+
+    Attributes:
+        number: that its client gave it.
+        message: whose memory it is.
+        begin, end: where it stands in the message.
+    """
+
+    number: int
+    message: Message
+    begin: int
+    end: int
+
+    @property
+    def data(self) -> U1:
+        """Its bytes, which may be written to."""
+        return self.message.data[self.begin : self.end]
+
+    def release(self) -> None:
+        """Give back its memory, whoever still holds the block."""
+        self.message.release()
+
+
+class BlockReader:
+    """The blocks of one stream, and the answers to them.
+
+    Args:
+        call: the stream's.
+        config: of the store.
+
+    Attributes:
+        is_finished: the client said that nothing more comes.
+    """
+
+    def __init__(self, call: Call, config: StoreConfig) -> None:
+        self.call = call
+        self.is_finished = False
+        self._most = config.max_block_bytes
+        self._idle_seconds = config.stream_idle_timeout / 1000
+        self._has_schema = False
+        self._expected: int | None = None
+        self._refusal: str | None = None
+
+    def command(self) -> StreamCommand:
+        """What the stream is for.
+
+        Raises:
+            RefusedError: its first message does not say that.
+        """
+        message = self._wait()
+        try:
+            data = read_flight_data(message.view) if message else None
+            command = decode(StreamCommand, data.command or b"" if data else b"", most=_MAX_COMMAND)
+            if message is not None and data is not None and len(data.header):
+                self._schema(data.header)
+        except MessageError as error:
+            raise RefusedError(f"The stream's command is wrong: {error}.", ILLEGAL) from None
+        finally:
+            if message is not None:
+                message.release()
+        return command
+
+    def group(self) -> list[Block]:
+        """All blocks that have arrived, at least one; nothing after the last.
+
+        Raises:
+            RefusedError: what was sent is not a block.
+            OverBudgetError: there is no room for the next one.
+        """
+        if self._refusal is not None:
+            raise RefusedError(self._refusal, ILLEGAL)
+        found: list[Block] = []
+        size = 0
+        message = self._wait()
+        while message is not None:
+            try:
+                block = self._block(message)
+            except RefusedError as refusal:
+                if not found:
+                    raise
+                self._refusal = str(
+                    refusal.args[0]
+                )  # told when those before it are stored and answered
+                break
+            if block is not None:
+                found.append(block)
+                size += block.end - block.begin
+            if self.is_finished or len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
+                break
+            message = self.call.stream.ready() if found else self._wait()
+        return found
+
+    def send(self, metadata: bytes) -> None:
+        """Send an answer."""
+        self.call.stream.send(flight_data_head(b"", metadata, 0), seconds=self._idle_seconds)
+
+    def refuse_next(self, remark: str) -> bool:
+        """Answer the block for which there is no room; False where its number is not known."""
+        if self._expected is None:
+            return False
+        self.send(Acknowledgement(self._expected, BUSY, 0, remark).to_bytes())
+        return True
+
+    def drain(self) -> None:
+        """Discard what the client still sends."""
+        with self.call.reading():
+            self.call.stream.drain(self._idle_seconds)
+
+    def _wait(self) -> Message | None:
+        with self.call.reading():
+            return self.call.stream.read(self._idle_seconds, _ROOM_SECONDS)
+
+    def _block(self, message: Message) -> Block | None:
+        """The block of a message; None for one that holds a schema, or ends the stream."""
+        try:
+            data = read_flight_data(message.view)
+            if not len(data.header):
+                if data.metadata == FINISH:
+                    self.is_finished = True
+                elif data.metadata or data.command is None:
+                    raise MessageError("a message without a batch")
+            elif not self._has_schema:
+                self._schema(data.header)
+            else:
+                number = block_number(data.metadata)
+                begin, end = self._span(data)
+                self._expected = number + 1
+                return Block(number, message, begin, end)
+        except MessageError as error:
+            message.release()
+            raise RefusedError(f"What was sent is not a block: {error}.", ILLEGAL) from None
+        message.release()
+        return None
+
+    def _span(self, data: FlightData) -> tuple[int, int]:
+        """Where the block stands in its message."""
+        begin, end = block_span(data.header, data.body)
+        if end - begin > self._most:
+            raise MessageError(f"it takes {end - begin} bytes, and maxBlockBytes is {self._most}")
+        return data.body_at + begin, data.body_at + end
+
+    def _schema(self, header: memoryview) -> None:
+        if not read_schema(header).equals(BLOCK_SCHEMA):
+            raise MessageError("its schema is not that of blocks")
+        self._has_schema = True

@@ -1,0 +1,175 @@
+"""What Prometheus reads of a store process (docs/operate.md, "Monitor").
+
+Nothing is counted here: each scrape asks the store for its `stats()`, and gives them Prometheus'
+names and units (seconds, bytes, ratios).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from rmqstore_spark import __version__
+from rmqstore_spark.engine.status import STATES
+
+__all__ = ["Stats", "StoreCollector", "new_registry"]
+
+Stats = Callable[[], Mapping[str, Any]]
+"""Gives the store's figures, under the names of `StoreWriter.stats`."""
+
+
+class _Figure(NamedTuple):
+    """A figure of `stats()`, and how Prometheus knows it."""
+
+    key: str
+    name: str
+    doc: str
+
+
+_COUNTERS: Final = (
+    _Figure("putMessages", "rmqstore_put_messages", "Messages put or committed."),
+    _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
+    _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
+)
+_BY_STATUS: Final = (
+    _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),
+    _Figure("stageFailures", "rmqstore_stage_failures", "Blocks for Spark that were not staged."),
+    _Figure("commitFailures", "rmqstore_commit_failures", "Commits of Spark that were refused."),
+    _Figure(
+        "callFailures",
+        "rmqstore_call_failures",
+        "Calls that were refused or failed before or beside the store.",
+    ),
+)
+_GAUGES: Final = (
+    _Figure("connections", "rmqstore_connections", "Connections of clients."),
+    _Figure("calls", "rmqstore_calls", "Calls of clients under way."),
+    _Figure(
+        "receivedBytes",
+        "rmqstore_received_bytes",
+        "Bytes of messages that were received and not handled yet.",
+    ),
+    _Figure("commitLogMinOffset", "rmqstore_commitlog_min_offset", "Where the CommitLog begins."),
+    _Figure("commitLogMaxOffset", "rmqstore_commitlog_max_offset", "Where the CommitLog ends."),
+    _Figure(
+        "commitLogFlushedOffset",
+        "rmqstore_commitlog_flushed_offset",
+        "Up to where the CommitLog is on disk.",
+    ),
+    _Figure(
+        "dispatchBehindBytes",
+        "rmqstore_dispatch_behind_bytes",
+        "Bytes of the CommitLog that queues and index do not name yet.",
+    ),
+    _Figure("stagedBytes", "rmqstore_staged_bytes", "Bytes staged and not yet committed."),
+    _Figure("stages", "rmqstore_stages", "Stages that are neither committed nor aborted."),
+    _Figure("diskUsedRatio", "rmqstore_disk_used_ratio", "Used part of the store's disk, 0 to 1."),
+    _Figure(
+        "clockBehindSeconds",
+        "rmqstore_clock_behind_seconds",
+        "How far the clock is behind the last storeTimestamp.",
+    ),
+    _Figure("uptimeSeconds", "rmqstore_uptime_seconds", "Seconds since the store was opened."),
+)
+_HISTOGRAMS: Final = (
+    _Figure("putLatency", "rmqstore_put_latency_seconds", "From a put's arrival to its result."),
+    _Figure(
+        "commitLatency",
+        "rmqstore_commit_latency_seconds",
+        "From a commit's arrival to its batch being on disk.",
+    ),
+    _Figure("flushLatency", "rmqstore_flush_latency_seconds", "Time of a flush of the CommitLog."),
+)
+
+
+class StoreCollector(Collector):
+    """Turns the figures of a store into metrics, anew for each scrape."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        """Give nothing: the registry then does not ask for figures when it is built."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Ask for the figures, and give what there is of them."""
+        stats = self._stats()
+        yield InfoMetricFamily(
+            "rmqstore_build", "The version that runs.", value={"version": __version__}
+        )
+        for figure in _COUNTERS:
+            if figure.key in stats:
+                yield CounterMetricFamily(figure.name, figure.doc, value=stats[figure.key])
+        for figure in _BY_STATUS:
+            if figure.key in stats:
+                yield _by_status(figure, stats[figure.key])
+        for figure in _GAUGES:
+            if figure.key in stats:
+                yield GaugeMetricFamily(figure.name, figure.doc, value=stats[figure.key])
+        for figure in _HISTOGRAMS:
+            if figure.key in stats:
+                yield _histogram(figure, stats[figure.key])
+        if "state" in stats:
+            yield _state(str(stats["state"]))
+        yield from _queues(stats.get("queues", {}))
+
+
+def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(figure.name, figure.doc, labels=["status"])
+    for status, count in counts.items():
+        family.add_metric([status], count)
+    return family
+
+
+def _state(now: str) -> Metric:
+    """All states: an alert that compares one of them needs it to be there."""
+    family = GaugeMetricFamily(
+        "rmqstore_state", "1 for the state that the store is in, else 0.", labels=["state"]
+    )
+    for state in dict.fromkeys((*STATES, now)):
+        family.add_metric([state], int(state == now))
+    return family
+
+
+def _histogram(figure: _Figure, latency: Mapping[str, Any]) -> Metric:
+    """A histogram: `buckets` are (upper bound in seconds, count up to it), the last one +Inf."""
+    buckets = [(_bound(bound), count) for bound, count in latency["buckets"]]
+    return HistogramMetricFamily(figure.name, figure.doc, buckets=buckets, sum_value=latency["sum"])
+
+
+def _bound(seconds: float | str) -> str:
+    text: str = floatToGoString(seconds)  # type: ignore[no-untyped-call]
+    return text
+
+
+def _queues(queues: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Iterable[Metric]:
+    labels = ["topic", "queue"]
+    ends = GaugeMetricFamily("rmqstore_queue_max_offset", "The queue's next offset.", labels=labels)
+    depths = GaugeMetricFamily(
+        "rmqstore_queue_messages", "Messages that the queue holds.", labels=labels
+    )
+    for topic, by_id in queues.items():
+        for queue_id, (first, end) in by_id.items():
+            ends.add_metric([topic, str(queue_id)], end)
+            depths.add_metric([topic, str(queue_id)], end - first)
+    return ends, depths
+
+
+def new_registry(stats: Stats) -> CollectorRegistry:
+    """Make a registry with a store's figures, and the memory, time and files of this process."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(StoreCollector(stats))
+    return registry

@@ -1,0 +1,241 @@
+"""The HTTP port that monitoring asks: `/metrics` for Prometheus, `/healthz` for supervisors.
+
+It has no secrets and no effects, and so no password: bind it to loopback, or to a network that
+only monitoring reaches. Whatever else is asked is 404.
+
+A connection has a thread, a place among a few, and little time for a small request. Where all
+places are taken, the oldest connection that waits for its client gives way: so those who connect
+and then say or read nothing keep no probe out.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from enum import Enum
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.server.metrics import Stats, new_registry
+
+__all__ = ["HEALTHY", "Monitoring"]
+
+HEALTHY: Final = "RUNNING"
+"""The one state in which the store takes messages."""
+
+_MOST_CONNECTIONS: Final = 32
+_MOST_SCRAPES: Final = 4
+"""Metrics that are made at a time: with many queues that takes long."""
+_HEAD_SECONDS: Final = 2.0
+_HEAD_BYTES: Final = 8 << 10
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_ANSWER_SECONDS: Final = 10.0
+_GIVE_WAY_SECONDS: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Monitoring:
+    """Serves metrics and health from a thread of its own, until it is closed.
+
+    Args:
+        stats: the store's figures; called for each request, from other threads.
+        host: address to bind.
+        port: port to bind; 0 for any free one.
+
+    Raises:
+        ServiceError: the address cannot be bound.
+    """
+
+    def __init__(self, stats: Stats, host: str, port: int) -> None:
+        try:
+            self._server = _Server((host, port), stats, new_registry(stats))
+        except OSError as error:
+            raise ServiceError(
+                f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. "
+                "Set metricsPromExporterPort to a free port, to 0 for any, or to -1 for none."
+            ) from error
+        if not ipaddress.ip_address(host).is_loopback:
+            _log.warning(
+                "Metrics on %s have no password and no TLS: whoever reaches them learns the names "
+                "of all topics, how many messages they hold, and how the store is doing. Let only "
+                "monitoring reach that address, or set metricsPromExporterHost=127.0.0.1.",
+                self.address,
+            )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="monitoring", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as `host:port`."""
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Doing(Enum):
+    """What a connection's thread does; the first two wait for the client, and can give way."""
+
+    READING = "reading the request"
+    WRITING = "writing the answer"
+    WORKING = "making the answer"
+
+
+class _Places:
+    """The connections that are served at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._doing: dict[socket.socket, _Doing] = {}  # the oldest first
+
+    def take(self, connection: socket.socket) -> bool:
+        """Take a place, if need be that of another connection; tells whether there is one."""
+        with self._changed:
+            if not self._is_free():
+                oldest = self._oldest_idle()
+                if oldest is None:
+                    return False
+                with suppress(OSError):  # it has ended by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+                if not self._changed.wait_for(self._is_free, _GIVE_WAY_SECONDS):
+                    return False
+            self._doing[connection] = _Doing.READING
+            return True
+
+    def note(self, connection: socket.socket, doing: _Doing) -> None:
+        """Take note of what is done for a connection now."""
+        with self._changed:
+            self._doing[connection] = doing
+
+    def leave(self, connection: socket.socket) -> None:
+        """Give a place back."""
+        with self._changed:
+            del self._doing[connection]
+            self._changed.notify_all()
+
+    def _is_free(self) -> bool:
+        return len(self._doing) < _MOST_CONNECTIONS
+
+    def _oldest_idle(self) -> socket.socket | None:
+        for idle in (_Doing.READING, _Doing.WRITING):
+            for connection, doing in self._doing.items():
+                if doing is idle:
+                    return connection
+        return None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], stats: Stats, registry: CollectorRegistry) -> None:
+        self.stats = stats
+        self.registry = registry
+        self.places = _Places()
+        self.scrapes = threading.Semaphore(_MOST_SCRAPES)
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.places.take(request):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.places.leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        if isinstance(sys.exc_info()[1], OSError):
+            _log.debug("a request of %s failed", client_address, exc_info=True)
+        else:
+            _log.exception("A request for metrics or health failed.")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "rmqstore"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BytesIO(self._read_head())
+        self.server.places.note(self.connection, _Doing.WORKING)
+        self.connection.settimeout(_ANSWER_SECONDS)  # of all of it: `sendall` counts so
+
+    def _read_head(self) -> bytes:
+        """The request's line and headers; nothing where they do not come, or do not end."""
+        end = time.monotonic() + _HEAD_SECONDS
+        head = b""
+        with suppress(OSError):
+            while len(head) < _HEAD_BYTES:
+                self.connection.settimeout(max(0.001, end - time.monotonic()))
+                piece = self.connection.recv(_HEAD_BYTES - len(head))
+                head += piece
+                if _HEAD_END.search(head):
+                    return head
+                if not piece or time.monotonic() >= end:
+                    break
+        return b""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._metrics()
+        elif path == "/healthz":
+            self._health()
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"There are /metrics and /healthz.\n")
+
+    def _metrics(self) -> None:
+        encode, kind = choose_encoder(self.headers.get("Accept", ""))
+        if not self.server.scrapes.acquire(blocking=False):
+            busy = b"The metrics are being made for others. Ask again.\n"
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", busy)
+            return
+        try:
+            body = encode(self.server.registry)
+        finally:
+            self.server.scrapes.release()
+        self._answer(HTTPStatus.OK, kind, body)
+
+    def _health(self) -> None:
+        state = str(self.server.stats()["state"])
+        body = json.dumps({"state": state}).encode() + b"\n"
+        status = HTTPStatus.OK if state == HEALTHY else HTTPStatus.SERVICE_UNAVAILABLE
+        self._answer(status, "application/json", body)
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.server.places.note(self.connection, _Doing.WRITING)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        _log.debug("%s %s", self.address_string(), format % args)

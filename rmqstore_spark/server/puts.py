@@ -1,0 +1,150 @@
+"""What streams of blocks are for: blocks are put into the log, or staged for a commit.
+
+Blocks are stored and answered in the order in which they come. All that has arrived is stored at
+once and waits for the disk together. An answer that says no for a reason that passes is the last of
+its stream: no later block may overtake it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.errors import BlockError, RefusedError
+from rmqstore_spark.server.blocks import Block, BlockReader
+from rmqstore_spark.server.budget import OverBudgetError
+from rmqstore_spark.wire.codec import encode
+from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
+from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.batches.staging import Stage
+    from rmqstore_spark.engine.status import PutResult
+    from rmqstore_spark.engine.store import StoreWriter
+
+__all__ = ["BlockStreams"]
+
+_OVERLOADED: Final = "The store process receives more than it can take. Try again later."
+
+
+class BlockStreams:
+    """Handles streams of blocks.
+
+    Args:
+        store: that they are for.
+        is_stopping: whether the process takes nothing more.
+        failures: counts blocks that do not reach the store.
+    """
+
+    def __init__(
+        self, store: StoreWriter, is_stopping: Callable[[], bool], failures: Failures
+    ) -> None:
+        self._failures = failures
+        self._store = store
+        self._is_stopping = is_stopping
+
+    def handle(self, blocks: BlockReader) -> None:
+        """Handle one stream until its client ends it, or an answer does.
+
+        Raises:
+            RefusedError: the stream is not as it should be, or there is no room for it.
+        """
+        asked = blocks.command()
+        try:
+            if asked.stage_id is None:
+                self._put(blocks, asked.results)
+            else:
+                self._stage(blocks, asked.stage_id)
+        except OverBudgetError:
+            if not blocks.refuse_next(_OVERLOADED):
+                raise RefusedError(_OVERLOADED, BUSY) from None
+            self._failures.count(BUSY)
+        if not blocks.is_finished:
+            blocks.drain()
+
+    # ---- puts ----------------------------------------------------------------------------------
+
+    def _put(self, blocks: BlockReader, results: bool) -> None:
+        while not blocks.is_finished:
+            group = blocks.group()
+            if not group:
+                break
+            try:
+                if not self._put_group(blocks, group, results):
+                    return
+            finally:
+                for block in group:
+                    block.release()
+        if blocks.is_finished:
+            blocks.send(b"")
+
+    def _put_group(self, blocks: BlockReader, group: Sequence[Block], results: bool) -> bool:
+        """Store and answer blocks; tells whether more may come."""
+        if self._is_stopping():
+            text = "The store process is stopping."
+            self._failures.count(UNAVAILABLE)
+            blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
+            return False
+        if len(group) == 1:
+            done = [self._store.put(group[0].data)]  # together with those of other streams
+        else:
+            done = self._store.put_all([block.data for block in group])
+        for block, result in zip(group, done, strict=False):
+            answer = _answer(block.number, result, results)
+            blocks.send(answer.to_bytes())
+            if answer.status in TRANSIENT:
+                return False
+        return True
+
+    # ---- stages --------------------------------------------------------------------------------
+
+    def _stage(self, blocks: BlockReader, stage_id: str) -> None:
+        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.identity)
+        blocks.call.is_precious = True
+        is_kept = False
+        try:
+            while not blocks.is_finished:
+                group = blocks.group()
+                if not (group or blocks.is_finished):
+                    return  # the client went away
+                try:
+                    if not _append(stage, blocks, group):
+                        return
+                finally:
+                    for block in group:
+                        block.release()
+            info = stage.finish()
+            is_kept = True
+            blocks.send(encode(info))
+        finally:
+            if not is_kept:
+                stage.discard()
+
+
+def _append(stage: Stage, blocks: BlockReader, group: Sequence[Block]) -> bool:
+    """Stage and answer blocks; tells whether more may come."""
+    for block in group:
+        rows = stage.info.rows
+        try:
+            total = stage.append(block.data)
+        except RefusedError as error:
+            refused = Acknowledgement(block.number, error.status, 0, str(error.args[0]))
+            blocks.send(refused.to_bytes())
+            return False
+        except BlockError as error:
+            blocks.send(Acknowledgement(block.number, error.status, 0, str(error)).to_bytes())
+            return False
+        blocks.send(Acknowledgement(block.number, PUT_OK, total - rows).to_bytes())
+    return True
+
+
+def _answer(number: int, done: PutResult, results: bool) -> Acknowledgement:
+    status, remark = done.status.value, done.remark
+    if not done.status.is_stored:
+        return Acknowledgement(number, status, 0, remark, is_open=done.is_open)
+    if not results:
+        return Acknowledgement(number, status, done.rows, remark)
+    return Acknowledgement(
+        number, status, done.rows, remark, done.queue_offset, done.physical_offset
+    )

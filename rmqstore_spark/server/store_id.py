@@ -1,0 +1,36 @@
+"""What tells a store from every other one, wherever it is moved and however it is reached."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+from uuid import uuid4
+
+from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.files.own_names import OWN_FOLDER
+
+__all__ = ["store_id"]
+
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_NAME: Final = "store-id"
+
+
+def store_id(store: str) -> str:
+    """The id of a store that this process has open for writing; made when there is none.
+
+    Raises:
+        StoreWriteError: it could not be written down.
+    """
+    path = os.path.join(store, OWN_FOLDER, _NAME)
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = file.read(64).strip()
+    except OSError:
+        found = ""
+    if _ID.fullmatch(found):
+        return found
+    made = uuid4().hex
+    make_folder(os.path.dirname(path))
+    replace_file(path, made.encode())
+    return made

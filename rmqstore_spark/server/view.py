@@ -1,0 +1,281 @@
+"""The store's files, as they are given out to readers: no way leads out of the store.
+
+Names are taken one by one and opened below the folder before them, never through a link. What is
+not a broker's is not shown, nor is `abort`: to its readers the store is one that was closed, since
+they need not care who writes it. The log's bytes past what is published read as zeros, as in a
+segment that has not been written so far.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.layout.kernel import pread_spans
+from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
+from rmqstore_spark.wire.messages import FileEntry
+
+__all__ = ["StoreView", "ViewError"]
+
+_LOG: Final = "commitlog"
+_FOLDERS: Final = frozenset({_LOG, "consumequeue", "consumequeue_ext", "index", "config"})
+_MESSAGES: Final = _FOLDERS - {"config"}
+_FILES: Final = frozenset({"checkpoint"})
+_HIDDEN: Final = frozenset({GUARD_NAME})
+_TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+_MOST_PARTS: Final = 8
+_MOST_ENTRIES: Final = 500_000
+_AT_ONCE: Final = 1000  # entries of a folder
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class ViewError(Exception):
+    """What was asked for is not given out.
+
+    Args:
+        status: of `wire.failures`.
+        message: why.
+    """
+
+    def __init__(self, status: str, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class StoreView:
+    """The files of one store.
+
+    Args:
+        root: the store directory.
+        log_folder: folder of the CommitLog, shown as `commitlog`.
+        published_end: gives the log offset up to which records can be read.
+    """
+
+    def __init__(self, root: str, log_folder: str, published_end: Callable[[], int]) -> None:
+        self._root = os.path.realpath(root)
+        self._log = os.path.realpath(log_folder)
+        self._published_end = published_end
+
+    def entry(self, path: str) -> FileEntry:
+        """What a path is.
+
+        Raises:
+            ViewError: there is no such file or folder, or it is not given out.
+        """
+        parts = _parts(path)
+        if not parts:
+            return FileEntry("", 0, True, -1)
+        with self._folder(parts[:-1], path) as folder:
+            found = _described(folder, parts[-1], path)
+        if found is None or not _is_shown(parts, found.is_dir):
+            raise _missing(path)
+        return found
+
+    def listing(self, path: str, between: Callable[[], object]) -> list[FileEntry]:
+        """What lies in a folder, by name.
+
+        Args:
+            path: the folder.
+            between: called now and then; what it raises ends the listing.
+
+        Raises:
+            ViewError: there is no such folder, it is not given out, or it holds too much.
+        """
+        return list(self._entries(_parts(path), between))
+
+    def walk(self, path: str, depth: int, between: Callable[[], object]) -> list[FileEntry]:
+        """What lies below a folder, down to so many levels below its own entries.
+
+        Args:
+            path: the folder.
+            depth: how many levels.
+            between: as of `listing`.
+
+        Raises:
+            ViewError: as `listing`.
+        """
+        found: list[FileEntry] = []
+        todo = [(_parts(path), depth)]
+        while todo:
+            parts, left = todo.pop()
+            try:
+                entries = list(self._entries(parts, between))
+            except ViewError:
+                if not found:
+                    raise
+                continue  # removed in between
+            found += entries
+            if len(found) > _MOST_ENTRIES:
+                raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
+            if left:
+                todo += [(entry.path.split("/"), left - 1) for entry in entries if entry.is_dir]
+        return found
+
+    def _entries(self, parts: list[str], between: Callable[[], object]) -> Iterator[FileEntry]:
+        path = "/".join(parts)
+        with self._folder(parts, path) as folder:
+            try:
+                names = sorted(os.listdir(folder))
+            except OSError as error:
+                raise _unopened(path, error) from None
+            if len(names) > _MOST_ENTRIES:
+                raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
+            for number, name in enumerate(names):
+                if number % _AT_ONCE == 0:
+                    between()
+                entry = _described(folder, name, "/".join([*parts, name]))
+                if entry is not None and _is_shown([*parts, name], entry.is_dir):
+                    yield entry
+        if not parts and _LOG not in names:
+            yield FileEntry(_LOG, 0, True, -1)  # it lies elsewhere
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[int]:
+        """A descriptor of a file, for as long as the context lasts.
+
+        Raises:
+            ViewError: there is no such file, or it is not given out.
+        """
+        parts = _parts(path)
+        if not parts or not _is_shown(parts, False):
+            raise _missing(path)
+        with self._folder(parts[:-1], path) as folder:
+            try:
+                descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
+            except OSError as error:
+                raise _unopened(path, error) from None
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _missing(path)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(
+        self,
+        path: str,
+        descriptor: int,
+        offsets: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        out: npt.NDArray[np.uint8],
+    ) -> npt.NDArray[np.int64]:
+        """Read ranges of a file one behind the other.
+
+        Args:
+            path, descriptor: the file.
+            offsets, lengths: of the ranges, not negative.
+            out: as long as all ranges together.
+
+        Returns:
+            How many bytes there were of each: fewer only where the file ends. Where one is short
+            the next begins in `out` where it ended.
+        """
+        end = self._published_end()  # asked before the reading: all up to it has been written
+        size = os.fstat(descriptor).st_size
+        there = np.clip(size - offsets, 0, lengths.astype(np.int64))
+        wanted = there.astype(np.int32)
+        done = pread_spans(descriptor, offsets, wanted, out[: int(there.sum())])
+        if done < len(offsets):
+            raise ViewError(NOT_FOUND, f"{path!r} was cut while it was read.")
+        start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
+        if start is not None:
+            _blank(out, offsets, there, end - start)
+        return there
+
+    @contextmanager
+    def _folder(self, parts: list[str], path: str) -> Iterator[int]:
+        """A descriptor of a folder of the store."""
+        if parts and not _is_shown(parts, True):
+            raise _missing(path)
+        with ExitStack() as opened:
+            try:
+                base = self._log if parts[:1] == [_LOG] else self._root
+                folder = os.open(base, _FOLDER_FLAGS)
+                opened.callback(os.close, folder)
+                for part in parts[1:] if parts[:1] == [_LOG] else parts:
+                    folder = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
+                    opened.callback(os.close, folder)
+            except OSError as error:
+                raise _unopened(path, error) from None
+            yield folder
+
+
+def _parts(path: str) -> list[str]:
+    """The names of a path.
+
+    Raises:
+        ViewError: one of them could lead elsewhere.
+    """
+    if not path:
+        return []
+    parts = path.split("/")
+    if len(parts) > _MOST_PARTS or any(
+        part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts
+    ):
+        raise ViewError(DENIED, f"{path[:200]!r} is no path within a store.")
+    return parts
+
+
+def _is_shown(parts: list[str], is_dir: bool) -> bool:
+    top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
+    return top and parts[-1] not in _HIDDEN
+
+
+def _described(folder: int, name: str, path: str) -> FileEntry | None:
+    """An entry of a folder; None where it is no plain file or folder, or has an odd name.
+
+    Raises:
+        ViewError: messages may lie behind it, and it is a link.
+    """
+    with suppress(OSError, UnicodeEncodeError):
+        path.encode("utf-8")
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode) and path.partition("/")[0] in _MESSAGES:
+            raise ViewError(
+                DENIED,
+                f"{path!r} is a link, and a store process follows none: messages would be missing. "
+                "Read the store where its files lie, or move into it what the link leads to.",
+            )
+        is_dir = stat.S_ISDIR(status.st_mode)
+        if is_dir or stat.S_ISREG(status.st_mode):
+            size = 0 if is_dir else status.st_size
+            return FileEntry(path, size, is_dir, max(status.st_mtime_ns // 1_000_000, 0))
+    return None
+
+
+def _unopened(path: str, error: OSError) -> ViewError:
+    """What to say of what could not be opened: not each reason means that it is not there."""
+    if error.errno in _TRANSIENT:
+        return ViewError(
+            UNAVAILABLE, f"The store process could not open {path[:200]!r}: {error.strerror}."
+        )
+    return _missing(path)
+
+
+def _missing(path: str) -> ViewError:
+    return ViewError(NOT_FOUND, f"The store gives out no {path[:200]!r}.")
+
+
+def _blank(
+    out: npt.NDArray[np.uint8],
+    offsets: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    end: int,
+) -> None:
+    """Make zeros of what was read past a place in the file."""
+    begins = np.cumsum(lengths) - lengths
+    for number in np.flatnonzero(offsets + lengths > end).tolist():
+        first = max(0, end - int(offsets[number]))
+        begin = int(begins[number])
+        out[begin + first : begin + int(lengths[number])] = 0

@@ -1,0 +1,136 @@
+"""Up to where a store's log is verified: what lies behind is a crash's leftover, or still to come.
+
+A store that was closed has dispatched all its records, so its log ends at the first place behind
+the newest record that a queue names where no whole record stands. Where a queue does name a record
+at that very place, the log has lost it: that is damage, not the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import intact_end, record_head
+from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify.snapshot import QueueBounds
+
+__all__ = ["Extent", "find_extent", "readable_checkpoint"]
+
+_HEAD: Final = 8
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where the log ends, and why nothing counts from there on."""
+
+    end: int
+    cause: str
+
+
+def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
+    """Find the end of a store's log.
+
+    Args:
+        bounds: of all queues.
+    """
+    log = store.log
+    lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
+    if store.is_being_written:
+        end = max((end for _, end in lasts), default=log.min_offset)
+        return Extent(min(end, log.file_end), "it is not known as dispatched")
+    if log.dledger is not None:
+        return Extent(log.file_end, "it is not known as committed")
+    end = _closed_end(store, bounds, lasts) if store.is_closed_cleanly else _killed_end(store)
+    return Extent(end, _cause(log, end))
+
+
+def _killed_end(store: Store) -> int:
+    try:
+        return store.log_end()
+    except CorruptStoreError:  # the checkpoint is none, which is reported elsewhere
+        return intact_end(store.log, None)
+
+
+def _closed_end(store: Store, bounds: Sequence[QueueBounds], lasts: list[tuple[int, int]]) -> int:
+    log = store.log
+    start = _known_end(log, lasts)
+    if start is None:
+        return intact_end(log, readable_checkpoint(store))
+    end = start
+    if not _is_unwritten(log, start):
+        for item in walk_log(log, start, log.file_end):
+            if isinstance(item, Flaw):
+                end = item.offset
+                break
+            end = item.end
+    if any(_names(store, queue, end) for queue in bounds):
+        return max([end, *(last for first, last in lasts if first >= end)])
+    return end
+
+
+def readable_checkpoint(store: Store) -> Checkpoint | None:
+    """The store's checkpoint; None also where the file is none."""
+    try:
+        return store.checkpoint
+    except CorruptStoreError:
+        return None
+
+
+def _cause(log: CommitLog, end: int) -> str:
+    """Why no record counts at a place."""
+    if _is_unwritten(log, end):
+        return "nothing is written here"
+    for item in walk_log(log, end, min(end + 1, log.file_end)):
+        if isinstance(item, Flaw):
+            return item.cause
+    return "the log was cut before it"
+
+
+def _is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Whether nothing stands at a place; saves the walk's search for what might follow."""
+    return log.segment_at(offset) is None or not any(log.read(offset, _HEAD))
+
+
+def _last_record(store: Store, bounds: QueueBounds) -> tuple[int, int] | None:
+    """Where the record of a queue's last entry begins and ends, if it can lie in the log."""
+    last = bounds.max_offset
+    if last == bounds.min_offset:
+        return None
+    try:
+        entry = store.queue(bounds.topic, bounds.queue_id).live_entries(last - 1, last)
+    except (SegmentExpiredError, CorruptStoreError):
+        return None  # the check of the queue says why
+    begin, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
+    inside = store.log.covers(np.array([begin]), np.array([size], np.int32))
+    return (begin, begin + size) if inside[0] else None
+
+
+def _known_end(log: CommitLog, lasts: list[tuple[int, int]]) -> int | None:
+    """The end of the newest whole record that a queue names last; None where there is none."""
+    for begin, end in sorted(lasts, reverse=True):
+        record = record_head(log, begin)
+        if record is not None and begin + int(record.store_size[0]) == end:
+            return end
+    return None
+
+
+def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
+    """Whether an entry of a queue leads to just this place."""
+    queue, first, last = (
+        store.queue(bounds.topic, bounds.queue_id), bounds.min_offset, bounds.max_offset,
+    )  # fmt: skip
+    try:
+        if last == first or queue.physical_offset(last - 1) < offset:
+            return False
+        slot = first_true(first, last, lambda n: queue.physical_offset(n) >= offset)
+        return queue.physical_offset(slot) == offset
+    except (SegmentExpiredError, CorruptStoreError):
+        return False  # the check of the queue says why

@@ -1,0 +1,146 @@
+"""What one piece of a verification found; pieces are put together in any grouping."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.verify.coverage import Coverage
+from rmqstore_spark.verify.problem_kinds import KINDS
+from rmqstore_spark.verify.report import Problem, Severity, TornTail
+
+__all__ = ["LISTED", "Findings", "Place", "place_of"]
+
+LISTED: Final = 100
+"""So many problems of each kind are listed unless told otherwise; the others are counted."""
+
+Place = tuple[str, int | None]
+"""A file and a byte in it; None for the whole file."""
+
+_MOST_FLAWS: Final = 100_000
+_NEVER: Final = 1 << 62
+
+
+def place_of(error: Exception) -> Place:
+    """Where an error says that it is."""
+    return getattr(error, "file", ""), getattr(error, "offset", None)
+
+
+class Findings:
+    """Problems and counts, in the order of the store; small however much is damaged.
+
+    Args:
+        listed: how many problems of each kind and severity are kept.
+
+    Attributes:
+        counts: what was looked at, and how much of it.
+        newest: the greatest storeTimestamp seen, ms.
+        oldest: the least one.
+        queues: entries that records in the log vouch for, by number of the queue.
+        index: index entries that records vouch for, by number of the index file.
+        flaws: stretches (from, to) of the log where no record stands.
+        displaced: queue, slot and physical offset of records whose entry leads to a later place.
+        torn_tail: what stands behind the log's end.
+    """
+
+    def __init__(self, listed: int = LISTED) -> None:
+        self._listed = listed
+        self._problems: dict[tuple[str, Severity], list[Problem]] = {}
+        self._totals: Counter[tuple[str, Severity]] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.newest = 0
+        self.oldest = _NEVER
+        self.queues = Coverage()
+        self.index = Coverage()
+        self.flaws: list[tuple[int, int]] = []
+        self.displaced: list[tuple[int, int, int]] = []
+        self.torn_tail: TornTail | None = None
+
+    def error(self, kind: str, place: Place, text: str) -> None:
+        """Say of damage."""
+        self.say("error", kind, place, text)
+
+    def note(self, kind: str, place: Place, text: str) -> None:
+        """Say of what is unusual."""
+        self.say("note", kind, place, text)
+
+    def say(self, severity: Severity, kind: str, place: Place, text: str) -> None:
+        """Say of a problem.
+
+        Args:
+            kind: one of KINDS.
+        """
+        if kind not in KINDS:
+            raise KeyError(kind)
+        problem = Problem(kind, severity, place[0], place[1], text)
+        self._totals[kind, severity] += 1
+        known = self._problems.setdefault((kind, severity), [])
+        if len(known) < self._listed:
+            known.append(problem)
+
+    def each(
+        self,
+        severity: Severity,
+        kind: str,
+        bad: npt.NDArray[np.bool_],
+        place: Callable[[int], Place],
+        text: str | Callable[[int], str],
+    ) -> None:
+        """Say of a problem of each row of a batch that is marked as bad."""
+        if not bad.any():
+            return
+        rows = np.flatnonzero(bad)
+        room = max(0, self._listed - len(self._problems.get((kind, severity), ())))
+        for row in rows[:room].tolist():
+            said = text if isinstance(text, str) else text(row)
+            self.say(severity, kind, place(row), said)
+        if len(rows) > room:
+            self._totals[kind, severity] += len(rows) - room
+
+    def flaw(self, start: int, end: int) -> None:
+        """Remember that no record stands in a stretch of the log."""
+        if len(self.flaws) < _MOST_FLAWS:
+            self.flaws.append((start, end))
+
+    def displace(self, queue: int, slot: int, offset: int) -> None:
+        """Remember that the entry of a record leads to a later place."""
+        if len(self.displaced) < _MOST_FLAWS:
+            self.displaced.append((queue, slot, offset))
+
+    def merge(self, other: Findings) -> None:
+        """Take in what another piece found, best in the order of the store."""
+        for key, problems in other._problems.items():
+            known = self._problems.setdefault(key, [])
+            known.extend(problems[: max(0, self._listed - len(known))])
+        self._totals.update(other._totals)
+        self.counts.update(other.counts)
+        self.newest = max(self.newest, other.newest)
+        self.oldest = min(self.oldest, other.oldest)
+        self.queues.merge(other.queues)
+        self.index.merge(other.index)
+        self.flaws.extend(other.flaws[: max(0, _MOST_FLAWS - len(self.flaws))])
+        self.displaced.extend(other.displaced[: max(0, _MOST_FLAWS - len(self.displaced))])
+        self.torn_tail = self.torn_tail or other.torn_tail
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Those that are listed: errors first, then notes, by kind as they were met."""
+        ordered = sorted(self._problems.items(), key=lambda item: item[0][1] != "error")
+        return tuple(problem for _, problems in ordered for problem in problems)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many of each kind there are."""
+        totals: Counter[str] = Counter()
+        for (kind, _), count in self._totals.items():
+            totals[kind] += count
+        return dict(totals)
+
+    @property
+    def errors(self) -> int:
+        """How many errors there are."""
+        return sum(count for (_, severity), count in self._totals.items() if severity == "error")

@@ -1,0 +1,30 @@
+"""Stretches of the log where no record stands, looked up for many places at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.record.spans import I8
+
+__all__ = ["Flaws"]
+
+
+class Flaws:
+    """Some stretches of the log that do not overlap.
+
+    Args:
+        stretches: (from, to), in any order.
+    """
+
+    def __init__(self, stretches: Sequence[tuple[int, int]]) -> None:
+        table = np.array(sorted(stretches) or [(0, 0)], np.int64)
+        self._starts, self._ends = table[:, 0], table[:, 1]
+
+    def hold(self, offsets: I8) -> npt.NDArray[np.bool_]:
+        """Which places lie in one of them."""
+        at = np.searchsorted(self._starts, offsets, side="right") - 1
+        inside: npt.NDArray[np.bool_] = (at >= 0) & (offsets < self._ends[np.maximum(at, 0)])
+        return inside

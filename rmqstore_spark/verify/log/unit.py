@@ -1,0 +1,111 @@
+"""Whole files of the log: each record, its queue entries and its keys in the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify.findings import Findings
+from rmqstore_spark.verify.index.match import IndexMatcher
+from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log.dledger import DLedgerChecker
+from rmqstore_spark.verify.log.records import RecordChecker
+from rmqstore_spark.verify.queues.match import QueueMatcher
+from rmqstore_spark.verify.snapshot import LogUnit, Snapshot
+from rmqstore_spark.verify.topic_numbers import TopicTable
+
+__all__ = ["check_log"]
+
+_MOST_FLAWS: Final = 1_000
+
+
+def check_log(
+    store: Store,
+    snapshot: Snapshot,
+    unit: LogUnit,
+    findings: Findings,
+    progress: Callable[[int], None],
+) -> None:
+    """Walk over the records of some files of the log.
+
+    Args:
+        progress: told of the bytes that were walked over since it was last called.
+    """
+    _LogPass(store, snapshot, unit, findings).run(progress)
+
+
+class _LogPass:
+    """One walk."""
+
+    def __init__(self, store: Store, snapshot: Snapshot, unit: LogUnit, findings: Findings) -> None:
+        self._log = store.log
+        self._unit = unit
+        self._findings = findings
+        self._records = RecordChecker(findings)
+        self._queues = QueueMatcher(
+            snapshot,
+            lambda n: store.queue(snapshot.queues[n].topic, snapshot.queues[n].queue_id),
+            findings,
+        )
+        self._index = IndexMatcher(snapshot, store.directory.files, unit.start, findings)
+        found = store.log.segment_at(unit.start)
+        self._dledger: DLedgerChecker | None = None
+        if found is not None and found.lead == DLEDGER_LEAD:
+            self._dledger = DLedgerChecker(store, findings)
+        self._topics = TopicTable()
+        self._flaws = 0
+
+    def run(self, progress: Callable[[int], None]) -> None:
+        """Check everything up to the unit's end, or until too much is damaged."""
+        done = self._unit.start
+        # A body that fails its CRC does not stop the walk: what follows is checked all the same.
+        # The unit ends before what is not published: what looks so in it is damage.
+        start, stop = self._unit.start, self._unit.end
+        for item in walk_log(self._log, start, stop, check_crc=False, is_damage=lambda _: True):
+            if isinstance(item, Stretch):
+                self._check(item)
+                end = item.end
+            elif item.offset >= self._unit.end:
+                break  # what lies behind the end is looked at elsewhere
+            else:
+                end = self._note_flaw(item)
+                if self._flaws >= _MOST_FLAWS:
+                    self._give_up(end)
+                    break
+            progress(max(0, min(end, self._unit.end) - done))
+            done = max(done, min(end, self._unit.end))
+        progress(self._unit.end - done)
+        self._queues.finish(self._log.place)
+
+    def _check(self, stretch: Stretch) -> None:
+        batch = LogBatch(self._log, stretch.records, stretch.offsets, self._topics)
+        self._findings.counts["records"] += len(batch)
+        self._findings.counts["recordBytes"] += int(stretch.records.store_size.sum(dtype="i8"))
+        if self._dledger is not None:
+            self._dledger.check(batch)
+        self._records.check(batch)
+        self._queues.check(batch)
+        self._index.check(batch)
+
+    def _note_flaw(self, flaw: Flaw) -> int:
+        """Report a place without a whole record; gives where the walk goes on."""
+        self._flaws += 1
+        end = self._unit.end if flaw.resumes is None else flaw.resumes
+        lost = min(end, self._unit.end) - flaw.offset
+        self._findings.flaw(flaw.offset, end)
+        self._findings.counts["damagedBytes"] += lost
+        text = f"{flaw.cause}; {lost} bytes up to the next whole record cannot be read"
+        self._findings.error("record", self._log.place(flaw.offset), text)
+        return end
+
+    def _give_up(self, offset: int) -> None:
+        if offset < self._unit.end:
+            self._findings.flaw(offset, self._unit.end)
+            self._findings.error(
+                "unchecked", self._log.place(offset),
+                f"after {_MOST_FLAWS} damaged places the log was left unchecked from here to "
+                f"{self._unit.end}",
+            )  # fmt: skip

@@ -1,0 +1,213 @@
+"""Look over a store: what is there to verify, up to where, and in which pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.reader.log.commitlog import LogSegment
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify.extent import find_extent, readable_checkpoint
+from rmqstore_spark.verify.findings import LISTED, Findings, place_of
+from rmqstore_spark.verify.index.bounds import find_index
+from rmqstore_spark.verify.log.files import check_segments
+from rmqstore_spark.verify.settings import (
+    check_configuration,
+    check_topics,
+    configured_topics,
+)
+from rmqstore_spark.verify.snapshot import (
+    DELAY_LEVELS,
+    DLedgerUnits,
+    EntriesUnit,
+    IndexEntriesUnit,
+    IndexUnit,
+    LogUnit,
+    QueueBounds,
+    QueuesUnit,
+    Snapshot,
+    TailUnit,
+    Unit,
+    delays,
+)
+
+__all__ = ["Plan", "left_over", "make_plan"]
+
+_QUEUES_AT_ONCE: Final = 256
+_ENTRIES_AT_ONCE: Final = 1 << 20
+_ALWAYS: Final = 1 << 62
+_GRACE_MS: Final = 3_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        snapshot: the store as all pieces see it.
+        units: the pieces, which can be worked on in any order and anywhere.
+        findings: what was found on the way.
+    """
+
+    snapshot: Snapshot
+    units: tuple[Unit, ...]
+    findings: Findings
+
+
+def make_plan(
+    store: Store,
+    *,
+    delay_levels: str = DELAY_LEVELS,
+    listed: int = LISTED,
+    unit_bytes: int = 256 << 20,
+) -> Plan:
+    """Look over a store.
+
+    Args:
+        delay_levels: the broker's `messageDelayLevel`.
+        listed: how many problems of each kind are listed.
+        unit_bytes: so many bytes of the log, or one file, make a piece.
+    """
+    findings = Findings(listed)
+    checkpoint = readable_checkpoint(store)
+    being_written = store.is_being_written
+    killed = not store.is_closed_cleanly and not being_written
+    # A broker distrusts the last seconds before its checkpoint, and dispatches their records again.
+    vouched = (
+        min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - _GRACE_MS
+        if checkpoint
+        else 0
+    )
+    indexed = checkpoint.index_msg_timestamp if checkpoint else 0
+    # A broker writes the index after the queues: whoever looks at it first sees no more of it.
+    index = find_index(
+        store, indexed if killed else _ALWAYS, findings, open_end=being_written or killed
+    )
+    queues = tuple(_bounds(queue, findings) for queue in store.queues())
+    extent = find_extent(store, queues)
+    topics = configured_topics(store)
+    snapshot = Snapshot(
+        begin=store.min_offset,
+        end=extent.end,
+        being_written=being_written,
+        killed=killed,
+        vouched_time=vouched if killed else _ALWAYS,
+        queues=queues,
+        index=index,
+        batch_queues=frozenset(
+            (topic, n) for topic, ids in store.directory.batch_queues().queues.items() for n in ids
+        ),
+        configured_topics=None if topics is None else frozenset(topics),
+        delays=delays(delay_levels),
+        listed=listed,
+    )
+    _look_at_state(store, snapshot, findings)
+    check_configuration(store, findings)
+    check_topics(snapshot.queues, topics, store, findings)
+    units: list[Unit] = list(_log_units(store, snapshot.end, unit_bytes))
+    log_files = store.log.dledger or store.log.plain
+    if log_files.end_offset > snapshot.end and not being_written:
+        units.append(TailUnit(snapshot.end, log_files.end_offset, extent.cause))
+    units += _queue_units(store, snapshot)
+    units += [IndexUnit(n, bounds.size) for n, bounds in enumerate(index)]
+    if store.log.dledger is not None:
+        units.append(DLedgerUnits(0))
+    return Plan(snapshot, tuple(units), findings)
+
+
+def _bounds(queue: Queue, findings: Findings) -> QueueBounds:
+    try:
+        return QueueBounds(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+    except RmqStoreError as error:
+        findings.error("unreadable", place_of(error), str(error))
+        first = queue.first_slot
+        return QueueBounds(queue.topic, queue.queue_id, first, first)
+
+
+def _log_units(store: Store, end: int, unit_bytes: int) -> Iterator[LogUnit]:
+    """Neighbouring files of one kind make a unit until it is large enough."""
+    unit: tuple[int, LogSegment] | None = None
+    for segment in store.log.segments():
+        if segment.start >= end:
+            break
+        if unit is not None:
+            start, last = unit
+            apart = last.end != segment.start or last.lead != segment.lead
+            if apart or last.end - start >= unit_bytes:
+                yield LogUnit(start, last.end)
+                unit = None
+        unit = (segment.start if unit is None else unit[0], segment)
+    if unit is not None:
+        yield LogUnit(unit[0], min(unit[1].end, end))
+
+
+def _queue_units(store: Store, snapshot: Snapshot) -> Iterator[QueuesUnit]:
+    count = len(snapshot.queues)
+    for first in range(0, count, _QUEUES_AT_ONCE):
+        last = min(first + _QUEUES_AT_ONCE, count)
+        files = [
+            store.queue(bounds.topic, bounds.queue_id).segments
+            for bounds in snapshot.queues[first:last]
+        ]
+        yield QueuesUnit(first, last, sum(s.size for segments in files for s in segments))
+
+
+def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """What can be said of the store as a whole."""
+    abort = (f"{store.path}/abort", None)
+    if snapshot.being_written:
+        findings.note(
+            "state", abort,
+            f"a broker has the store open: it is verified up to {snapshot.end}, the end of the "
+            "newest record that its queues know",
+        )  # fmt: skip
+    elif snapshot.killed:
+        findings.note("state", abort, "the broker was killed: its next start repairs the store")
+    for log in (store.log.plain, store.log.dledger):
+        if log is not None:
+            check_segments(log, findings, "log-file", growing=snapshot.being_written)
+            for start, end in log.gaps:
+                findings.flaw(start, end)
+    for skipped in store.directory.topology.skipped:
+        findings.note("stray-file", (skipped.path, None), skipped.reason)
+    if not snapshot.queues and snapshot.end > snapshot.begin:
+        _note_no_queues(store, snapshot, findings)
+
+
+def _note_no_queues(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    place = (f"{store.path}/consumequeue", None)
+    if store.directory.has_rocksdb_queues:
+        findings.note("no-queues", place, "the queues lie in RocksDB, which is not looked into")
+    elif snapshot.batch_queues:
+        findings.note("no-queues", place, "there are only batch queues, which are not looked into")
+    else:
+        findings.say(
+            "note" if snapshot.killed else "error", "no-queues", place,
+            "there are no queues: a broker's start makes them anew from the log",
+        )  # fmt: skip
+
+
+def left_over(snapshot: Snapshot, findings: Findings) -> tuple[Snapshot, tuple[Unit, ...]]:
+    """What is still to be done when all units of a plan are: entries that no record vouched for.
+
+    Returns:
+        The snapshot for these units, and the units.
+    """
+    units: list[Unit] = []
+    for number, bounds in enumerate(snapshot.queues):
+        missing = findings.queues.missing(number, bounds.min_offset, bounds.max_offset)
+        for start, end in missing:
+            units += [
+                EntriesUnit(number, first, min(first + _ENTRIES_AT_ONCE, end))
+                for first in range(start, end, _ENTRIES_AT_ONCE)
+            ]
+    for number, file in enumerate(snapshot.index):
+        for start, end in findings.index.missing(number, 1, file.keys + 1):
+            units += [
+                IndexEntriesUnit(number, first, min(first + _ENTRIES_AT_ONCE, end))
+                for first in range(start, end, _ENTRIES_AT_ONCE)
+            ]
+    return replace(snapshot, flaws=tuple(findings.flaws)), tuple(units)

@@ -1,0 +1,136 @@
+"""Where a queue's entries lead, one by one: what the walk over the log could not settle."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_NOT_TYPE
+from rmqstore_spark.layout.consumequeue import is_filler
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.layout.record.spans import I8, text_pool
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import record_head
+from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.rows.decoder import belongs_to
+from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log.flaws import Flaws
+from rmqstore_spark.verify.portions import portions
+from rmqstore_spark.verify.queues.entries import wrong_units
+from rmqstore_spark.verify.queues.expected import tags_codes
+from rmqstore_spark.verify.snapshot import Snapshot
+from rmqstore_spark.verify.topic_numbers import TopicTable
+
+__all__ = ["EntryJudge", "Verdict"]
+
+
+class Verdict(IntEnum):
+    """What became of an entry."""
+
+    RIGHT = 0
+    UNWRITTEN = 1
+    FILLER = 2
+    EXPIRED = 3
+    OUTSIDE = 4
+    DAMAGED = 5
+    NO_RECORD = 6
+    SIZE = 7
+    STRANGER = 8
+    PENDING = 9
+    CODE = 10
+
+
+class EntryJudge:
+    """Follows entries to their records.
+
+    Args:
+        log: where they lead.
+        snapshot: of the store.
+    """
+
+    def __init__(self, log: CommitLog, snapshot: Snapshot) -> None:
+        self._log = log
+        self._snapshot = snapshot
+        self._flaws = Flaws(snapshot.flaws)
+        self._topics = TopicTable()
+
+    def judge(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
+        """A `Verdict` for each of n entries of a queue.
+
+        Args:
+            queue: the queue.
+            slots: n offsets in it.
+            entries: n entries as they stand there.
+        """
+        offsets = entries["physicalOffset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int32)
+        verdict = np.full(len(slots), Verdict.RIGHT, np.int8)
+        left = np.ones(len(slots), np.bool_)
+
+        def settle(which: npt.NDArray[np.bool_], as_what: Verdict) -> None:
+            verdict[left & which] = as_what
+            left[which] = False
+
+        settle(is_filler(entries), Verdict.FILLER)
+        settle((offsets < 0) | (sizes <= 0), Verdict.UNWRITTEN)
+        settle(offsets < self._snapshot.begin, Verdict.EXPIRED)
+        settle(self._flaws.hold(offsets), Verdict.DAMAGED)
+        settle(offsets >= self._snapshot.end, Verdict.OUTSIDE)
+        settle(~self._log.covers(offsets, sizes), Verdict.NO_RECORD)
+        rows = np.flatnonzero(left)
+        rows = rows[np.argsort(offsets[rows], kind="stable")]
+        for part in portions(rows, sizes):
+            verdict[part] = self._follow(queue, slots[part], entries[part])
+        for row in np.flatnonzero(verdict == Verdict.NO_RECORD).tolist():
+            if record_head(self._log, int(offsets[row])) is not None:
+                verdict[row] = Verdict.SIZE
+        return verdict
+
+    def _follow(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
+        """Verdicts on entries that lead into the log, ascending by where."""
+        offsets = entries["physicalOffset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int32)
+        buffer, positions = self._log.read_entries(offsets, sizes, None)
+        records = decode_records(buffer, positions, sizes)
+        sound = (records.status == 0) & (records.physical_offset == offsets)
+        verdict = np.full(len(slots), Verdict.NO_RECORD, np.int8)
+        rows = np.flatnonzero(sound)
+        if not len(rows):
+            return verdict
+        batch = LogBatch(self._log, records.take(rows), offsets[rows], self._topics)
+        verdict[rows] = self._compare(queue, slots[rows], entries[rows], batch)
+        return verdict
+
+    def _compare(
+        self, queue: Queue, slots: I8, entries: Entries, batch: LogBatch
+    ) -> npt.NDArray[np.int8]:
+        """Verdicts on entries of which each leads to a record."""
+        records = batch.records
+        count = len(slots)
+        identity = Identity(
+            text_pool([queue.topic]).take(np.zeros(count, np.int64)),
+            np.full(count, queue.queue_id, np.int32),
+            slots,
+        )
+        live = batch.transaction == TRANSACTION_NOT_TYPE
+        live |= batch.transaction == TRANSACTION_COMMIT_TYPE
+        codes, _ = tags_codes(batch, self._snapshot.delays)
+        stated = entries["tagsCode"].astype(np.int64)
+        unlike = stated != codes
+        addressed = np.flatnonzero(unlike & is_ext_address(stated))
+        if len(addressed):
+            times = records.store_timestamp[addressed]
+            unlike[addressed] = wrong_units(queue.ext, stated[addressed], codes[addressed], times)
+        checks = [
+            (~belongs_to(records, identity), Verdict.STRANGER),
+            (~live, Verdict.PENDING),
+            (records.store_size != entries["size"], Verdict.SIZE),
+            (unlike, Verdict.CODE),
+        ]
+        return np.select(
+            [bad for bad, _ in checks], [what for _, what in checks], Verdict.RIGHT
+        ).astype(np.int8)

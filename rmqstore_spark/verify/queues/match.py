@@ -1,0 +1,237 @@
+"""Records of the log against the entries of the queues that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.consumequeue import live_mask
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.verify.findings import Findings, Place
+from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.queues.entries import entry_place, wrong_units
+from rmqstore_spark.verify.queues.expected import Dispatcher, Expected, tags_codes
+from rmqstore_spark.verify.queues.pool import EntryPool
+from rmqstore_spark.verify.snapshot import Snapshot
+
+__all__ = ["QueueMatcher", "older_text"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+class QueueMatcher:
+    """Looks up the entry of each record, batch after batch along the log.
+
+    An entry that names its record is covered. All others of a queue's range are looked at when the
+    whole log was seen, so a record without its entry is reported here only where its offset lies
+    outside of that range.
+
+    Args:
+        snapshot: of the store.
+        queue: gives a queue by its number.
+        findings: takes what is found.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, queue: Callable[[int], Queue], findings: Findings
+    ) -> None:
+        self._snapshot = snapshot
+        self._queue = queue
+        self._findings = findings
+        self._dispatcher = Dispatcher(snapshot.numbers)
+        self._pool = EntryPool(
+            len(snapshot.queues), lambda n: queue(n).segments, growing=snapshot.being_written
+        )
+        self._begins: dict[int, int] = {}
+        self._homeless: dict[tuple[str, int], list[int]] = {}
+
+    def check(self, batch: LogBatch) -> None:
+        """Match the records of a batch."""
+        expected = self._dispatcher.expected(batch)
+        codes, odd_delay = tags_codes(batch, self._snapshot.delays)
+        self._findings.each(
+            "error", "delay", odd_delay, batch.place,
+            "the DELAY of a delayed message is no number: a broker's start ends the log here",
+        )  # fmt: skip
+        if not self._snapshot.queues:
+            return
+        homeless = expected.queue < 0
+        if homeless.any():
+            self._note_homeless(batch, expected, homeless)
+            expected = expected.take(np.flatnonzero(~homeless))
+        self._match(batch, expected, codes[expected.rows])
+
+    def _match(self, batch: LogBatch, expected: Expected, codes: I8) -> None:
+        rows, queue, slots = expected.rows, expected.queue, expected.slots
+        entries = self._pool.look_up(queue, slots)
+        offsets = batch.offsets[rows]
+        same = (entries["physicalOffset"] == offsets) & (entries["size"] > 0)
+        sizes = batch.records.store_size[rows]
+        fresh = self._fresh(batch)[rows]
+        self._findings.each(
+            "error", "entry-size", same & (entries["size"] != sizes),
+            lambda m: entry_place(self._queue(int(queue[m])), int(slots[m]), 8),
+            lambda m: f"the entry says {int(entries['size'][m])} bytes, and its record at "
+            f"{int(offsets[m])} has {int(sizes[m])}",
+        )  # fmt: skip
+        stated = entries["tagsCode"].astype(np.int64)
+        unlike = same & (stated != codes)
+        if unlike.any():
+            times = batch.records.store_timestamp[rows]
+            self._check_codes(queue, slots, stated, codes, times, unlike, fresh)
+        self._cover(queue, slots, same, ordered=expected.light == len(rows))
+        if not same.all():
+            self._unmatched(batch, expected, entries, ~same, fresh)
+
+    def _fresh(self, batch: LogBatch) -> Mask:
+        """Which records a killed broker may not have dispatched to disk any more."""
+        if not self._snapshot.killed:
+            return np.zeros(len(batch), np.bool_)
+        fresh: Mask = batch.records.store_timestamp > self._snapshot.vouched_time
+        return fresh
+
+    def _check_codes(
+        self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
+    ) -> None:
+        """Entries whose tagsCode is not the record's own: it may be the address of a unit."""
+        addressed = unlike & is_ext_address(stated)
+        wrong = unlike & ~addressed
+        for number in np.unique(queue[addressed]).tolist():
+            rows = np.flatnonzero(addressed & (queue == number))
+            ext = self._queue(number).ext
+            wrong[rows] = wrong_units(ext, stated[rows], codes[rows], times[rows])
+            addressed[rows] = ext is not None  # else it only looks like an address
+        self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
+
+        def place(m: int) -> Place:
+            return entry_place(self._queue(int(queue[m])), int(slots[m]), 12)
+
+        # A crash can have lost the page of a unit, or the later one of two that an entry lies on.
+        lost = wrong & fresh & (addressed | (stated == 0))
+        self._findings.each(
+            "note", "undispatched", lost, place,
+            "the entry's tagsCode is lost: the broker's next start restores it",
+        )  # fmt: skip
+        wrong &= ~lost
+        self._findings.each(
+            "error", "ext-unit", wrong & addressed, place,
+            lambda m: f"the entry's tagsCode {int(stated[m])} is no address of an extension unit "
+            "of its record",
+        )  # fmt: skip
+        self._findings.each(
+            "error", "tags-code", wrong & ~addressed, place,
+            lambda m: f"the entry's tagsCode is {int(stated[m])}, by its record {int(codes[m])}",
+        )  # fmt: skip
+
+    def _cover(self, queue: I4, slots: I8, same: Mask, *, ordered: bool) -> None:
+        owners, numbers = queue[same], slots[same]
+        # Few queues fit into 16 bits, for which NumPy's stable sort is linear.
+        keys = owners.astype(np.int16) if len(self._snapshot.queues) < 1 << 15 else owners
+        order = np.argsort(keys, kind="stable") if ordered else np.lexsort((numbers, owners))
+        self._findings.queues.add_numbers(owners[order], numbers[order])
+        self._findings.counts["entries"] += len(owners)
+
+    def _unmatched(
+        self, batch: LogBatch, expected: Expected, entries: npt.NDArray[np.void], bad: Mask,
+        fresh: Mask,
+    ) -> None:  # fmt: skip
+        """Records whose slot does not name them."""
+        rows, queue, slots = expected.rows, expected.queue, expected.slots
+        inside = slots >= self._snapshot.min_offsets[queue]
+        inside &= slots < self._snapshot.max_offsets[queue]
+        live = live_mask(entries)
+        offsets = batch.offsets[rows]
+        older = bad & ~live & (slots >= self._snapshot.min_offsets[queue])
+        for number in np.unique(queue[older]).tolist():
+            older &= (queue != number) | (offsets < self._begin_of(number))
+        # A later record may have the slot with good reason: that shows when all are seen.
+        later = bad & live & inside & (entries["physicalOffset"] > offsets)
+        for m in np.flatnonzero(later).tolist():
+            self._findings.displace(int(queue[m]), int(slots[m]), int(offsets[m]))
+        self._findings.each(
+            "note", "older-than-queue", older, lambda m: batch.place(int(rows[m])),
+            lambda m: older_text(self._name(int(queue[m])), int(slots[m])),
+        )  # fmt: skip
+        missing = bad & ~older & ~inside
+        waiting = missing & fresh
+        if self._snapshot.being_written:  # a broker may dispatch it any moment
+            missing &= slots < self._snapshot.max_offsets[queue]
+
+        def place(m: int) -> Place:
+            at = entry_place(self._queue(int(queue[m])), int(slots[m]))
+            return batch.place(int(rows[m])) if at[1] is None else at
+
+        def text(m: int) -> str:
+            return (
+                f"no entry of {self._name(int(queue[m]))} at offset {int(slots[m])} names the "
+                f"record at {int(offsets[m])} of the log"
+            )
+
+        self._findings.each("error", "missing-entry", missing & ~waiting, place, text)
+        self._findings.each(
+            "note", "undispatched", waiting, place,
+            lambda m: text(m) + ": the broker's next start puts it in",
+        )  # fmt: skip
+
+    def _begin_of(self, number: int) -> int:
+        """Where the first record of a queue lies in the log; 0 where that cannot be told."""
+        if number not in self._begins:
+            queue, bounds = self._queue(number), self._snapshot.queues[number]
+            self._begins[number] = 0
+            if bounds.max_offset > bounds.min_offset:
+                # What is wrong with the entry is reported as that entry's.
+                with suppress(SegmentExpiredError, CorruptStoreError):
+                    self._begins[number] = queue.physical_offset(bounds.min_offset)
+        return self._begins[number]
+
+    def _name(self, number: int) -> str:
+        bounds = self._snapshot.queues[number]
+        return f"{bounds.topic}/{bounds.queue_id}"
+
+    def _note_homeless(self, batch: LogBatch, expected: Expected, homeless: Mask) -> None:
+        """Count records that belong to queues which the store has not."""
+        own = homeless[: expected.light]
+        self._findings.counts["missingLightQueueEntries"] += int(
+            np.count_nonzero(homeless[expected.light :])
+        )
+        rows = expected.rows[: expected.light][own]
+        keys = batch.topic_codes[rows].astype(np.int64) << 32 | batch.records.queue_id[rows]
+        for key, first in zip(*np.unique(keys, return_index=True), strict=True):
+            name = batch.topics[int(key) >> 32] or "", int(batch.records.queue_id[rows[first]])
+            mine = rows[keys == key]
+            fresh = int(np.count_nonzero(self._fresh(batch)[mine]))
+            known = self._homeless.setdefault(name, [int(batch.offsets[rows[first]]), 0, 0])
+            known[1] += len(mine)
+            known[2] += fresh
+
+    def finish(self, place: Callable[[int], Place]) -> None:
+        """Say what could be said only after the last batch.
+
+        Args:
+            place: file and offset of a physical offset.
+        """
+        for (topic, queue_id), (offset, count, fresh) in self._homeless.items():
+            if (topic, queue_id) in self._snapshot.batch_queues:
+                self._findings.counts["batchQueueRecords"] += count
+                continue
+            text = f"there is no queue {topic}/{queue_id} for {count} record(s), this one the first"
+            configured = self._snapshot.configured_topics
+            if configured is not None and topic not in configured:
+                text += "; topics.json does not name the topic: it was deleted"
+                self._findings.note("missing-queue", place(offset), text)
+            elif fresh == count or self._snapshot.being_written:
+                text += "; they may not have been dispatched yet"
+                self._findings.note("missing-queue", place(offset), text)
+            else:
+                self._findings.error("missing-queue", place(offset), text)
+
+
+def older_text(queue: str, slot: int) -> str:
+    """What to say of a record that belongs to a queue that is no more."""
+    return f"the record of offset {slot} is older than its queue {queue}, which was made anew"

@@ -1,0 +1,193 @@
+"""Verify a store: plan, work on the pieces, look at what is left over, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rmqstore_spark.errors import RmqStoreError, SegmentExpiredError
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify.findings import LISTED, Findings, place_of
+from rmqstore_spark.verify.index.check import check_index_entries
+from rmqstore_spark.verify.index.unit import check_index_file
+from rmqstore_spark.verify.log.dledger import check_units
+from rmqstore_spark.verify.log.files import check_tail
+from rmqstore_spark.verify.log.unit import check_log
+from rmqstore_spark.verify.plan import Plan, left_over, make_plan
+from rmqstore_spark.verify.queues.check import check_entries
+from rmqstore_spark.verify.queues.match import older_text
+from rmqstore_spark.verify.queues.unit import check_queues
+from rmqstore_spark.verify.report import VerifyReport
+from rmqstore_spark.verify.settings import check_checkpoint
+from rmqstore_spark.verify.snapshot import (
+    DELAY_LEVELS,
+    DLedgerUnits,
+    EntriesUnit,
+    IndexEntriesUnit,
+    IndexUnit,
+    LogUnit,
+    QueuesUnit,
+    Snapshot,
+    TailUnit,
+    Unit,
+)
+
+__all__ = ["Progress", "Work", "check_unit", "verify", "verify_plan"]
+
+Progress = Callable[[int, int], object]
+"""Told of the bytes that are done, and of all bytes."""
+
+Work = Callable[[Snapshot, Sequence[Unit]], Iterable[Findings]]
+"""Works on pieces, and gives what was found, best in the order of the pieces."""
+
+
+def verify(
+    store: Store,
+    *,
+    progress: Progress | None = None,
+    delay_levels: str = DELAY_LEVELS,
+    listed: int = LISTED,
+) -> VerifyReport:
+    """Check everything in a store that can be checked. Nothing is changed.
+
+    Args:
+        progress: told now and then of the bytes done, and of all bytes.
+        delay_levels: the broker's `messageDelayLevel`, which the due times in the queues of
+            delayed messages follow.
+        listed: how many problems of each kind are listed; the others are counted.
+
+    Raises:
+        StoreAccessError: a folder may not be listed.
+        ValueError: `delay_levels` is no such setting.
+    """
+    plan = make_plan(store, delay_levels=delay_levels, listed=listed)
+    total = sum(unit.size for unit in plan.units)
+    done = 0
+
+    def report(size: int) -> None:
+        nonlocal done
+        done = min(done + size, total)
+        if progress is not None:
+            progress(done, total)
+
+    def work(snapshot: Snapshot, units: Sequence[Unit]) -> Iterable[Findings]:
+        for unit in units:
+            yield check_unit(store, snapshot, unit, report)
+
+    return verify_plan(store, plan, work)
+
+
+def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
+    """Carry out a plan.
+
+    Args:
+        work: does the pieces, here or elsewhere.
+    """
+    snapshot, findings = plan.snapshot, plan.findings
+    for part in work(snapshot, plan.units):
+        findings.merge(part)
+    _note_displaced(store, snapshot, findings)
+    later, units = left_over(snapshot, findings)
+    for part in work(later, units):
+        findings.merge(part)
+    check_checkpoint(store, snapshot, findings)
+    if not snapshot.being_written:  # the index follows the queues
+        _note_unindexed(store, findings)
+    findings.counts["bytes"] = sum(unit.size for unit in plan.units)
+    return VerifyReport(
+        findings.problems,
+        findings.totals,
+        findings.errors,
+        {name: count for name, count in sorted(findings.counts.items()) if count},
+        snapshot.begin,
+        snapshot.end,
+        snapshot.being_written,
+        findings.torn_tail,
+    )
+
+
+def _note_displaced(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """Records whose slot another record has, and that one with good reason."""
+    for number, slot, offset in findings.displaced:
+        if next(findings.queues.missing(number, slot, slot + 1), None) is None:
+            bounds = snapshot.queues[number]
+            text = older_text(f"{bounds.topic}/{bounds.queue_id}", slot)
+            findings.note("older-than-queue", store.log.place(offset), text)
+
+
+def _note_unindexed(store: Store, findings: Findings) -> None:
+    keys = findings.counts["unindexedKeys"]
+    if keys:
+        findings.note(
+            "unindexed", (store.directory.index_folder, None),
+            f"{keys} keys of records lie where no index file reaches: a broker does not find them",
+        )  # fmt: skip
+
+
+def check_unit(
+    store: Store,
+    snapshot: Snapshot,
+    unit: Unit,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Findings:
+    """Work on one piece; what cannot be read is a finding too.
+
+    Args:
+        progress: told of bytes as they are done.
+    """
+    findings = Findings(snapshot.listed)
+    told = 0
+
+    def tell(size: int) -> None:
+        nonlocal told
+        told += size
+        progress(size)
+
+    try:
+        _check(store, snapshot, unit, findings, tell)
+    except SegmentExpiredError as error:
+        _note_gone(store, snapshot, unit, findings, error)
+    except (RmqStoreError, FileNotFoundError) as error:
+        _give_up(unit, findings)
+        findings.error("unreadable", place_of(error), str(error))
+    progress(unit.size - told)
+    return findings
+
+
+def _check(
+    store: Store,
+    snapshot: Snapshot,
+    unit: Unit,
+    findings: Findings,
+    progress: Callable[[int], None],
+) -> None:
+    if isinstance(unit, LogUnit):
+        check_log(store, snapshot, unit, findings, progress)
+    elif isinstance(unit, TailUnit):
+        check_tail(store.log, unit, findings)
+    elif isinstance(unit, QueuesUnit):
+        check_queues(store, snapshot, unit, findings)
+    elif isinstance(unit, IndexUnit):
+        check_index_file(store, snapshot, unit, findings)
+    elif isinstance(unit, DLedgerUnits):
+        check_units(store, snapshot.end, findings)
+    elif isinstance(unit, EntriesUnit):
+        check_entries(store, snapshot, unit, findings)
+    elif isinstance(unit, IndexEntriesUnit):
+        check_index_entries(store, snapshot, unit, findings)
+
+
+def _give_up(unit: Unit, findings: Findings) -> None:
+    if isinstance(unit, LogUnit):
+        findings.flaw(unit.start, unit.end)
+
+
+def _note_gone(
+    store: Store, snapshot: Snapshot, unit: Unit, findings: Findings, error: SegmentExpiredError
+) -> None:
+    """A file went away: by expiry if a broker runs and it was the first one, else it was lost."""
+    _give_up(unit, findings)
+    store.refresh(topology=False)
+    if store.min_offset > snapshot.begin:
+        findings.note("expired", place_of(error), "the file expired while it was verified")
+    else:
+        findings.error("unreadable", place_of(error), str(error))

@@ -1,0 +1,144 @@
+"""What lies beside log, queues and index: checkpoint, abort, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from rmqstore_spark.layout.constants import LMQ_PREFIX, is_system_topic
+from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify.findings import Findings
+from rmqstore_spark.verify.report import Severity
+from rmqstore_spark.verify.snapshot import QueueBounds, Snapshot
+
+__all__ = ["check_checkpoint", "check_configuration", "check_topics", "configured_topics"]
+
+_MAX_CONFIG: Final = 256 << 20
+_TIMES: Final = (
+    (0, "physicMsgTimestamp"),
+    (8, "logicsMsgTimestamp"),
+    (16, "indexMsgTimestamp"),
+)
+
+
+def check_configuration(store: Store, findings: Findings) -> None:
+    """Check that each file of `config/` can be read."""
+    files = store.directory.files
+    folder = join(store.path, "config")
+    try:
+        listing = files.list(folder)
+    except FileNotFoundError:
+        return
+    for info in listing:
+        spare = info.name.endswith(".bak")
+        if info.is_dir or not info.name.removesuffix(".bak").endswith(".json"):
+            continue
+        findings.counts["configFiles"] += 1
+        path = join(folder, info.name)
+        try:
+            fault = _fault(files, path)
+        except FileNotFoundError:
+            continue  # replaced by a broker since it was listed
+        if fault:
+            say = findings.note if spare else findings.error
+            say("config", (path, None), f"this is no configuration in JSON: {fault}")
+
+
+def _fault(files: Files, path: str) -> str:
+    """Why a configuration file cannot be read; empty where it can. An empty one can."""
+    size = files.size(path)
+    if size > _MAX_CONFIG:
+        return f"{size} bytes"
+    try:
+        text = files.read(path, 0, size).decode("utf-8")
+        if text.strip():
+            parse_fastjson(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def configured_topics(store: Store) -> dict[str, int] | None:
+    """The number of queues of each topic that topics.json names; None where it tells nothing."""
+    try:
+        config = store.directory.config("topics.json")
+    except CorruptStoreError:
+        return None
+    table = config.get("topicConfigTable") if isinstance(config, dict) else None
+    if not isinstance(table, dict):
+        return None
+    found = {}
+    for name, settings in table.items():
+        numbers = [settings.get(key) for key in ("readQueueNums", "writeQueueNums")
+                   ] if isinstance(settings, dict) else []  # fmt: skip
+        found[str(name)] = max((n for n in numbers if type(n) is int), default=0)
+    return found
+
+
+def check_topics(
+    queues: Iterable[QueueBounds], configured: dict[str, int] | None, store: Store,
+    findings: Findings,
+) -> None:  # fmt: skip
+    """Note queues that topics.json does not account for."""
+    if configured is None:
+        return
+    for queue in queues:
+        if is_system_topic(queue.topic) or queue.topic.startswith(LMQ_PREFIX):
+            continue
+        folder = join(store.path, "consumequeue", queue.topic, str(queue.queue_id))
+        if queue.topic not in configured:
+            findings.note("topic-config", (folder, None), "topics.json does not name the topic")
+        elif queue.queue_id >= configured[queue.topic]:
+            findings.note(
+                "topic-config", (folder, None),
+                f"the topic has {configured[queue.topic]} queues by topics.json",
+            )  # fmt: skip
+
+
+def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """Check the checkpoint's times against the newest record of the whole log."""
+    path = store.directory.checkpoint_path
+    files = store.directory.files
+    try:
+        size = files.size(path)
+        data = files.read(path, 0, CHECKPOINT_SIZE)
+    except FileNotFoundError:
+        findings.note("checkpoint", (path, None), "there is no checkpoint")
+        return
+    try:
+        checkpoint = Checkpoint.decode(data, file=path)
+    except CorruptStoreError as error:
+        # A broker writes over it now and then.
+        severity: Severity = "note" if snapshot.being_written else "error"
+        findings.say(severity, "checkpoint", (path, None), error.cause)
+        return
+    if size != CHECKPOINT_SIZE:
+        findings.note("checkpoint", (path, None), f"the file has {size} bytes, not 4096")
+    if any(data[40:]):
+        findings.note("checkpoint", (path, 40), "there is something behind the fields")
+    times = (
+        checkpoint.physic_msg_timestamp,
+        checkpoint.logics_msg_timestamp,
+        checkpoint.index_msg_timestamp,
+    )
+    for (offset, name), time in zip(_TIMES, times, strict=True):
+        if time < 0:
+            findings.error("checkpoint", (path, offset), f"{name} is negative: {time}")
+        elif time > findings.newest and not snapshot.being_written:
+            # Of a killed broker's log, records that were dispatched can be lost, flushed ones not.
+            lost = snapshot.killed and offset > 0
+            findings.say(
+                "note" if lost else "error", "checkpoint", (path, offset),
+                f"{name} is {time}, and the newest record that there is was stored at "
+                f"{findings.newest}",
+            )  # fmt: skip
+        elif name == "logicsMsgTimestamp" and 0 < time < findings.oldest < findings.newest:
+            findings.note(
+                "checkpoint", (path, offset),
+                f"{name} is {time}, and the oldest record that there is was stored at "
+                f"{findings.oldest}",
+            )  # fmt: skip

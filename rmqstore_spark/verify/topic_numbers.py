@@ -1,0 +1,83 @@
+"""The topics of a log, numbered as they are met."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.layout.record.spans import I4, Spans, binary_array
+from rmqstore_spark.verify.index.span_hash import tails
+
+__all__ = ["TopicTable"]
+
+_TAIL: Final = 8
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+U8 = npt.NDArray[np.uint64]
+
+
+class TopicTable:
+    """Numbers topics, the same one each time, at the cost of a glance at their last bytes.
+
+    Attributes:
+        names: of the topics, by number.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[bytes, int] = {}
+        self._signs = np.zeros(1, np.uint64)
+        self._sign_numbers = np.zeros(1, np.int32)
+        self._pool = Spans(np.zeros(0, np.uint8), np.zeros(1, np.int64), np.full(1, -1, np.int32))
+
+    def codes(self, topics: Spans) -> I4:
+        """The number of each of n topics."""
+        if not len(topics):
+            return np.zeros(0, np.int32)
+        signs = _signs(topics)
+        at = np.searchsorted(self._signs, signs)
+        at[at == len(self._signs)] = 0
+        codes = self._sign_numbers[at]
+        known = (self._signs[at] == signs) & topics.equal(self._pool.take(codes.astype(np.int64)))
+        if not known.all():
+            rows = np.flatnonzero(~known)
+            codes[rows] = self._learn(topics.take(rows), signs[rows])
+        return codes
+
+    def _learn(self, topics: Spans, signs: U8) -> I4:
+        """Number topics that were not known by their sign: new ones, and those that share one."""
+        encoded = binary_array(topics).dictionary_encode()
+        which = encoded.indices.to_numpy()
+        numbers, before = [], len(self.names)
+        for raw in encoded.dictionary.to_pylist():
+            if raw not in self._numbers:
+                self._numbers[raw] = len(self.names)
+                self.names.append(raw.decode("utf-8", "replace"))
+            numbers.append(self._numbers[raw])
+        codes = np.array(numbers, np.int32)[which]
+        if len(self.names) > before:
+            self._rebuild(signs, codes, before)
+        return codes
+
+    def _rebuild(self, signs: U8, codes: I4, before: int) -> None:
+        pool = list(self._numbers)
+        lengths = np.array([len(raw) for raw in pool], np.int32)
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        self._pool = Spans(np.frombuffer(b"".join(pool), np.uint8), starts, lengths)
+        if not before:  # what stood there only kept the tables from being empty
+            self._signs, self._sign_numbers = signs[:0], codes[:0]
+        # Of topics with the same sign the one that was known first stays.
+        self._signs, first = np.unique(np.concatenate([self._signs, signs]), return_index=True)
+        self._sign_numbers = np.concatenate([self._sign_numbers, codes])[first]
+
+
+def _signs(topics: Spans) -> U8:
+    """A number per topic, made of its length and its last eight bytes."""
+    lengths = topics.lengths.astype(np.int64)
+    ends = topics.starts + lengths
+    last = tails(topics.buffer, ends, _TAIL).view(">u8")[:, 0].astype(np.uint64)
+    unused = np.clip(8 * (_TAIL - lengths), 0, 63).astype(np.uint64)
+    kept = last & (np.uint64(0xFFFFFFFFFFFFFFFF) >> unused)
+    return kept ^ ((lengths.astype(np.uint64) + np.uint64(1)) * _SPREAD)

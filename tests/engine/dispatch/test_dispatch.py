@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.recovery.redispatch import log_blocks
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.layout.record.block import read_block
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.store import Store
+from tests.support.golden import load_entries, load_meta, load_records
+from tests.support.recovering import expected_keys, indexed_keys
+
+Golden = Callable[[str], Path]
+
+
+def appended(golden: Path) -> Iterator[Appended]:
+    """What is in the log of a golden store, as the log's writer would hand it over."""
+    with Store.open(golden / "store") as store:
+        log: CommitLog = store.log
+        for part in log_blocks(log, log.min_offset, store.log_end()):
+            for row in range(len(part.block)):
+                begin = int(part.block.starts[row])
+                data = part.block.data[begin : begin + int(part.block.sizes[row])].copy()
+                yield Appended(
+                    read_block(data),
+                    part.physical_offset[row : row + 1],
+                    part.records.queue_offset[row : row + 1],
+                    int(part.records.store_timestamp[row]),
+                )
+
+
+def parts(
+    store: Path, golden: Path
+) -> tuple[ConsumeQueues, IndexFiles, CheckpointKeeper, Dispatcher]:
+    meta = load_meta(golden)
+    store.mkdir(exist_ok=True)
+    queues = ConsumeQueues(str(store), file_size=meta.consumequeue_file_size)
+    shape = IndexShape(meta.index_slots, meta.index_entries)
+    keeper = CheckpointKeeper(str(store))
+    indexes = IndexFiles(
+        str(store), clock=lambda: 1_800_000_000_000, shape=shape,
+        on_sealed=lambda time: keeper.advance(index=time),
+    )  # fmt: skip
+    return queues, indexes, keeper, Dispatcher(queues, indexes, keeper)
+
+
+@pytest.mark.parametrize("name", ["basic", "flags", "tiny"])
+def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str) -> None:
+    folder = golden(name)
+    queues, indexes, keeper, dispatcher = parts(tmp_path / "s", folder)
+    for job in appended(folder):
+        dispatcher.submit(job)
+    assert dispatcher.drain()
+    dispatcher.flush(sync_index=True)
+    dispatcher.close()
+    for route, listed in load_entries(folder).items():
+        held = queues.read(*route, listed[0].offset, len(listed))
+        assert [e.item() for e in held] == [
+            (e.physical_offset, e.size, e.tags_code) for e in listed
+        ]
+    records = load_records(folder)
+    slots = load_meta(folder).index_slots
+    assert indexed_keys(tmp_path / "s", slots) == expected_keys(records)
+    assert keeper.value.logics_msg_timestamp == records[-1].store_timestamp
+    queues.close()
+    indexes.close()
+
+
+class SlowQueues(ConsumeQueues):
+    """Queues that wait to be let."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store, file_size=2000)
+        self.reached, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def append(self, *args: object) -> None:
+        self.reached.release()
+        self.go.acquire()
+        super().append(*args)  # type: ignore[arg-type]  # as given
+
+
+def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
+    jobs = appended(golden("tiny"))
+    queues = SlowQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)))
+    first = next(jobs)
+    dispatcher.submit(first)
+    queues.reached.acquire()
+    assert dispatcher.behind_bytes == first.size
+    assert not dispatcher.wait_ready(0.01)
+    second = threading.Thread(target=dispatcher.submit, args=(next(jobs),))
+    second.start()
+    second.join(0.05)
+    assert second.is_alive()
+    queues.go.release()
+    second.join()
+    queues.go.release()
+    assert dispatcher.drain()
+    assert dispatcher.behind_bytes == 0
+    dispatcher.close()
+
+
+class FullQueues(ConsumeQueues):
+    """Queues that have no room until they are given some."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store, file_size=2000)
+        self.has_room = threading.Event()
+
+    def append(self, *args: object) -> None:
+        if not self.has_room.is_set():
+            error = StoreWriteError("no room")
+            error.errno = errno.ENOSPC
+            raise error
+        super().append(*args)  # type: ignore[arg-type]  # as given
+
+
+def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """A put that was let in right before the disk was full is answered; the next are refused."""
+    jobs = list(appended(golden("tiny")))[:3]
+    queues = FullQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)))
+    for job in jobs[:2]:
+        submitting = threading.Thread(target=dispatcher.submit, args=(job,))
+        submitting.start()
+        submitting.join(10)
+        assert not submitting.is_alive()
+    assert dispatcher.stalled is not None
+    assert dispatcher.behind_bytes == sum(job.size for job in jobs[:2])
+    assert not dispatcher.wait_ready(0.01)
+    assert not dispatcher.drain(0.01)
+    queues.has_room.set()
+    dispatcher.submit(jobs[2])
+    assert dispatcher.drain(10)
+    dispatcher.close()
+    held = sum(end - least for ids in queues.ranges().values() for least, end in ids.values())
+    assert held == sum(int(job.block.queued.sum()) for job in jobs)
+
+
+def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) -> None:
+    jobs = appended(golden("tiny"))
+    (tmp_path / "consumequeue").write_text("in the way")
+    keeper = CheckpointKeeper(str(tmp_path))
+    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper)
+    dispatcher.submit(next(jobs))
+    for _ in range(2):
+        with pytest.raises(StoreWriteError, match="Restart the store process"):
+            dispatcher.submit(next(jobs))
+    with pytest.raises(StoreWriteError):
+        dispatcher.drain()
+    assert isinstance(dispatcher.failure, StoreWriteError)
+    assert keeper.value.logics_msg_timestamp == 0
+    dispatcher.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 128 KiB of room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k,mode=0700", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root alone")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write a file until there is no room."""
+    left = os.statvfs(path.parent)
+    path.write_bytes(bytes(left.f_bavail * left.f_frsize))
+    assert os.statvfs(path.parent).f_bavail == 0
+
+
+@pytest.mark.fault
+def test_promise_6_a_full_disk_holds_it_up_until_there_is_room(
+    golden: Golden, small_disk: Path
+) -> None:
+    folder = golden("basic")
+    jobs = list(appended(folder))[:400]
+    queues, indexes, _, dispatcher = parts(small_disk, folder)
+    filling = small_disk / "filling"
+    fill(filling)
+
+    def submit() -> None:
+        for job in jobs:
+            dispatcher.submit(job)
+
+    done = threading.Thread(target=submit)
+    done.start()
+    waiting = threading.Event()
+    while (stalled := dispatcher.stalled) is None and done.is_alive():
+        waiting.wait(0.01)
+    assert stalled is not None
+    assert stalled.errno == errno.ENOSPC
+    assert dispatcher.failure is None
+    filling.unlink()
+    done.join()
+    assert dispatcher.drain()
+    dispatcher.flush(sync_index=True)
+    dispatcher.close()
+    records = load_records(folder)[:400]
+    assert indexed_keys(small_disk, load_meta(folder).index_slots) == expected_keys(records)
+    for route, (least, end) in (
+        ((topic, n), span) for topic, ids in queues.ranges().items() for n, span in ids.items()
+    ):
+        held = queues.read(*route, least, end - least)["physicalOffset"]
+        wanted = [r.physical_offset for r in records if (r.topic, r.queue_id) == route]
+        assert np.array_equal(held, wanted)
+    queues.close()
+    indexes.close()

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues, Entries
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.layout.consumequeue import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE,
+    decode_entries,
+    encode_entries,
+    is_filler,
+)
+from rmqstore_spark.reader.store import Store
+from tests.support.golden import load_entries, load_meta
+
+Golden = Callable[[str], Path]
+
+
+@pytest.fixture
+def queues(tmp_path: Path) -> Iterator[ConsumeQueues]:
+    made = ConsumeQueues(str(tmp_path), file_size=10 * ENTRY_SIZE)
+    yield made
+    made.close()
+
+
+def entries(first: int, count: int) -> Entries:
+    """Entries whose content tells the offsets `first`, `first` + 1, ..."""
+    numbers = np.arange(first, first + count)
+    return decode_entries(encode_entries(numbers * 1000, numbers % 500 + 100, numbers - 7)).copy()
+
+
+def files(store: Path, route: str = "T/0") -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((store / "consumequeue" / route).iterdir())}
+
+
+@pytest.mark.parametrize("name", ["basic", "tiny", "flags", "trimmed"])
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_files_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str, step: int) -> None:
+    """Byte for byte, fillers and unused rest included, whatever is written at once."""
+    queues = ConsumeQueues(str(tmp_path), file_size=load_meta(golden(name)).consumequeue_file_size)
+    for (topic, queue_id), listed in load_entries(golden(name)).items():
+        rows = np.array([(e.physical_offset, e.size, e.tags_code) for e in listed], ENTRY_DTYPE)
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            queues.append(topic, queue_id, part, listed[first].offset)
+    queues.close()
+    compared = 0
+    for route in load_entries(golden(name)):
+        folder = golden(name) / "store" / "consumequeue" / route[0] / str(route[1])
+        made = tmp_path / "consumequeue" / route[0] / str(route[1])
+        for path in made.iterdir():
+            if name == "trimmed" and path.name == min(os.listdir(made)):
+                continue  # the broker's own has the expired entries where ours has fillers
+            assert path.read_bytes() == (folder / path.name).read_bytes(), path
+            compared += 1
+    assert compared
+
+
+def test_a_queue_that_begins_late_is_filled_up_to_there(
+    queues: ConsumeQueues, tmp_path: Path
+) -> None:
+    queues.append("T", 0, entries(23, 4), 23)
+    assert queues.ranges() == {"T": {0: (23, 27)}}
+    held = decode_entries(files(tmp_path)[f"{20 * ENTRY_SIZE:020}"])
+    assert is_filler(held).tolist() == [True] * 3 + [False] * 7
+    assert held[3:7].tobytes() == entries(23, 4).tobytes()
+
+
+def test_lost_entries_become_fillers_and_others_stay(queues: ConsumeQueues, tmp_path: Path) -> None:
+    queues.append("T", 0, entries(0, 9), 0)
+    queues.rewind("T", 0, 3)
+    queues.append("T", 0, entries(12, 1), 12)
+    held = decode_entries(b"".join(files(tmp_path).values()))
+    assert held[:9].tobytes() == entries(0, 9).tobytes()
+    assert is_filler(held[9:12]).all()
+    assert queues.max_offset("T", 0) == 13
+
+
+def test_reconcile_writes_only_what_differs(queues: ConsumeQueues, tmp_path: Path) -> None:
+    queues.append("T", 0, entries(0, 25), 0)
+    before = files(tmp_path)
+    queues.rewind("T", 0, 5)
+    assert queues.reconcile("T", 0, entries(5, 20), 5) == 0
+    assert queues.max_offset("T", 0) == 25
+    changed = entries(5, 20)
+    changed["size"][[0, 7]] += 1
+    assert queues.reconcile("T", 0, changed, 5) == 2
+    assert files(tmp_path) != before
+    assert queues.reconcile("T", 0, entries(25, 3), 25) == 3
+
+
+def test_trim_wipes_what_is_behind_the_end(queues: ConsumeQueues, tmp_path: Path) -> None:
+    queues.append("T", 0, entries(0, 35), 0)
+    queues.append("T", 1, entries(0, 5), 0)
+    queues.rewind("T", 0, 12)
+    assert queues.trim() == 23
+    held = files(tmp_path)
+    assert sorted(held) == [f"{0:020}", f"{200:020}"]
+    assert held[f"{200:020}"] == entries(10, 2).tobytes() + bytes(160)
+    assert queues.trim() == 0
+    queues.append("T", 0, entries(12, 30), 12)
+    assert queues.max_offset("T", 0) == 42
+
+
+def test_an_entry_that_ends_in_zeros_is_wiped_whole(queues: ConsumeQueues, tmp_path: Path) -> None:
+    rows = entries(0, 4)
+    rows["tagsCode"] = 0
+    queues.append("T", 0, rows, 0)
+    queues.rewind("T", 0, 1)
+    assert queues.trim() == 3
+    assert not any(files(tmp_path)[f"{0:020}"][ENTRY_SIZE:])
+
+
+def test_few_files_are_open_at_once(tmp_path: Path) -> None:
+    queues = ConsumeQueues(str(tmp_path), file_size=100, open_files=5)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(40):
+        queues.append("T", number, entries(0, 12), 0)
+        assert len(os.listdir("/proc/self/fd")) <= before + 5
+    queues.flush()
+    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    queues.close()
+    assert all(queues.max_offset("T", number) == 12 for number in range(40))
+
+
+def test_what_is_flushed_can_be_read(queues: ConsumeQueues, tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "config").mkdir()
+    queues.append("T", 0, entries(0, 15), 0)
+    queues.flush()
+    with Store.open(tmp_path) as store:
+        assert store.queue("T", 0).entries(0, 15).tobytes() == entries(0, 15).tobytes()
+    stat = (tmp_path / "consumequeue" / "T" / "0" / f"{0:020}").stat()
+    assert stat.st_mode & 0o777 == 0o600
+
+
+def test_flushing_while_topics_are_dropped(queues: ConsumeQueues, tmp_path: Path) -> None:
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def flush() -> None:
+        while not stop.is_set():
+            try:
+                queues.flush()
+            except StoreWriteError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    for number in range(60):
+        queues.append(f"T{number}", 0, entries(0, 5), 0)
+        queues.drop(f"T{number}")
+    stop.set()
+    thread.join()
+    assert not failures
+    assert os.listdir(tmp_path / "consumequeue") == []
+    assert queues.ranges() == {}
+
+
+@pytest.mark.parametrize("topic", ["..", "a/b", "", ".", "x" * 300, "a\0b"])
+def test_promise_8_no_name_leads_out_of_the_store(
+    queues: ConsumeQueues, tmp_path: Path, topic: str
+) -> None:
+    with pytest.raises(StoreWriteError, match="cannot be the name of a folder"):
+        queues.append(topic, 0, entries(0, 1), 0)
+    assert not (tmp_path / "consumequeue").exists() or not os.listdir(tmp_path / "consumequeue")
+
+
+def test_a_failure_names_the_file(queues: ConsumeQueues, tmp_path: Path) -> None:
+    (tmp_path / "consumequeue" / "T" / "0").mkdir(parents=True)
+    (tmp_path / "consumequeue" / "T" / "0" / f"{0:020}").mkdir()
+    with pytest.raises(StoreWriteError, match=f"{0:020} could not be written"):
+        queues.append("T", 0, entries(0, 1), 0)
+    assert queues.max_offset("T", 0) == 0
+
+
+def test_the_names_of_new_queues_are_flushed_together(
+    queues: ConsumeQueues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one by one as they are made: a block can make thousands, under the append lock."""
+    queues.append("T", 0, entries(0, 1), 0)
+    queues.flush()
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def traced(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        flushed.append(os.path.relpath(path, tmp_path / "consumequeue"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", traced)
+    for topic, queue_id in [("T", 1), ("T", 2), ("U", 0)]:
+        queues.append(topic, queue_id, entries(0, 1), 0)
+    assert not flushed
+    queues.flush()
+    assert sorted(flushed) == [".", "T", "T/1", "T/2", "U", "U/0"]

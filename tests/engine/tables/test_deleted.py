@@ -1,0 +1,127 @@
+"""Topics that are deleted stay deleted, whatever is made of the log afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import StoreWriteError, TopicNotFoundError
+from rmqstore_spark.files.durable import replace_file
+from tests.support.storing import config, in_queues, messages
+
+OLD = [b"old%d" % n for n in range(40)]
+NEW = [b"new%d" % n for n in range(3)]
+
+
+def deleted_store(path: Path) -> StoreWriter:
+    store = StoreWriter.open(path, config())
+    assert store.put_batch(messages([b"other"], topic="U")).ok
+    assert store.put_batch(messages(OLD)).ok
+    store.delete_topic("T")
+    return store
+
+
+def reopened(store: StoreWriter, how: str, copy: Path) -> Path:
+    """The store's folder, closed, killed, or killed and without its queues."""
+    if how != "closed":
+        shutil.copytree(store.path, copy)
+    store.close()
+    if how == "without queues":
+        shutil.rmtree(copy / "consumequeue")
+    return Path(store.path) if how == "closed" else copy
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("how", ["closed", "killed", "without queues"])
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_restart_does_not_bring_back_what_was_deleted(
+    is_made_again: bool, how: str, tmp_path: Path
+) -> None:
+    store = deleted_store(tmp_path / "s")
+    if is_made_again:
+        store.create_topic("T")
+    path = reopened(store, how, tmp_path / "killed")
+    store = StoreWriter.open(path, config())
+    assert in_queues(path) == {("U", 0): [b"other"]}
+    assert store.put_batch(messages(NEW)).queue_offset.tolist() == [0, 1, 2]
+    path = reopened(store, how, tmp_path / "again")
+    with StoreWriter.open(path, config()) as store:
+        assert in_queues(path) == {("U", 0): [b"other"], ("T", 0): NEW}
+        assert store.put_batch(messages([b"next"])).queue_offset.tolist() == [3]
+
+
+@pytest.mark.fault
+def test_a_deletion_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages(OLD)).ok
+        assert store.put_batch(messages([b"other"], topic="U")).ok
+        end = store.flush()["maxOffset"]
+    (tmp_path / "s" / "rmqstore" / "deleted.json").write_text(json.dumps({"T": end}))
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages(NEW)).queue_offset.tolist() == [0, 1, 2]
+    assert in_queues(tmp_path / "s") == {("U", 0): [b"other"], ("T", 0): NEW}
+
+
+@pytest.mark.fault
+def test_a_topic_that_cannot_be_deleted_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: str, data: bytes) -> None:
+        if os.path.basename(path).startswith("topics.json"):
+            raise StoreWriteError("no room")
+        replace_file(path, data)
+
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages(OLD)).ok
+        monkeypatch.setattr("rmqstore_spark.engine.tables.topics.replace_file", failing)
+        with pytest.raises(StoreWriteError):
+            store.delete_topic("T")
+        monkeypatch.undo()
+        with pytest.raises(TopicNotFoundError):
+            store.delete_topic("V")
+        assert not (tmp_path / "s" / "rmqstore" / "deleted.json").exists()
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert in_queues(tmp_path / "s") == {("T", 0): OLD}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"T": "x"}', '{"T": -5}', '{"T": null}'])
+def test_promise_8_a_file_that_says_something_else_is_passed_over(
+    text: str, tmp_path: Path
+) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages(OLD)).ok
+    (tmp_path / "s" / "rmqstore" / "deleted.json").write_text(text)
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        found: Any = store.stats()["queues"]
+    assert found == {"T": {"0": [0, 40]}}
+
+
+def test_a_place_behind_the_log_deletes_nothing_that_comes(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages([b"other"], topic="U")).ok
+    (tmp_path / "s" / "rmqstore" / "deleted.json").write_text('{"T": 1000000}')
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages(NEW)).ok
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert in_queues(tmp_path / "s") == {("U", 0): [b"other"], ("T", 0): NEW}
+
+
+@pytest.mark.parametrize("name", ["deleted.json", "state.json"])
+def test_what_was_remembered_and_cannot_be_read_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    deleted_store(tmp_path / "s").close()
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert not any("cannot be read" in line for line in caplog.messages)
+    (tmp_path / "s" / "rmqstore" / name).write_text("{]")
+    StoreWriter.open(tmp_path / "s", config()).close()
+    assert {name in line for line in caplog.messages if "cannot be read" in line} == {True}

@@ -1,0 +1,71 @@
+"""Stores that are opened for writing, and those that are refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import UnsupportedStoreError
+from rmqstore_spark.reader.store import Store
+from tests.support.golden import load_meta
+from tests.support.recovering import copy_store, tree
+from tests.support.serving import block_of
+
+Golden = Callable[[str], Path]
+
+REFUSED = {
+    "consumequeue_rocksdb/CURRENT": "queues lie in RocksDB",
+    "batchconsumequeue/T/0/00000000000000000000": "batch queues",
+    "config/topics/CURRENT": "config/topics is a RocksDB",
+    "timerrocksdb/CURRENT": "timerrocksdb is a RocksDB",
+    "timerlog/00000000000000000000": "timer wheel with messages",
+    "compaction/compactionLog/T/0/00000000000000000000": "compacted topics",
+    "compaction/compactionCq/T/0/00000000000000000000": "compacted topics",
+    "epochFileCheckpoint": "a group of brokers with a controller",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_store_with_parts_that_are_not_written_is_refused(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    store = copy_store(golden("v5basic"), tmp_path)
+    (store / name).parent.mkdir(parents=True, exist_ok=True)
+    (store / name).write_bytes(b"x")
+    before = tree(store)
+    with pytest.raises(UnsupportedStoreError, match="can be read but not written") as told:
+        StoreWriter.open(store)
+    assert REFUSED[name] in str(told.value)
+    assert tree(store) == before
+
+
+@pytest.mark.parametrize("name", ["v5basic", "v5v2topic"])
+def test_a_plain_store_of_5_is_written_with_a_warning(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    store = copy_store(golden(name), tmp_path)
+    (store / "timerwheel").write_bytes(bytes(4096))  # a broker makes it, used or not
+    (store / "timerlog").mkdir(exist_ok=True)
+    meta = load_meta(golden(name))
+    config = StoreConfig(max_hash_slot_num=meta.index_slots, max_index_num=meta.index_entries)
+    with caplog.at_level(logging.WARNING), StoreWriter.open(store, config) as writer:
+        assert writer.put(block_of([b"one", b"two"], topic="Ours")).rows == 2
+    (said,) = (r.getMessage() for r in caplog.records if "RocketMQ 5" in r.getMessage())
+    assert "compaction" in said
+    with Store.open(store) as reader:
+        assert reader.verify().ok
+        assert [q.max_offset - q.min_offset for q in reader.queues(["Ours"])]
+
+
+def test_a_store_of_4_is_written_without_one(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = copy_store(golden("tiny"), tmp_path)
+    with caplog.at_level(logging.WARNING), StoreWriter.open(store):
+        pass
+    assert not caplog.records

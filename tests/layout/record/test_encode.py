@@ -1,0 +1,133 @@
+"""Records written from columns, by both kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import MAGIC_V1, MAGIC_V2
+from rmqstore_spark.layout.hosts import same_host
+from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from tests.support.golden import RecordReport
+from tests.support.records import record_batch
+from tests.support.strategies import RECORDS
+
+
+@given(
+    messages=st.lists(RECORDS, max_size=12),
+    magic=st.sampled_from([MAGIC_V1, MAGIC_V2]),
+    first=st.integers(0, 4),
+    count=st.integers(0, 12),
+)
+def test_both_kernels_write_the_same_bytes(
+    messages: list[RecordReport], magic: int, first: int, count: int
+) -> None:
+    if not kernel.COMPILED:
+        pytest.skip("the compiled kernel was not built on this machine")
+    batch = record_batch(messages).slice(first, count)
+    seen = []
+    for module in (kernel._choose(), plain):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "active", module)
+            found = encode_records(batch, magic=magic)
+            seen.append((found.data.tobytes(), found.starts.tolist(), found.sizes.tolist()))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == sum(seen[0][2])
+    alone = [encode_records(record_batch([m]), magic=magic).data.tobytes() for m in messages]
+    assert seen[0][0] == b"".join(alone[first : first + count])
+
+
+def one_row(**changes: Any) -> pa.RecordBatch:
+    known = {"topic": "t", "bornHost": "1.2.3.4:1", "storeHost": "1.2.3.4:1", **changes}
+    return pa.RecordBatch.from_pydict(
+        {
+            name: pa.array([known.get(name, b"" if kind == pa.binary() else 0)], kind)
+            for name, kind in RECORD_COLUMNS.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32(), pa.int64()])
+def test_hosts_may_be_dictionary_encoded(index: pa.DataType, each_kernel: str) -> None:
+    hosts = ["1.2.3.4:5", "[1:2:3:4:5:6:7:8]:9", "1.2.3.4:5"]
+    plain_ones = pa.concat_batches([one_row(bornHost=host) for host in hosts])
+    coded = pa.array(hosts).cast(pa.dictionary(index, pa.string()))
+    at = list(RECORD_COLUMNS).index("bornHost")
+    batch = plain_ones.set_column(at, "bornHost", coded)
+    assert encode_records(batch).data.tobytes() == encode_records(plain_ones).data.tobytes()
+    same = batch.set_column(at, "bornHost", same_host(hosts[1], 3))
+    assert encode_records(same[1:2]).data.tobytes() == encode_records(batch[1:2]).data.tobytes()
+
+
+def test_properties_too_long_for_the_format_are_refused(each_kernel: str) -> None:
+    encode_records(one_row(properties=b"p" * 32_767))
+    with pytest.raises(OptionError, match="Row 0: its properties takes 32768 bytes"):
+        encode_records(one_row(properties=b"p" * 32_768))
+
+
+@pytest.mark.parametrize("host", ["", "1.2.3.4", "1.2.3:4", "host:4", "1.2.3.4:x"])
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(OptionError, match=r"is no host: write ip:port"):
+        encode_records(one_row(bornHost=host))
+
+
+def arguments(**changes: Any) -> list[Any]:
+    """What `write_records` takes, for one record of two texts' bytes each."""
+    text, ends = np.frombuffer(b"ab", np.uint8), np.array([0, 2], np.int32)
+    known = {
+        "magic": MAGIC_V1 & 0xFFFFFFFF, "ints": np.zeros((6, 1), np.int32),
+        "longs": np.zeros((5, 1), np.int64), "hosts": np.zeros((1, 20), np.uint8),
+        "wide": np.zeros(1, np.uint8), "body_offsets": ends, "body": text, "topic_offsets": ends,
+        "topic": text, "properties_offsets": ends, "properties": text,
+        "starts": np.empty(1, np.int64), "sizes": np.empty(1, np.int32),
+        "out": np.empty(97, np.uint8),
+    }  # fmt: skip
+    assert changes.keys() <= known.keys()
+    return list({**known, **changes}.values())
+
+
+def ints(field: int, value: int) -> Any:
+    table = np.zeros((6, 1), np.int32)
+    table[field] = value
+    return table
+
+
+def offsets(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"out": np.empty(96, np.uint8)}, "too small"),
+        ({"wide": np.ones(1, np.uint8)}, "too small"),
+        ({"wide": np.ones(2, np.uint8)}, "differ in number"),
+        ({"topic_offsets": offsets(0, 1, 2)}, "differ in number"),
+        ({"ints": ints(4, 1)}, "what no record can"),
+        ({"ints": ints(5, -1)}, "what no record can"),
+        ({"body_offsets": offsets(-1, 2)}, "what no record can"),
+        ({"body_offsets": offsets(0, 3)}, "what no record can"),
+        ({"body_offsets": offsets(2, 0)}, "what no record can"),
+        ({"topic_offsets": offsets(-(2**31), 2**31 - 1)}, "what no record can"),
+        ({"properties_offsets": offsets(1, 3)}, "what no record can"),
+        ({"topic_offsets": offsets(0, 128), "topic": np.empty(128, np.uint8)}, "what no record"),
+        (
+            {"properties_offsets": offsets(0, 32_768), "properties": np.empty(32_768, np.uint8)},
+            "what no record can",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    changes: dict[str, Any], cause: str, each_kernel: str
+) -> None:
+    assert kernel.active.write_records(*arguments()) == 97
+    with pytest.raises(ValueError, match=cause):
+        kernel.active.write_records(*arguments(**changes))

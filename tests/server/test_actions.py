@@ -1,0 +1,52 @@
+"""Reads that last long are broken off, between two of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.codec import encode
+from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
+from rmqstore_spark.wire.protocol import Actions
+from tests.support.storing import config, messages
+
+READS = [
+    (Actions.QUERY, encode(QueryRequest("T", "k", 10))),
+    (Actions.LIST, encode(PathRequest("consumequeue"))),
+    (Actions.WALK, encode(WalkRequest("", 3))),
+]
+
+
+@pytest.fixture(params=[True, False], ids=["indexed", "walked"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWriter]:
+    with StoreWriter.open(tmp_path / "s", config(messageIndexEnable=request.param)) as opened:
+        assert opened.put_batch(messages([b"x"] * 3, properties=[b"KEYS\x01k"] * 3)).ok
+        opened.flush()
+        yield opened
+
+
+def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
+    view = StoreView(store.path, store.log_folder, lambda: store.published_end)
+    return StoreActions(store, view, lambda: None, lambda: is_stopping)
+
+
+@pytest.mark.parametrize(("name", "body"), READS)
+def test_a_read_ends_when_the_process_does(store: StoreWriter, name: str, body: bytes) -> None:
+    assert actions(store, is_stopping=False).do(name, body)
+    with pytest.raises(RefusedError, match=r"is stopping.*SERVICE_NOT_AVAILABLE"):
+        actions(store, is_stopping=True).do(name, body)
+
+
+@pytest.mark.parametrize(("name", "body"), READS)
+def test_a_read_may_not_last_for_ever(
+    store: StoreWriter, monkeypatch: pytest.MonkeyPatch, name: str, body: bytes
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.server.actions._LONGEST_READ_SECONDS", 0.0)
+    with pytest.raises(RefusedError, match="took more than 0 s"):
+        actions(store, is_stopping=False).do(name, body)

@@ -1,0 +1,110 @@
+"""Commits as actions: who may do them, and what a client that is not ours can do with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyarrow import flight
+
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.engine.batches.stage import StageInfo
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.codec import decode, encode
+from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
+from rmqstore_spark.wire.protocol import Actions
+from tests.support.serving import Served, block_of, served
+from tests.support.storing import config
+
+LONG_MAX = (1 << 63) - 1
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "store") as found:
+        yield found
+
+
+def committed(endpoint: str, writer: dict[str, Any], stages: list[dict[str, Any]]) -> str:
+    """Commit as a client that is not ours; gives the status, or the refusal's text."""
+    body = json.dumps({"writer": writer, "stages": stages}).encode()
+    with flight.FlightClient(endpoint) as client:
+        try:
+            (answer,) = client.do_action(flight.Action("commit", body))
+        except flight.FlightError as error:
+            return str(error)
+    status: str = json.loads(answer.body.to_pybytes())["status"]
+    return status
+
+
+def stage(client: StoreClient, *bodies: bytes) -> StageInfo:
+    with client.stage_stream() as stream:
+        stream.send(block_of(list(bodies)))
+        return stream.finish()
+
+
+@pytest.mark.parametrize("kind", ["stream", "batch", "once"])
+def test_commits_of_nothing_change_nothing_for_others(here: Served, kind: str) -> None:
+    with StoreClient(here.endpoint) as client:
+        for number in range(3):
+            for attack in (number, LONG_MAX):
+                writer = {"kind": kind, "name": "victim", "number": attack}
+                assert "MESSAGE_ILLEGAL" in committed(here.endpoint, writer, [])
+            own = WriterId(kind, f"victim-{number}" if kind == "once" else "victim", number)  # type: ignore[arg-type]
+            info = stage(client, b"row")
+            assert client.commit(CommitRequest(own, (info,))).status == "COMMITTED"
+            assert client.commit(CommitRequest(own, (info,))).status == "ALREADY_COMMITTED"
+    assert here.store.stats()["commits"] == 3
+
+
+def test_a_commit_that_only_claims_to_hold_something_is_refused(here: Served) -> None:
+    """Its stages are not there, so that the number stays free."""
+    ghost = {"stageId": uuid4().hex, "rows": 1, "bytes": 100, "bodyBytes": 3, "checksum": 7}
+    writer = {"kind": "stream", "name": "victim", "number": 0}
+    assert "misses the stage" in committed(here.endpoint, writer, [ghost])
+    with StoreClient(here.endpoint) as client:
+        request = CommitRequest(WriterId("stream", "victim", 0), (stage(client, b"row"),))
+        assert client.commit(request).status == "COMMITTED"
+
+
+def test_a_number_that_somebody_else_has_used_is_an_error(here: Served) -> None:
+    with StoreClient(here.endpoint, retries=0) as client:
+        for number in (4, 9):
+            request = CommitRequest(WriterId("stream", "victim", number), (stage(client, b"f"),))
+            assert client.commit(request).status == "COMMITTED"
+        here.store.flush()
+        info = stage(client, b"one", b"two")
+        for number, words in ((4, "other content"), (9, "other content"), (5, "9 has been")):
+            with pytest.raises(RefusedError, match=words) as seen:
+                client.commit(CommitRequest(WriterId("stream", "victim", number), (info,)))
+            assert seen.value.status == "MESSAGE_ILLEGAL"
+        assert client.commit(CommitRequest(WriterId("stream", "own", 0), (info,))).rows == 2
+
+
+def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "store", config()) as store:
+        view = StoreView(store.path, store.log_folder, lambda: store.published_end)
+        actions = StoreActions(store, view, lambda: None, lambda: False)
+        own = store.begin_stage(uuid4().hex, identity="spark-a")
+        own.append(block_of([b"row"]))
+        info = own.finish()
+        commit = encode(CommitRequest(WriterId("stream", "q", 0), (info,)))
+        for name, body in (
+            (Actions.COMMIT, commit),
+            (Actions.ABORT, encode(AbortRequest((info.stage_id,)))),
+        ):
+            with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
+                actions.do(name, body, "spark-b")
+            assert seen.value.status == "NO_PERMISSION"
+        done = decode(CommitResult, actions.do(Actions.COMMIT, commit, "spark-a"), most=1000)
+        assert done.status == "COMMITTED"
+        with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
+            actions.do(Actions.COMMIT, commit, "spark-b")
+        assert actions.do(Actions.TOPICS, b"", "spark-b")  # what is everybody's

@@ -1,0 +1,135 @@
+"""What a store process says of itself while it refuses messages, and once it takes them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.server.monitoring import Monitoring
+from tests.fault.disk_rounds import fill, opened, small_disk
+from tests.support.alerts import firing, recommended
+from tests.support.serving import StoreProcess, block_of, eventually
+from tests.support.storing import messages
+
+SMALL_FILES = (
+    "--set=mappedFileSizeConsumeQueue=4000",
+    "--set=maxHashSlotNum=500",
+    "--set=maxIndexNum=3000",
+    "--set=diskMaxUsedSpaceRatio=100",
+    "--set=metricsPromExporterPort=0",
+)
+
+
+def metrics(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def health(address: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=60) as answer:
+            return answer.status, json.load(answer)["state"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)["state"]
+
+
+@contextmanager
+def file_size_limit(pid: int, size: int) -> Iterator[None]:
+    """Let a process make no file that is larger: so a disk without room looks to it."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def put_status(endpoint: str, block: U1) -> str:
+    try:
+        with StoreClient(endpoint, retries=0) as client, client.put_stream() as stream:
+            return str(stream.put(block).status)
+    except RefusedError as error:
+        return error.status
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="prlimit is Linux's")
+def test_a_segment_that_cannot_be_made_shows_and_passes(tmp_path: Path) -> None:
+    """Every put failed, and `/healthz` stayed 200."""
+    large = block_of([b"a" * 900_000])
+    with StoreProcess(tmp_path / "store", tmp_path, *SMALL_FILES) as process:
+        address = process.ready()["metrics"]
+        assert put_status(process.endpoint, block_of([b"a" * 300_000])) == "PUT_OK"
+        before = metrics(address)
+        assert firing(before, before) - {"RmqstoreDiskFull"} == set()
+        with file_size_limit(process.process.pid, 400_000):
+            assert put_status(process.endpoint, large) == "CREATE_MAPEDFILE_FAILED"
+            assert health(address) == (503, "DISK_FULL")
+            fired = firing(before, metrics(address))
+            assert {"RmqstoreDown", "RmqstorePutsFail"} <= fired
+            assert 'rmqstore_put_failures_total{status="CREATE_MAPEDFILE_FAILED"} ' in metrics(
+                address
+            )
+        eventually(lambda: health(address) == (200, "RUNNING"))
+        now = metrics(address)
+        assert firing(now, now) - {"RmqstoreDiskFull"} == set()
+        assert put_status(process.endpoint, large) == "PUT_OK"
+        assert process.output.count("Messages are refused until") == 1
+        assert process.output.count("messages are taken again.") == 1
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+@pytest.mark.parametrize("left", [8 << 10, 100 << 10])
+def test_a_disk_without_room_for_the_next_segment(tmp_path: Path, left: int) -> None:
+    """By its ratio it has room: all of it may be used."""
+    with (
+        small_disk(tmp_path) as disk,
+        opened(disk) as store,
+        closing(Monitoring(store.stats, "127.0.0.1", 0)) as monitoring,
+    ):
+        ballast = fill(disk, left)
+        before = metrics(monitoring.address)
+        while store.put_batch(messages([b"b" * 30_000])).ok:
+            pass
+        assert health(monitoring.address) == (503, "DISK_FULL")
+        assert {"RmqstoreDown", "RmqstorePutsFail"} <= firing(before, metrics(monitoring.address))
+        ballast.unlink()
+        eventually(lambda: health(monitoring.address) == (200, "RUNNING"))
+        assert store.put_batch(messages([b"b" * 30_000])).ok
+
+
+def test_what_fails_is_counted_by_its_status(tmp_path: Path) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path, *SMALL_FILES) as process:
+        with StoreClient(process.endpoint, retries=0) as client:
+            client.create_topic("orders", write_queue_nums=1)
+        assert put_status(process.endpoint, block_of([b"a"], queue_ids=[7])) == "MESSAGE_ILLEGAL"
+        with StoreClient(process.endpoint) as client:
+            figures = client.stats()
+        assert figures["putFailures"]["MESSAGE_ILLEGAL"] == 1
+        assert set(figures["putFailures"]) == {str(status) for status in PutStatus} - {"PUT_OK"}
+        assert sum(figures["putFailures"].values()) == 1
+
+
+def test_each_recommended_alert_can_be_evaluated(tmp_path: Path) -> None:
+    assert {"RmqstoreDown", "RmqstorePutsFail", "RmqstoreClockBehind"} <= set(recommended())
+    with StoreProcess(tmp_path / "store", tmp_path, *SMALL_FILES) as process:
+        now = metrics(process.ready()["metrics"])
+        assert firing(now, now) - {"RmqstoreDiskFull"} == set()
+        late = now.replace(
+            "rmqstore_clock_behind_seconds 0.0", "rmqstore_clock_behind_seconds 90.0"
+        )
+        assert firing(now, late) - {"RmqstoreDiskFull"} == {"RmqstoreClockBehind"}

@@ -1,0 +1,135 @@
+"""Parts of the verification by themselves, each against what it is a quick way of doing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
+from rmqstore_spark.layout.record.spans import Spans, text_pool
+from rmqstore_spark.verify.coverage import Coverage
+from rmqstore_spark.verify.index.span_hash import POWERS, hash_spans, tails
+from rmqstore_spark.verify.log.flaws import Flaws
+from rmqstore_spark.verify.portions import portions
+from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
+from rmqstore_spark.verify.topic_numbers import TopicTable
+
+AHEAD = 128
+"""Bytes in front of the first span, as a record has before its first property."""
+
+texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=200), max_size=30)
+
+
+def spans_of(strings: list[str]) -> Spans:
+    pool = text_pool(["#" * AHEAD, *strings])
+    return pool.take(np.arange(1, len(strings) + 1))
+
+
+@given(texts)
+def test_hashes_of_spans_are_java_s(strings: list[str]) -> None:
+    hashes, wide = hash_spans(spans_of(strings))
+    assert hashes.view(np.int32).tolist() == [java_hash_code_str(s) for s in strings]
+    assert wide.tolist() == [not s.isascii() for s in strings]
+
+
+def test_a_missing_value_hashes_to_zero() -> None:
+    spans = spans_of(["ab", "c"])
+    missing = Spans(spans.buffer, spans.starts, np.array([2, -1], np.int32))
+    assert hash_spans(missing)[0].tolist() == [31 * ord("a") + ord("b"), 0]
+
+
+def test_the_hash_of_a_key_is_made_of_those_of_its_parts() -> None:
+    topic, key = "orders", "order-0000000017"
+    whole = (java_hash_code_str(topic + "#") & 0xFFFFFFFF) * int(POWERS[len(key)])
+    whole = (whole + java_hash_code_str(key)) & 0xFFFFFFFF
+    signed = whole - (1 << 32) if whole >> 31 else whole
+    assert abs(signed) == index_key_hash(topic, [key])[0]
+
+
+def test_tails_are_the_bytes_before() -> None:
+    buffer = np.arange(20, dtype=np.uint8)
+    assert tails(buffer, np.array([4, 20]), 4).tolist() == [[0, 1, 2, 3], [16, 17, 18, 19]]
+
+
+@given(st.lists(st.lists(st.text(max_size=12), max_size=20), max_size=5))
+def test_topics_keep_their_numbers(batches: list[list[str]]) -> None:
+    table = TopicTable()
+    numbers: dict[str, int] = {}
+    for batch in batches:
+        codes = table.codes(spans_of(batch)).tolist()
+        assert [table.names[code] for code in codes] == batch
+        for name, code in zip(batch, codes, strict=True):
+            assert numbers.setdefault(name, code) == code
+
+
+def test_topics_that_end_alike_are_told_apart() -> None:
+    table = TopicTable()
+    names = ["%RETRY%consumer_1", "%DLQQQ%consumer_1", "consumer_1"]
+    for _ in range(2):
+        codes = table.codes(spans_of(names))
+        assert [table.names[code] for code in codes] == names
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10))), st.integers(0, 70))
+def test_what_is_not_covered(ranges: list[tuple[int, int]], end: int) -> None:
+    halves = Coverage(), Coverage()
+    covered = set()
+    for number, (start, length) in enumerate(sorted(ranges)):
+        halves[number % 2].add(7, start, start + length)
+        covered |= set(range(start, start + length))
+    halves[0].merge(halves[1])
+    missing = [n for start, stop in halves[0].missing(7, 0, end) for n in range(start, stop)]
+    assert missing == [n for n in range(end) if n not in covered]
+    assert list(halves[0].missing(8, 0, end)) == ([(0, end)] if end else [])
+
+
+def test_single_numbers_are_covered_as_ranges() -> None:
+    coverage = Coverage()
+    coverage.add_numbers(np.array([1, 1, 1, 4, 4]), np.array([5, 6, 9, 10, 11]))
+    assert list(coverage.missing(1, 5, 11)) == [(7, 9), (10, 11)]
+    assert list(coverage.missing(4, 0, 12)) == [(0, 10)]
+
+
+def test_too_many_ranges_are_forgotten_and_looked_at_again() -> None:
+    coverage = Coverage()
+    coverage.add_numbers(np.zeros(20_000, np.int32), np.arange(20_000) * 2)
+    missing = list(coverage.missing(0, 0, 40_000))
+    assert missing[-1][1] == 40_000
+    assert len(missing) < 5_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=5))
+def test_flaws_hold_their_places(steps: list[tuple[int, int]]) -> None:
+    stretches, at = [], 0
+    for gap, length in steps:
+        stretches.append((at + gap, at + gap + length))
+        at += gap + length
+    places = np.arange(-1, at + 2)
+    held = Flaws(stretches[::-1]).hold(places)
+    assert held.tolist() == [any(a <= p < b for a, b in stretches) for p in places.tolist()]
+
+
+@given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=40))
+def test_portions_are_bounded_and_hold_all(sizes: list[int]) -> None:
+    rows = np.arange(len(sizes))
+    parts = list(portions(rows, np.array(sizes, np.int32)))
+    assert np.concatenate(parts).tolist() == rows.tolist()
+    for part in parts:
+        assert len(part) == 1 or sum(sizes[row] for row in part) <= 16 << 20
+
+
+def test_delay_levels_are_read_as_a_broker_does() -> None:
+    assert delays("1s 2m 3h 4d") == (1_000, 120_000, 10_800_000, 345_600_000)
+    assert len(delays(DELAY_LEVELS)) == 18
+    for wrong in ("5", "s", "-1s", "1w"):
+        with pytest.raises(ValueError, match="no delay"):
+            delays(wrong)
+
+
+def test_arrow_s_hash_of_no_strings() -> None:
+    hashes, wide = hash_spans(spans_of([]))
+    assert len(hashes) == len(wide) == 0
+    assert index_key_hash("a", pa.array([], pa.string())).tolist() == []
