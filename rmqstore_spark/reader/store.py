@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -42,9 +42,6 @@ from rmqstore_spark.reader.rows.splits import (
     Split,
 )
 from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
-
-if TYPE_CHECKING:
-    from rmqstore_spark.verify import VerifyReport
 
 __all__ = ["Store", "Topic", "default_broker_name"]
 
@@ -395,14 +392,6 @@ class Store:
     groups = progress.groups
     group_names = progress.group_names
     delay_progress = progress.delay_progress
-
-    def verify(
-        self, progress: Callable[[int, int], object] | None = None, **options: Any
-    ) -> VerifyReport:
-        """Check everything that can be checked; see `reader.verify.verify` for the options."""
-        from rmqstore_spark.verify import verify  # its parts need this module
-
-        return verify(self, progress=progress, **options)
 
     @property
     def why_no_queues(self) -> str:

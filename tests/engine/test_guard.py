@@ -12,6 +12,7 @@ from rmqstore_spark.engine.guard import StoreGuard
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims
 from tests.fault.life import SMALL, live
 
@@ -44,7 +45,7 @@ def test_readers_and_verify_know_it(
     with Store.open(store) as reader:
         assert reader.topics()
         assert len(reader.queues())
-        report = reader.verify()
+        report = verify(reader)
     assert report.ok
     assert not report.problems
     assert not caplog.records

@@ -12,6 +12,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import load_meta
 from tests.support.recovering import copy_store, tree
 from tests.support.serving import block_of
@@ -58,7 +59,7 @@ def test_a_plain_store_of_5_is_written_with_a_warning(
     (said,) = (r.getMessage() for r in caplog.records if "RocketMQ 5" in r.getMessage())
     assert "compaction" in said
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
         assert [q.max_offset - q.min_offset for q in reader.queues(["Ours"])]
 
 

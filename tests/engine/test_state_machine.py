@@ -25,6 +25,7 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.batches import QUERY, rows_block, stage_id
 from tests.support.storing import Clock, config, in_queues, messages
 
@@ -157,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.close()
                 assert self.held() == self.queues
                 with Store.open(self.path) as reader:
-                    report = reader.verify()
+                    report = verify(reader)
                     assert report.errors == 0, report.problems
         finally:
             shutil.rmtree(self.folder)

@@ -34,6 +34,7 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.spans import U1
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.serving import block_of
 from tests.support.storing import Clock, config, in_queues, messages, until
 
@@ -107,7 +108,7 @@ def test_a_store_passes_verification(tmp_path: Path) -> None:
             batch = messages(bodies, queue_id=[0, 1, 2, 3, 0], properties=keyed)
             assert store.put_batch(batch).ok
     with Store.open(path) as reader:
-        assert reader.verify().problems == ()
+        assert verify(reader).problems == ()
 
 
 def test_nothing_is_left_of_a_store_that_is_open(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.fault.messages import read_numbers
 
 __all__ = ["Claims", "Operation", "Outcome"]
@@ -110,7 +111,7 @@ class Claims:
     def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
         """As `check`, but gives what is wrong."""
         with Store.open(path) as store:
-            report = store.verify()
+            report = verify(store)
             queues = read_numbers(store)
         others = [str(problem) for problem in report.problems if problem.severity == "error"]
         found = Counter(number for numbers in queues.values() for number in numbers)

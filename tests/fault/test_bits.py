@@ -21,6 +21,7 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.layout.index.format import entry_position, slot_position
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.fault.messages import block
 from tests.fault.stores import NOW, TINY, SmallStores, make_stores, rows_of, settings
 
@@ -176,5 +177,5 @@ def outcome(path: Path, stores: SmallStores, *, moves: bool = False) -> str:
         assert all(row[3] >= min(cut.start for cut in cuts) for row in gone)
     elif gone:
         with Store.open(path) as reader:
-            assert reader.verify().problems
+            assert verify(reader).problems
     return "part" if gone else "whole"

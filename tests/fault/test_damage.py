@@ -12,6 +12,7 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.fault.messages import block
 from tests.fault.stores import NOW, TINY, Row, SmallStores, make_stores, rows_of, settings
 
@@ -52,7 +53,7 @@ def reopened(store: Path, *, cut: bool = False) -> tuple[list[Row], list[Path], 
         assert writer.put(block(200, 4)).ok
         end = writer.recovery.log_end
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
     rows = sorted(rows_of(store), key=lambda row: row[3])
     assert [row[4][:12] for row in rows[-4:]] == [b"%012d" % number for number in range(200, 204)]
     return rows[:-4], kept, end

@@ -18,7 +18,7 @@ from jobs.verify_store import Runner, VerifyTask, parse_arguments, verify_stores
 from rmqstore_spark.datasource.stores import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan
+from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan, verify
 from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verified(run: Runner, *command: str) -> list[VerifyReport]:
 @pytest.mark.parametrize("name", ["basic", "dledger", "lmq", "trimmed-raw", "unclean-crc"])
 def test_pieces_elsewhere_find_the_same(golden: Golden, name: str) -> None:
     with Store.open(golden(name) / "store") as store:
-        assert verified(run_here, str(golden(name) / "store")) == [store.verify()]
+        assert verified(run_here, str(golden(name) / "store")) == [verify(store)]
 
 
 def test_damage_is_found(damaged: Path) -> None:
@@ -64,7 +64,7 @@ def test_on_spark(session: SparkSession, damaged: Path, golden: Golden) -> None:
     reports = verified(partial(run_tasks, session), paths, "--list", "1")
     assert [report.totals for report in reports] == [{"body-crc": 1}, {}]
     with Store.open(damaged) as store:
-        assert reports[0] == store.verify(listed=1)
+        assert reports[0] == verify(store, listed=1)
 
 
 def test_an_executor_that_does_not_see_the_store(golden: Golden, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_scan
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
+from rmqstore_spark.verify import verify
 from tests.support.storebuilder import StoreBuilder
 from tests.support.traffic import FIRST_TIME, Traffic
 
@@ -120,7 +121,7 @@ def test_the_tip_does_not_walk_into_it(half: Half) -> None:
 
 def test_verify_says_where_the_log_ends_and_why(half: Half) -> None:
     with Store.open(half.path) as store:
-        report = store.verify()
+        report = verify(store)
     assert report.errors == 0
     tail = report.torn_tail
     assert tail is not None
@@ -151,7 +152,7 @@ def test_a_magic_code_lost_below_what_queues_name_is_damage(tmp_path: Path) -> N
             list(store.scan())
         dropped = ReadOptions(mode="DROPMALFORMED")
         assert sum(b.num_rows for b in store.scan(options=dropped)) == 59
-        lost = [p for p in store.verify().problems if p.kind == "record"]
+        lost = [p for p in verify(store).problems if p.kind == "record"]
         assert [(p.offset, "magic code is 0" in p.text) for p in lost] == [(at % SEGMENT, True)]
 
 

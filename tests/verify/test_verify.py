@@ -55,7 +55,7 @@ def kinds(report: VerifyReport) -> dict[str, int]:
 def test_a_store_that_a_broker_closed_is_in_order(
     name: str, open_store: Callable[[str], Store], golden: Golden
 ) -> None:
-    report = open_store(name).verify()
+    report = verify(open_store(name))
     told = load_queues(golden(name))
     assert report.ok
     assert report.problems == () or name in NOTES

@@ -13,7 +13,7 @@ import pytest
 
 from rmqstore_spark.layout.consumequeue import filler_entries
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify import Problem, VerifyReport
+from rmqstore_spark.verify import Problem, VerifyReport, verify
 from tests.support.golden import RecordReport, load_meta, load_records
 from tests.support.records import log_files, store_kwargs
 
@@ -78,7 +78,7 @@ class Patient:
 
     def verify(self, **options: Any) -> VerifyReport:
         with Store.open(self.store, **store_kwargs(self.golden)) as store:
-            return store.verify(**options)
+            return verify(store, **options)
 
     def expect(self, kind: str, spot: Spot | Path, severity: str = "error") -> VerifyReport:
         """Verify; there must be a problem of this kind at this place."""

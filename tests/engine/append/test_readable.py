@@ -18,6 +18,7 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 from tests.support.storing import config
@@ -77,7 +78,7 @@ def written(data: U1, store: Path) -> PutStatus:
 def require_readable(store: Path) -> int:
     """Read all of a store, every column, and verify it; returns how many messages it holds."""
     with Store.open(store) as reader:
-        found = reader.verify()
+        found = verify(reader)
         assert [p for p in found.problems if p.severity == "error"] == []
         scanned = sum(len(batch) for batch in reader.scan(options=EVERYTHING))
         queued = sum(

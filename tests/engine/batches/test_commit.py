@@ -24,6 +24,7 @@ from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.batches import (
     BATCH,
     QUERY,
@@ -180,7 +181,7 @@ def test_the_batch_is_one_block_with_no_put_in_between(path: Path) -> None:
         at = rows.index(expected(number)[0])
         assert rows[at : at + BATCH] == expected(number)
     with Store.open(path) as read:
-        assert read.verify().errors == 0
+        assert verify(read).errors == 0
 
 
 def test_a_committed_batch_passes_verify(path: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_committed_batch_passes_verify(path: Path) -> None:
             store.put(rows_block(bodies(f"put{number}", 5)))
             commit_batch(store, number)
     with Store.open(path) as read:
-        report = read.verify()
+        report = verify(read)
     assert (report.errors, report.problems, report.torn_tail) == (0, (), None)
     assert report.counts["records"] == 3 * (BATCH + 5 + 1)
 
@@ -462,7 +463,7 @@ def test_a_block_of_many_portions_and_segments(path: Path) -> None:
         store.put(rows_block(bodies("behind", 3)))
     assert scanned(path) == wanted + bodies("small") + bodies("behind", 3)
     with Store.open(path) as read:
-        assert read.verify().errors == 0
+        assert verify(read).errors == 0
     assert len(list((path / "commitlog").iterdir())) > 6
 
 
@@ -479,7 +480,7 @@ def test_a_block_over_more_segments_than_are_kept_open(path: Path) -> None:
     assert scanned(path) == [*bodies("a", 3), *rows, *bodies("b", 3)]
     assert len(list((path / "commitlog").iterdir())) > 68
     with Store.open(path) as read:
-        assert read.verify().errors == 0
+        assert verify(read).errors == 0
 
 
 def test_a_portion_that_is_read_ahead_does_not_touch_the_one_being_written(

@@ -27,6 +27,7 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
+from rmqstore_spark.verify import verify
 from tests.support.batches import (
     BATCH,
     QUERY,
@@ -109,7 +110,7 @@ def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
         assert acknowledged == ["0 COMMITTED"]
         assert seen == ([0] if name in HIDDEN else [0, 1])
     with Store.open(path) as store:
-        report = store.verify()
+        report = verify(store)
         assert report.errors == 0
     with StoreWriter.open(path, small_segments()) as store:
         committed = [commit_batch(store, number, attempt=1).status for number in range(3)]
@@ -120,7 +121,7 @@ def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
     assert sorted(row for row in rows if not row.startswith(b"put")) == sorted(expected(0, 1, 2))
     assert sorted(shown(path).elements()) == sorted(rows)
     with Store.open(path) as store:
-        report = store.verify()
+        report = verify(store)
         assert (report.errors, report.torn_tail) == (0, None)
 
 
@@ -149,7 +150,7 @@ def test_every_reader_of_a_live_store_sees_the_log_end_before_a_hidden_block(
             tip = LogTip(store)
             while tip.moved():
                 tip.dispatched(store.dispatched_end())
-            report = store.verify()
+            report = verify(store)
             assert (report.errors, report.log_end) == (0, store.dispatched_end())
         assert whole_or_nothing(scanned(path)) == [0]
         # What was put just before the commit may not have come into its queue yet.
@@ -216,7 +217,7 @@ def test_a_power_cut_before_the_flush_loses_any_pages_and_the_batch_is_not_there
             assert commit_batch(writer, 1, attempt=1).status == "COMMITTED"
         assert scanned(path) == [*before, *expected(1)]
         with Store.open(path) as store:
-            assert store.verify().errors == 0
+            assert verify(store).errors == 0
 
 
 class FailingWrites:
@@ -335,7 +336,7 @@ def test_a_full_disk_in_the_middle_leaves_the_log_as_it_was_and_the_store_usable
         assert store.put(rows_block(bodies("b", 3))).ok
     assert scanned(path) == bodies("a", 3) + expected(0) + bodies("b", 3)
     with Store.open(path) as read:
-        assert read.verify().errors == 0
+        assert verify(read).errors == 0
 
 
 @pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])

@@ -15,6 +15,7 @@ from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.record.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.blocks import encoded
 from tests.support.golden import load_entries, load_meta
 from tests.support.recovering import copy_store, tree
@@ -68,7 +69,7 @@ def test_old_entries_keep_their_units_and_new_ones_have_tags_codes(
             "tag1",
             "tag2",
         ]
-        assert reader.verify().ok
+        assert verify(reader).ok
     assert {k: v for k, v in tree(store).items() if k.startswith("consumequeue_ext")} == units
 
 
@@ -82,4 +83,4 @@ def test_the_units_of_a_deleted_topic_go_with_it(golden: Golden, tmp_path: Path)
         writer.delete_topic(TOPIC)
     assert not (store / "consumequeue_ext" / TOPIC).exists()
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok

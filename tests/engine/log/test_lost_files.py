@@ -17,6 +17,7 @@ from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import load_queues, load_records
 from tests.support.recovering import close_cleanly, copy_store, entries_of, opened
 
@@ -76,7 +77,7 @@ def test_a_queue_that_lost_its_first_file_is_noticed_where_the_log_begins_late(
         assert found.summary.walked_bytes < 100_000  # but not with the CRC of each body
         close_cleanly(trimmed, found)
     with Store.open(trimmed) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
     with opened(trimmed, folder) as found:
         assert entries_of(found, topic, 1) == wanted
 
@@ -92,7 +93,7 @@ def test_it_is_noticed_in_a_store_of_which_nothing_was_written_down(
         assert len(entries_of(found, *route)) <= ends - least
         close_cleanly(trimmed, found)
     with Store.open(trimmed) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
 
 
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:

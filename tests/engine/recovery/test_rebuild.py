@@ -17,6 +17,7 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.format import HEADER_SIZE
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import load_meta, load_queues, load_records
 from tests.support.recovering import (
     close_cleanly,
@@ -51,7 +52,7 @@ def full_index_file(store: Path, number: int = -1) -> Path:
 def problems(store: Path) -> set[str]:
     """Which kinds of damage `verify` finds."""
     with Store.open(store) as reader:
-        report = reader.verify()
+        report = verify(reader)
         return {problem.kind for problem in report.problems if problem.severity == "error"}
 
 

@@ -23,6 +23,7 @@ from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import load_entries, load_meta, load_queues, load_records
 from tests.support.keys import assert_complete, every_key
 from tests.support.recovering import (
@@ -109,7 +110,7 @@ def test_promise_3_a_killed_store_recovers_to_what_rocketmq_reports(
         assert_as_reported(found, golden(name))
         close_cleanly(store, found)
     with Store.open(store) as reader:
-        report = reader.verify()
+        report = verify(reader)
         assert report.ok, report
         assert not [p for p in report.problems if p.kind != "properties"]
 
@@ -226,7 +227,7 @@ def test_promise_4_told_to_cut_it_goes_on_and_keeps_what_follows(
     records = [r for r in load_records(folder) if r.physical_offset < at]
     assert indexed_keys(store, 500) == expected_keys(records)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
         assert sum(q.max_offset - q.min_offset for q in reader.queues()) == len(records)
 
 
@@ -316,7 +317,7 @@ def test_lost_queues_are_rebuilt(golden: Golden, tmp_path: Path, name: str) -> N
             assert entries_of(found, *route)[-len(listed) :] == listed
         close_cleanly(store, found)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
 
 
 def test_queues_that_begin_late_are_rebuilt_as_a_broker_fills_them(
@@ -412,7 +413,7 @@ def test_a_queue_whose_files_do_not_hold_together_is_written_anew(
             assert not (is_again and found.summary.redispatched)
             close_cleanly(store, found)
         with Store.open(store) as reader:
-            assert reader.verify().ok
+            assert verify(reader).ok
 
 
 @pytest.mark.parametrize("size", [0, 1, 45, 140])
@@ -438,7 +439,7 @@ def test_a_missing_index_is_made_anew(golden: Golden, tmp_path: Path, name: str)
     records = [r for r in load_records(folder) if r.physical_offset < end]
     assert indexed_keys(store, load_meta(folder).index_slots) == expected_keys(records)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
 
 
 @pytest.mark.parametrize("number", [0, 3, 6])
@@ -458,7 +459,7 @@ def test_a_missing_index_file_is_made_anew_between_its_neighbours(
     (made,) = set(os.listdir(store / "index")) - set(names)
     assert sorted({*names, made}).index(made) in (number, number + 1)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
 
 
 def test_the_last_index_file_is_gone_on_with(golden: Golden, tmp_path: Path) -> None:
@@ -497,7 +498,7 @@ def test_extension_units_stay_readable(golden: Golden, tmp_path: Path) -> None:
         assert np.count_nonzero(~is_ext_address(held)) == 1
         close_cleanly(store, found)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
 
 
 def test_promise_8_names_in_the_log_lead_nowhere(golden: Golden, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.support.golden import RecordReport, load_meta, load_records
 from tests.support.recovering import (
     close_cleanly,
@@ -56,7 +57,7 @@ def assert_ends_after(store: Path, golden: Path, records: list[RecordReport]) ->
         close_cleanly(store, found)
     assert indexed_keys(store, load_meta(golden).index_slots) == expected_keys(records)
     with Store.open(store) as reader:
-        assert reader.verify().ok
+        assert verify(reader).ok
         for path in (store / "commitlog").iterdir():
             tail = path.read_bytes()[max(0, end - int(path.name)) :]
             assert int(path.name) <= end
