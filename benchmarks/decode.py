@@ -17,6 +17,7 @@ from benchmarks.stores import BODY_SIZES, Shape, Stores
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_by_commitlog, plan_by_queue
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 
@@ -53,7 +54,7 @@ def measure(
         times = []
         for _ in range(passes + 1):
             began = time.perf_counter()
-            rows = sum(b.num_rows for split in splits for b in opened.read_split(split, options))
+            rows = sum(b.num_rows for split in splits for b in read_split(opened, split, options))
             times.append((time.perf_counter() - began) / total * 1e9)
             if tags is None and rows != total:
                 raise AssertionError(f"{rows} rows came out of {total}")

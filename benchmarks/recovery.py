@@ -24,7 +24,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.sparse import GIB, sparse_store

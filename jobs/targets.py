@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
+from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.stores import (
     check_pattern,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Option
+from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
-from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
 
 __all__ = ["OPTIONS_PAGE", "options_page"]

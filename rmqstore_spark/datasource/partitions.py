@@ -93,6 +93,7 @@ def read_partition(
 def _read(
     partition: StorePartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import ScanSplit
 
     wanted = read_options(options, projection)
@@ -102,10 +103,10 @@ def _read(
         store = _open(partition)
         for split in partition.splits:
             if isinstance(split, ScanSplit):
-                for batch in store.read_split(split, scanned):
+                for batch in read_split(store, split, scanned):
                     yield _as_spark_wants(chosen_rows(batch, options, wanted.columns), schema)
             else:
-                for batch in store.read_split(split, wanted):
+                for batch in read_split(store, split, wanted):
                     yield _as_spark_wants(batch, schema)
     except RmqStoreError as error:
         _explain_invisible(partition.store, error)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.positions import (
     EARLIEST,
@@ -19,7 +20,6 @@ from rmqstore_spark.datasource.options.positions import (
     Position,
 )
 from rmqstore_spark.datasource.stores import ChosenQueue
-from rmqstore_spark.datasource.stream.offsets import QueueKey
 from rmqstore_spark.errors import DataLossError, OptionError
 
 __all__ = ["ending_offsets", "lose", "starting_offsets"]
@@ -190,11 +190,13 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
 
 
 def _group_progress(group: str, queues: Sequence[ChosenQueue], name: str) -> dict[QueueKey, int]:
+    from rmqstore_spark.reader.groups import group_offsets
+
     stores = {chosen.key.broker: chosen.store for chosen in queues}
     progress = {}
     groups = set()
     for broker, store in stores.items():
-        for entry in store.groups():
+        for entry in group_offsets(store):
             groups.add(entry.group)
             if entry.group == group:
                 progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 
 __all__ = ["STATES", "PutResult", "PutStatus"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import BytesLike, octets, records_in
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = [
     "ENTRY_DTYPE",

@@ -21,7 +21,7 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.kernel.reference.parse import field_at
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.layout.record.spans import I4, Spans
+from rmqstore_spark.layout.spans import I4, Spans
 
 __all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
 

@@ -18,7 +18,7 @@ from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["DelayProgress", "GroupOffset", "delay_progress", "group_names", "groups"]
+__all__ = ["DelayProgress", "GroupOffset", "delay_progress", "group_names", "group_offsets"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class DelayProgress:
         return max(0, self.max_offset - self.offset)
 
 
-def groups(store: Store) -> list[GroupOffset]:
+def group_offsets(store: Store) -> list[GroupOffset]:
     """How far each consumer group has come in each queue.
 
     Args:
@@ -114,7 +114,7 @@ def group_names(store: Store) -> list[str]:
     skipped = _Skipped(store, _SUBSCRIPTION_GROUPS)
     table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable", skipped)
     skipped.report()
-    return sorted({*table, *(found.group for found in groups(store))})
+    return sorted({*table, *(found.group for found in group_offsets(store))})
 
 
 def delay_progress(store: Store) -> list[DelayProgress]:

@@ -15,7 +15,7 @@ from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.record.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.keys.search import (
     MAX_TIME,
     KeySearch,
@@ -25,6 +25,7 @@ from rmqstore_spark.reader.keys.search import (
 )
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.decoder import Decoder
 from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange
 
@@ -306,7 +307,7 @@ def query_by_time(
     if "storeTimestamp" not in columns:
         options = replace(options, columns=(*columns, "storeTimestamp"))
     begin, end = (pa.scalar(min(ms, _MAX_MILLIS) * 1000, TIMESTAMP) for ms in (begin_ms, end_ms))
-    for batch in store.read_split(LogSplit(0, store.log.file_end, tuple(ranges)), options):
+    for batch in read_split(store, LogSplit(0, store.log.file_end, tuple(ranges)), options):
         # Where the clock went back, not all between the ends that were found is of the span.
         stored = batch["storeTimestamp"]
         inside = pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))

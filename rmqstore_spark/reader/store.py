@@ -24,22 +24,16 @@ from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.reader import groups as progress
-from rmqstore_spark.reader import lookup
-from rmqstore_spark.reader.keys.split import read_key_split
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.rows.read import read_log_split, read_queue_split
+from rmqstore_spark.reader.rows.read import read_queue_split
 from rmqstore_spark.reader.rows.scan import read_scan_split
 from rmqstore_spark.reader.rows.splits import (
-    KeySplit,
-    LogSplit,
     QueueRange,
     QueueSplit,
     ScanSplit,
-    Split,
 )
 from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
 
@@ -337,13 +331,14 @@ class Store:
 
         Raises:
             OptionError: the queue never had such offsets.
-            SegmentExpiredError, CorruptStoreError: as `read_split`, when it is iterated over.
+            SegmentExpiredError, CorruptStoreError: as `read_split`, when iterated over.
         """
         queue = self.queue(topic, queue_id)
         _require_range(queue, start, end)
         first = queue.min_offset if start is None else start
         last = queue.max_offset if end is None else end
-        return self.read_split(QueueSplit(QueueRange(topic, queue_id, first, last), 0), options)
+        split = QueueSplit(QueueRange(topic, queue_id, first, last), 0)
+        return read_queue_split(self, split, options)
 
     def scan(
         self,
@@ -362,7 +357,7 @@ class Store:
         """
         first = self.log.min_offset if start is None else start
         last = self.scan_end() if end is None else min(end, self.scan_end())
-        return self.read_split(ScanSplit(first, last), options)
+        return read_scan_split(self, ScanSplit(first, last), options)
 
     def scan_end(self) -> int:
         """Where `scan` ends."""
@@ -371,27 +366,6 @@ class Store:
                 return self.dispatched_end()
             return intact_end(self.log, self.checkpoint)
         return self.log_end()
-
-    def read_split(self, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece of work (see `plan`)."""
-        if isinstance(split, QueueSplit):
-            return read_queue_split(self, split, options)
-        if isinstance(split, LogSplit):
-            return read_log_split(self, split, options)
-        if isinstance(split, KeySplit):
-            return read_key_split(self, split, options)
-        return read_scan_split(self, split, options)
-
-    # ---- looking things up: functions of a store, documented where they are --------------------
-
-    query_by_key = lookup.query_by_key
-    query_by_msg_id = lookup.query_by_msg_id
-    query_by_uniq_key = lookup.query_by_uniq_key
-    query_by_time = lookup.query_by_time
-    read_by_key = lookup.read_by_key
-    groups = progress.groups
-    group_names = progress.group_names
-    delay_progress = progress.delay_progress
 
     @property
     def why_no_queues(self) -> str:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.store_id import store_id
@@ -260,7 +261,8 @@ class StoreActions:
     def _query(self, request: QueryRequest) -> pa.Buffer:
         """Answers with an Arrow IPC stream, not with JSON."""
         with Store.open(self._store.path) as store:
-            found = store.query_by_key(
+            found = query_by_key(
+                store,
                 request.topic,
                 request.key,
                 max_num=request.max_num,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.calls import Call
 from rmqstore_spark.server.flight.blockbatch import block_span, read_schema
 from rmqstore_spark.server.flight.messages import FlightData, flight_data_head, read_flight_data

@@ -39,8 +39,8 @@ from rmqstore_spark.server.flight.messages import (
     read_ticket,
     result_head,
 )
-from rmqstore_spark.server.flight.status import Status
-from rmqstore_spark.server.flight.stream import EndedError, Stream, TooLargeError
+from rmqstore_spark.server.flight.status import EndedError, Status
+from rmqstore_spark.server.flight.stream import Stream, TooLargeError
 from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import range_messages
 from rmqstore_spark.server.view import StoreView, ViewError

@@ -13,7 +13,7 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.extent import find_extent, readable_checkpoint
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.bounds import find_index
-from rmqstore_spark.verify.log.files import check_segments
+from rmqstore_spark.verify.log_files import check_segments
 from rmqstore_spark.verify.settings import (
     check_configuration,
     check_topics,

@@ -10,8 +10,8 @@ from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.check import check_index_entries
 from rmqstore_spark.verify.index.unit import check_index_file
 from rmqstore_spark.verify.log.dledger import check_units
-from rmqstore_spark.verify.log.files import check_tail
 from rmqstore_spark.verify.log.unit import check_log
+from rmqstore_spark.verify.log_files import check_tail
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
 from rmqstore_spark.verify.queues.check import check_entries
 from rmqstore_spark.verify.queues.match import older_text

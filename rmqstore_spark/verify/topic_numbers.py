@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.layout.record.spans import I4, Spans, binary_array
-from rmqstore_spark.verify.index.span_hash import tails
+from rmqstore_spark.layout.spans import I4, Spans, binary_array
+from rmqstore_spark.verify.span_hash import tails
 
 __all__ = ["TopicTable"]
 

@@ -13,6 +13,7 @@ from rmqstore_spark.client.filesystem import StoreFileSystem
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from tests.support.blocks import encoded_traffic
 from tests.support.serving import Served, block_of, served
@@ -53,7 +54,7 @@ def test_the_same_rows_as_from_the_files(here: Served, place: str) -> None:
             mine, theirs = far.queue("orders", queue_id), near.queue("orders", queue_id)
             assert (mine.min_offset, mine.max_offset) == (theirs.min_offset, theirs.max_offset)
             assert mine.offset_at(1_700_000_000_200) == theirs.offset_at(1_700_000_000_200)
-        with_key = [store.query_by_key("orders", "order-0000000042") for store in (far, near)]
+        with_key = [query_by_key(store, "orders", "order-0000000042") for store in (far, near)]
         assert with_key[0].num_rows == 1
         assert with_key[0].drop_columns("brokerName") == with_key[1].drop_columns("brokerName")
 

@@ -14,7 +14,7 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from tests.support.golden import RecordReport, load_meta, load_records
 from tests.support.records import record_batch
 from tests.support.storing import Clock

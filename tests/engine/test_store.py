@@ -32,7 +32,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.serving import block_of

@@ -21,11 +21,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rmqstore_spark.engine.batches.commit import CommitRequest
-from rmqstore_spark.engine.batches.ledger import WriterId
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
+from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.messages import TOPICS, block
 from tests.support.serving import eventually
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 

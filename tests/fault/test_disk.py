@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.batches.commit import CommitRequest
-from rmqstore_spark.engine.batches.ledger import WriterId
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.claims import Claims
 from tests.fault.disk_rounds import fill, full_disk, opened, put, small_disk
 from tests.fault.messages import block, read_numbers

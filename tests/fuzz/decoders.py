@@ -54,10 +54,10 @@ from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
+from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
-from rmqstore_spark.layout.record.spans import U1, Spans
-from rmqstore_spark.reader.rows.decoder import dispatches
+from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.server.flight.blockbatch import block_span
 from rmqstore_spark.server.flight.frames import (
     ProtocolError,

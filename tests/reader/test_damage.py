@@ -16,6 +16,7 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, expected_scan, queue_key
@@ -65,7 +66,7 @@ def read_all(path: Path, options: ReadOptions, by: Any = "queue") -> list[Row]:
             QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in store.queues()
         ]
         splits = plan(store, ranges, by=by)
-        return [row for split in splits for row in rows_of(store.read_split(split, options))]
+        return [row for split in splits for row in rows_of(read_split(store, split, options))]
 
 
 WAYS = [(options, by) for options in (ReadOptions(), DROP) for by in ("queue", "commitlog")]
@@ -328,11 +329,11 @@ def test_an_entry_that_lies_about_its_place_hides_no_other_message(
                 ]
                 splits = plan(store, ranges, PlanLimits(max_bytes=500_000), by)  # type: ignore[arg-type]  # one of three
                 few = ReadOptions(columns=("queueOffset",), mode="DROPMALFORMED")
-                rows = sum(b.num_rows for s in splits for b in store.read_split(s, few))
+                rows = sum(b.num_rows for s in splits for b in read_split(store, s, few))
                 assert rows == count - 1
                 strict = ReadOptions(columns=("queueOffset",))
                 with pytest.raises(RmqStoreError):
-                    list(chain.from_iterable(store.read_split(s, strict) for s in splits))
+                    list(chain.from_iterable(read_split(store, s, strict) for s in splits))
 
 
 def test_a_pipe_in_place_of_the_lock_holds_nobody_up(tiny: Path, wanted: dict[Any, Row]) -> None:

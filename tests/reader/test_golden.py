@@ -12,6 +12,7 @@ import pytest
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
@@ -68,7 +69,7 @@ def test_every_plan_gives_the_same_rows(
     assert len(splits) >= (2 if len(expected) > 500 else 0)
     got = []
     for split in splits:
-        rows = rows_of(store.read_split(split, ReadOptions()))
+        rows = rows_of(read_split(store, split, ReadOptions()))
         last: dict[tuple[str, int], int] = {}
         for row in rows:
             queue = (row["topic"], row["queueId"])

@@ -11,7 +11,13 @@ import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.reader.groups import DelayProgress, GroupOffset
+from rmqstore_spark.reader.groups import (
+    DelayProgress,
+    GroupOffset,
+    delay_progress,
+    group_names,
+    group_offsets,
+)
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import load_queues
 
@@ -41,14 +47,14 @@ def test_groups_of_a_broker(open_store: OpenStore, golden: Golden) -> None:
         for (group, topic), offsets in consumed.items()
         for queue_id, offset in offsets.items()
     ]
-    found = open_store("live").groups()
+    found = group_offsets(open_store("live"))
     assert found == expected
     assert [entry.lag for entry in found] == [e.max_offset - e.offset for e in expected]
     assert {entry.lag for entry in found} == {0, 3}
 
 
 def test_groups_that_consumed_nothing_are_known_by_name(open_store: OpenStore) -> None:
-    assert open_store("live").group_names() == [
+    assert group_names(open_store("live")) == [
         "CID_ONS-HTTP-PROXY", "CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL",
         "CID_RMQ_SYS_TRANS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER",
         "cg_live",
@@ -65,7 +71,7 @@ def test_progress_of_the_delay_levels(name: str, open_store: OpenStore, golden: 
         for (topic, queue_id), end in last.items()
         if topic == SCHEDULE_TOPIC and end
     }
-    found = open_store(name).delay_progress()
+    found = delay_progress(open_store(name))
     assert found == [
         DelayProgress(level, level - 1, offset, last[SCHEDULE_TOPIC, level - 1])
         for level, offset in sorted(delivered.items())
@@ -76,7 +82,7 @@ def test_progress_of_the_delay_levels(name: str, open_store: OpenStore, golden: 
 
 def test_a_store_without_configuration(open_store: OpenStore) -> None:
     store = open_store("unclean")
-    assert (store.groups(), store.group_names(), store.delay_progress()) == ([], [], [])
+    assert (group_offsets(store), group_names(store), delay_progress(store)) == ([], [], [])
 
 
 @pytest.fixture
@@ -95,7 +101,7 @@ def test_offsets_of_what_is_not_there(live: Path) -> None:
     table = {"gone@g": {"0": 7}, "LiveTopic@g": {"0": 999, "9": 4, "2147483647": 1}}
     write(live, "consumerOffset.json", {"offsetTable": table})
     with Store.open(live) as store:
-        found = store.groups()
+        found = group_offsets(store)
         last = store.queue("LiveTopic", 0).max_offset
     assert found == [
         GroupOffset("g", "LiveTopic", 0, 999, last),
@@ -122,7 +128,7 @@ def test_what_cannot_be_is_skipped_and_logged_once(
     table |= {"LiveTopic@good": {"1": 5, "2": -5}}
     write(live, "consumerOffset.json", {"offsetTable": table})
     with Store.open(live) as store:
-        found = store.groups()
+        found = group_offsets(store)
         assert found == [GroupOffset("good", "LiveTopic", 1, 5, found[0].max_offset)]
     assert len(caplog.records) == 1
     count = len(bad) + 7 + len(names) + 3 + 1
@@ -135,16 +141,16 @@ def test_files_without_a_table(live: Path, content: Any) -> None:
     for name in ("consumerOffset.json", "delayOffset.json", "subscriptionGroup.json"):
         write(live, name, content)
     with Store.open(live) as store:
-        assert store.groups() == []
-        assert store.group_names() == []
-        assert [entry.offset for entry in store.delay_progress()] == [0, 0, 0]
+        assert group_offsets(store) == []
+        assert group_names(store) == []
+        assert [entry.offset for entry in delay_progress(store)] == [0, 0, 0]
 
 
 def test_delay_levels_that_cannot_be(live: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(live, "delayOffset.json", '{"offsetTable":{0:1,-1:1,x:1,2147483649:1,1:-1,3:1,40:2}}')
     with Store.open(live) as store:
         last = store.queue(SCHEDULE_TOPIC, 2).max_offset
-        found = {entry.level: entry for entry in store.delay_progress()}
+        found = {entry.level: entry for entry in delay_progress(store)}
     assert set(found) == {1, 3, 18, 40}
     assert found[1].offset == 0
     assert found[3] == DelayProgress(3, 2, 1, last)
@@ -155,11 +161,11 @@ def test_delay_levels_that_cannot_be(live: Path, caplog: pytest.LogCaptureFixtur
 def test_the_older_copy_serves_where_a_file_is_damaged(live: Path) -> None:
     (live / "config" / "consumerOffset.json").write_text('{"offsetTable":{')
     with Store.open(live) as store:
-        half = [e for e in store.groups() if e.topic == "RMQ_SYS_TRANS_HALF_TOPIC"]
+        half = [e for e in group_offsets(store) if e.topic == "RMQ_SYS_TRANS_HALF_TOPIC"]
     assert [entry.offset for entry in half] == [33]  # as the .bak has it
     (live / "config" / "consumerOffset.json.bak").write_text("{")
     with (
         Store.open(live) as store,
         pytest.raises(CorruptStoreError, match=r"consumerOffset\.json"),
     ):
-        store.groups()
+        group_offsets(store)

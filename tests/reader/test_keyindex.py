@@ -23,6 +23,7 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
 from rmqstore_spark.layout.index.hashing import index_key_hash
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import RecordReport, load_meta, load_records
@@ -94,7 +95,7 @@ def test_a_record_whose_keys_fill_several_index_files(tmp_path: Path, lost: int 
     rows = list(zip(stored["physicalOffset"].to_pylist(), keys, strict=True))
     with Store.open(tmp_path / "store") as store:
         for key in {*" ".join(keys).split(" "), "none"}:
-            found = places(store.query_by_key("T", key, options=PLACE))
+            found = places(query_by_key(store, "T", key, options=PLACE))
             assert found == [place for place, text in rows if key in text.split(" ")]
 
 
@@ -111,8 +112,8 @@ def test_messages_behind_the_newest_index_file(tmp_path: Path) -> None:
     for file, data in held.items():
         file.write_bytes(data)
     with Store.open(path) as store:
-        assert store.query_by_key("T", "before").num_rows == 60
-        assert store.query_by_key("T", "after").num_rows == 30
+        assert query_by_key(store, "T", "before").num_rows == 60
+        assert query_by_key(store, "T", "after").num_rows == 30
 
 
 def test_unvouched_index_files_do_not_count_in_a_killed_store(copy: Copy) -> None:
@@ -139,7 +140,7 @@ def test_the_zeros_behind_a_log_are_not_read(tmp_path: Path) -> None:
     build_store(tmp_path / "store", Traffic(100), segment_size=64 << 20, index=(50, 1000))
     with Store.open(tmp_path / "store") as store:
         files = Counting(store)
-        assert store.query_by_key("orders", "order-0000000050").num_rows == 1
+        assert query_by_key(store, "orders", "order-0000000050").num_rows == 1
         assert sum(files.read_bytes.values()) < 1 << 20
 
 
@@ -206,7 +207,7 @@ def test_hostile_index_files_give_no_wrong_row(tiny_copy: Path, data: st.DataObj
     try:
         with reopened(folder) as store:
             for topic, key in asked(folder):
-                found = places(store.query_by_key(topic, key, options=PLACE))
+                found = places(query_by_key(store, topic, key, options=PLACE))
                 # A key that an index has lost cannot be missed; no other way may one be lost.
                 assert set(found) <= set(with_key(records, topic, key))
                 assert found == sorted(set(found))
@@ -296,7 +297,7 @@ def test_damaged_records(copy: Copy, lost: int) -> None:
         drop = ReadOptions(columns=PLACE.columns, mode="DROPMALFORMED", batch_bytes=size)
         with reopened(folder) as store:
             with pytest.raises(CorruptRecordError, match="no whole record"):
-                store.query_by_key(topic, key)
+                query_by_key(store, topic, key)
             assert_complete(store, others, every_key(records), drop)
 
 
@@ -336,7 +337,7 @@ def test_a_look_up_reads_little_of_an_index(tmp_path: Path) -> None:
     build_store(tmp_path / "store", Traffic(60_000), index=(10_000, 50_000))
     with Store.open(tmp_path / "store") as store:
         files = Counting(store)
-        assert store.query_by_key("orders", "order-0000012345").num_rows == 1
+        assert query_by_key(store, "orders", "order-0000012345").num_rows == 1
     indexes = [size for path, size in files.read_bytes.items() if "/index/" in path]
     assert len(indexes) == 3
     assert max(indexes) < 4096
@@ -362,17 +363,17 @@ def test_a_store_that_is_being_written(growing: StoreBuilder) -> None:
     with Store.open(growing.path) as store:
         assert store.is_being_written
         now = 20 * keys.count("k3")
-        assert store.query_by_key("T", "k3").num_rows == now
+        assert query_by_key(store, "T", "k3").num_rows == now
         for _ in range(10):
             growing.append(keyed(keys))
             growing.flush()
             # What came since it was opened is not seen, and does no harm.
-            assert store.query_by_key("T", "k3").num_rows == now
+            assert query_by_key(store, "T", "k3").num_rows == now
         files = Counting(store)
-        assert store.query_by_key("T", "no such key").num_rows == 0
+        assert query_by_key(store, "T", "no such key").num_rows == 0
         logs = [size for path, size in files.read_bytes.items() if "/commitlog/" in path]
         assert sum(logs) < growing.end_offset // 4
         store.refresh()
         for queue in store.queues():
             queue.refresh()
-        assert store.query_by_key("T", "k3").num_rows == 30 * keys.count("k3")
+        assert query_by_key(store, "T", "k3").num_rows == 30 * keys.count("k3")

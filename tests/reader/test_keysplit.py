@@ -14,6 +14,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_keys
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import KeySplit, LogSplit, QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, queue_key
@@ -48,7 +49,7 @@ def test_rows_by_key_are_those_that_the_queues_hold(
         options = ReadOptions(columns=IDENTITY.columns, keys=keys)
         splits = plan_by_keys(store, ranges)
         assert [type(split) for split in splits] == [KeySplit]
-        batches = [b for split in splits for b in store.read_split(split, options)]
+        batches = [b for split in splits for b in read_split(store, split, options)]
         found = identities(batches)
         assert sorted(found) == [queue_key(r) for r in rows if row_has_key(r, keys)]
 
@@ -83,7 +84,7 @@ def test_ranges_without_an_index_are_read_along_the_log(
         assert lost != "all" or {type(split) for split in splits} == {LogSplit}
         for keys in key_sets(folder, rows):
             options = ReadOptions(columns=IDENTITY.columns, keys=keys)
-            batches = [b for split in splits for b in store.read_split(split, options)]
+            batches = [b for split in splits for b in read_split(store, split, options)]
             wanted = [
                 queue_key(r)
                 for r in rows
@@ -100,7 +101,7 @@ def test_no_ranges_and_no_keys(golden: Golden) -> None:
         assert plan_by_keys(store, [QueueRange("T", 0, 5, 5)]) == []
         (split,) = plan_by_keys(store, whole(store))
         with pytest.raises(OptionError, match="no keys"):
-            list(store.read_split(split, ReadOptions()))
+            list(read_split(store, split, ReadOptions()))
 
 
 def test_rows_by_key_take_tags_and_columns(golden: Golden) -> None:
@@ -109,7 +110,7 @@ def test_rows_by_key_take_tags_and_columns(golden: Golden) -> None:
     options = ReadOptions(columns=("body", "physicalOffset"), keys=keys, tags=tags)
     with Store.open(golden("basic") / "store") as store:
         (split,) = plan_by_keys(store, whole(store))
-        found = [r for b in store.read_split(split, options) for r in b.to_pylist()]
+        found = [r for b in read_split(store, split, options) for r in b.to_pylist()]
     mine = [r for r in rows if row_has_key(r, keys) and r["tags"] in tags]
     assert found == [
         {name: r[name] for name in options.columns}
@@ -131,12 +132,12 @@ def test_ranges_that_expired_since_they_were_planned(
     for opened_before in (False, True):
         with reopened(folder) as store:
             with pytest.raises(SegmentExpiredError):
-                list(store.read_split(split, ReadOptions(keys=keys)))
+                list(read_split(store, split, ReadOptions(keys=keys)))
             lenient = ReadOptions(columns=IDENTITY.columns, keys=keys, fail_on_data_loss=False)
             if opened_before:
                 files[4].unlink()
             caplog.clear()
-            found = identities(store.read_split(split, lenient))
+            found = identities(read_split(store, split, lenient))
         begin = int(files[4 + opened_before].name)
         assert sorted(found) == [
             queue_key(r) for r in rows if row_has_key(r, keys) and r["physicalOffset"] >= begin
@@ -169,7 +170,7 @@ def test_light_queues_alone(golden: Golden) -> None:
     options = ReadOptions(columns=IDENTITY.columns, keys=keys)
     with Store.open(golden("lmq") / "store") as store:
         (split,) = plan_by_keys(store, [r for r in whole(store) if r.topic != "LmqParent"])
-        found = identities(store.read_split(split, options))
+        found = identities(read_split(store, split, options))
     assert sorted(found) == [queue_key(r) for r in rows if row_has_key(r, keys)]
 
 
@@ -182,4 +183,4 @@ def test_expiry_while_keys_are_looked_for_is_an_error(copy: Copy) -> None:
         # The log is listed already: that a file went is seen only when it is opened.
         next(path for _, path, _ in log_files(folder)).unlink()
         with pytest.raises(SegmentExpiredError):
-            list(store.read_split(split, ReadOptions(keys=keys)))
+            list(read_split(store, split, ReadOptions(keys=keys)))

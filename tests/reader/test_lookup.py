@@ -19,6 +19,13 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.keys.search import KeyWanted
+from rmqstore_spark.reader.lookup import (
+    query_by_key,
+    query_by_msg_id,
+    query_by_time,
+    query_by_uniq_key,
+    read_by_key,
+)
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_row, expected_rows, queue_key
@@ -56,7 +63,7 @@ def test_keys_give_what_rocketmq_gives(name: str, open_store: OpenStore, golden:
     store, records = open_store(name), load_records(golden(name))
     end = store.scan_end()
     for report in load_queues(golden(name)).keys:
-        found = places(store.query_by_key(report.topic, report.key, options=PLACE))
+        found = places(query_by_key(store, report.topic, report.key, options=PLACE))
         assert found == with_key(records, report.topic, report.key, end)
         if report.with_key is None:
             has = {r.physical_offset for r in records if has_key(r, report.key)}
@@ -76,7 +83,7 @@ def test_rows_are_the_records_own(golden: Golden) -> None:
     records = {r.physical_offset: r for r in load_records(golden("delayed"))}
     with Store.open(golden("delayed") / "store") as store:
         for report in load_queues(golden("delayed")).keys:
-            for row in store.query_by_key(report.topic, report.key).to_pylist():
+            for row in query_by_key(store, report.topic, report.key).to_pylist():
                 row["properties"] = dict(row["properties"])
                 assert row.pop("brokerName") == "delayed"
                 assert row == expected_row(records[row["physicalOffset"]])
@@ -88,10 +95,10 @@ def test_limits_give_the_newest(name: str, open_store: OpenStore, golden: Golden
     whole = with_key(load_records(golden(name)), topic, key)
     assert len(whole) > 2
     for count in range(len(whole) + 2):
-        found = store.query_by_key(topic, key, max_num=count, options=PLACE)
+        found = query_by_key(store, topic, key, max_num=count, options=PLACE)
         assert places(found) == (whole[-count:] if count else [])
     with pytest.raises(OptionError, match="max_num is -1"):
-        store.query_by_key(topic, key, max_num=-1)
+        query_by_key(store, topic, key, max_num=-1)
 
 
 @pytest.mark.parametrize("name", ["tiny", "basic", "trimmed", "unclean"])
@@ -101,7 +108,7 @@ def test_times_are_those_of_the_records(name: str, open_store: OpenStore, golden
     whole = with_key(load_records(golden(name)), topic, key)
     times = sorted({stored[place] + d for place in whole for d in (-1, 0, 1)})
     for begin, end in combinations(times[:: 1 + len(times) // 12], 2):
-        found = store.query_by_key(topic, key, begin_ms=begin, end_ms=end, options=PLACE)
+        found = query_by_key(store, topic, key, begin_ms=begin, end_ms=end, options=PLACE)
         assert places(found) == [place for place in whole if begin <= stored[place] <= end]
 
 
@@ -112,10 +119,10 @@ def test_options_narrow_down_and_choose_columns(golden: Golden) -> None:
     tag = next(r.properties["TAGS"] for r in records if "TAGS" in r.properties)
     options = ReadOptions(columns=("body", "tags"), tags=frozenset({tag}), body_as_text=True)
     with Store.open(golden("basic") / "store") as store:
-        found = store.query_by_key(topic, key, options=options)
-        newest = store.query_by_key(topic, key, max_num=1, options=options)
-        none = store.query_by_key("no such topic", key, options=options)
-        assert store.query_by_key("x", "y").schema == pa.schema(list(COLUMNS.items()))
+        found = query_by_key(store, topic, key, options=options)
+        newest = query_by_key(store, topic, key, max_num=1, options=options)
+        none = query_by_key(store, "no such topic", key, options=options)
+        assert query_by_key(store, "x", "y").schema == pa.schema(list(COLUMNS.items()))
     assert none.schema == pa.schema([("body", pa.string()), ("tags", pa.string())])
     assert none.num_rows == 0
     bodies = [r.body.decode("utf-8", "replace") for r in records if r.properties.get("TAGS") == tag]
@@ -126,9 +133,9 @@ def test_options_narrow_down_and_choose_columns(golden: Golden) -> None:
 @pytest.mark.parametrize("text", ["", " ", "\ud800", "a b", "no such key"])
 def test_keys_that_no_record_has(golden: Golden, text: str) -> None:
     with Store.open(golden("tiny") / "store") as store:
-        assert store.query_by_key("T", text).num_rows == 0
-        assert store.query_by_key(text, "k0").num_rows == 0
-        assert store.query_by_uniq_key(None, text).num_rows == 0
+        assert query_by_key(store, "T", text).num_rows == 0
+        assert query_by_key(store, text, "k0").num_rows == 0
+        assert query_by_uniq_key(store, None, text).num_rows == 0
 
 
 def test_keys_of_one_hash_code_are_told_apart(tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_keys_of_one_hash_code_are_told_apart(tmp_path: Path) -> None:
         builder.append(keyed(keys))
     with Store.open(tmp_path / "store") as store:
         for key in ("Aa", "BB"):
-            found = store.query_by_key("T", key, options=ReadOptions(columns=("keys",)))
+            found = query_by_key(store, "T", key, options=ReadOptions(columns=("keys",)))
             lists = found["keys"].to_pylist()
             assert lists == [text.split(" ") for text in keys if key in text.split(" ")]
 
@@ -164,7 +171,7 @@ def test_a_segment_missing_in_the_middle_is_an_error(copy: Copy) -> None:
     with reopened(folder) as store:
         [path for _, path, _ in log_files(folder)][4].unlink()
         with pytest.raises(SegmentExpiredError):
-            store.query_by_key(*asked(folder)[0])
+            query_by_key(store, *asked(folder)[0])
 
 
 @pytest.mark.parametrize("name", ["basic", "v5v2topic", "dledger"])
@@ -178,8 +185,8 @@ def test_batch_by_batch_they_are_the_same(name: str, open_store: OpenStore, gold
         ReadOptions(tags=frozenset(tag for tag in tags[:1] if tag), columns=("body", "tags")),
     ):
         for count in (None, 0, 1, 5):
-            whole = store.query_by_key(topic, key, max_num=count, options=options)
-            batches = list(store.read_by_key(wanted, options, count))
+            whole = query_by_key(store, topic, key, max_num=count, options=options)
+            batches = list(read_by_key(store, wanted, options, count))
             assert pa.Table.from_batches(batches, whole.schema).to_pylist() == whole.to_pylist()
             assert all(len(batch) <= options.batch_rows for batch in batches)
 
@@ -191,7 +198,7 @@ def test_what_expires_while_it_is_read_is_left_out(copy: Copy) -> None:
     wanted = KeyWanted(frozenset({key}), frozenset({topic}))
     files = [path for _, path, _ in log_files(folder)]
     with reopened(folder) as store:
-        batches = store.read_by_key(wanted, replace(PLACE, batch_rows=1))
+        batches = read_by_key(store, wanted, replace(PLACE, batch_rows=1))
         found = places(pa.Table.from_batches([next(batches)]))
         gone = [path for path in files if int(path.name) < whole[len(whole) // 2]]
         for path in gone[:-1]:
@@ -212,18 +219,18 @@ def test_offset_message_ids(name: str, open_store: OpenStore, golden: Golden) ->
     store = open_store(name)
     options = ReadOptions(columns=("physicalOffset", "msgId", "body"))
     for record in load_records(golden(name))[::7]:
-        found = store.query_by_msg_id(record.msg_id, options).to_pylist()
+        found = query_by_msg_id(store, record.msg_id, options).to_pylist()
         assert [(r["physicalOffset"], r["msgId"]) for r in found] == [
             (record.physical_offset, record.msg_id)
         ]
         assert found[0]["body"] == record.plain_body
-        assert store.query_by_msg_id(record.msg_id.lower(), options).num_rows == 1
+        assert query_by_msg_id(store, record.msg_id.lower(), options).num_rows == 1
         head, place = record.msg_id[:-16], record.physical_offset
         for other in (place + 1, place - 1, place + 2**40):
-            assert store.query_by_msg_id(f"{head}{other % 2**63:016X}").num_rows == 0
+            assert query_by_msg_id(store, f"{head}{other % 2**63:016X}").num_rows == 0
         host = bytearray.fromhex(head)
         host[-1] ^= 1
-        assert store.query_by_msg_id(f"{host.hex()}{place:016X}", options).num_rows == 0
+        assert query_by_msg_id(store, f"{host.hex()}{place:016X}", options).num_rows == 0
 
 
 def test_ids_of_expired_messages(copy: Copy) -> None:
@@ -231,7 +238,7 @@ def test_ids_of_expired_messages(copy: Copy) -> None:
     first = load_records(folder)[0]
     next(path for _, path, _ in log_files(folder)).unlink()
     with reopened(folder) as store:
-        assert store.query_by_msg_id(first.msg_id).num_rows == 0
+        assert query_by_msg_id(store, first.msg_id).num_rows == 0
 
 
 @pytest.mark.parametrize("text", ["", "x", "0A", "Z" * 32, "7F000001" + "F" * 24, "\ud800" * 32])
@@ -240,7 +247,7 @@ def test_what_is_no_offset_message_id(golden: Golden, text: str) -> None:
         Store.open(golden("tiny") / "store") as store,
         pytest.raises(OptionError, match="is not an offset message id"),
     ):
-        store.query_by_msg_id(text)
+        query_by_msg_id(store, text)
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "delayed", "transactions", "unclean-nocq"])
@@ -250,14 +257,14 @@ def test_uniq_keys(name: str, open_store: OpenStore, golden: Golden) -> None:
     for uniq in known[:: 1 + len(known) // 20]:
         mine = [r for r in records if r.properties.get("UNIQ_KEY") == uniq]
         mine = [r for r in mine if indexed(r)]
-        found = store.query_by_uniq_key(None, uniq, PLACE)
+        found = query_by_uniq_key(store, None, uniq, PLACE)
         assert places(found) == [r.physical_offset for r in mine]
         for topic in {r.topic for r in mine}:
-            found = store.query_by_uniq_key(topic, uniq, PLACE)
+            found = query_by_uniq_key(store, topic, uniq, PLACE)
             assert places(found) == [r.physical_offset for r in mine if r.topic == topic]
     keys = {key for r in records for key in r.properties.get("KEYS", "").split(" ")} - {*known, ""}
     for key in sorted(keys)[:3]:
-        assert store.query_by_uniq_key(None, key).num_rows == 0
+        assert query_by_uniq_key(store, None, key).num_rows == 0
 
 
 # --- by time --------------------------------------------------------------------------------------
@@ -271,18 +278,20 @@ def test_spans_of_time(name: str, open_store: OpenStore, golden: Golden) -> None
     times = sorted({ms(r["storeTimestamp"]) for r in rows})
     picked = times[:: 1 + len(times) // 6]
     for begin, end in [*combinations([0, *picked, 2**63 - 1], 2), (picked[-1], picked[0])]:
-        found = identities(store.query_by_time(topic, begin_ms=begin, end_ms=end, options=IDENTITY))
+        found = identities(
+            query_by_time(store, topic, begin_ms=begin, end_ms=end, options=IDENTITY)
+        )
         assert sorted(found) == [
             queue_key(r) for r in rows if begin <= ms(r["storeTimestamp"]) <= end
         ]
     one = rows[0]["queueId"]
-    batches = list(store.query_by_time(topic, [one], options=IDENTITY))
+    batches = list(query_by_time(store, topic, [one], options=IDENTITY))
     assert {queue for _, queue, _ in identities(batches)} == {one}
     assert all(batch.schema.names == list(IDENTITY.columns) for batch in batches)
     with pytest.raises(TopicNotFoundError, match="holds no topic 'none'"):
-        list(store.query_by_time("none"))
+        list(query_by_time(store, "none"))
     with pytest.raises(TopicNotFoundError, match="has no queue 12345"):
-        list(store.query_by_time(topic, [12345]))
+        list(query_by_time(store, topic, [12345]))
 
 
 def ms(time: dt.datetime) -> int:
@@ -297,6 +306,6 @@ def test_a_clock_that_went_back_gives_no_wrong_row(tmp_path: Path) -> None:
         builder.append(messages)
     options = ReadOptions(columns=("queueOffset",))
     with Store.open(tmp_path / "store") as store:
-        batches = list(store.query_by_time("T", begin_ms=15_000, end_ms=32_000, options=options))
+        batches = list(query_by_time(store, "T", begin_ms=15_000, end_ms=32_000, options=options))
     found = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
     assert found == [n for n, time in enumerate(times) if 15_000 <= time <= 32_000]

@@ -15,6 +15,7 @@ from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store, default_broker_name
 from tests.support.expected import expected_rows, queue_key
@@ -30,7 +31,7 @@ def whole(store: Store) -> list[QueueRange]:
 
 def read(store: Store, options: ReadOptions, by: Any = "queue") -> list[dict[str, Any]]:
     splits = plan(store, whole(store), by=by)
-    return [r for s in splits for b in store.read_split(s, options) for r in b.to_pylist()]
+    return [r for s in splits for b in read_split(store, s, options) for r in b.to_pylist()]
 
 
 @pytest.mark.parametrize("by", ["queue", "commitlog"])
@@ -134,14 +135,14 @@ def test_splits_keep_their_limits(tmp_path: Path) -> None:
         by_number = plan(store, ranges, PlanLimits(min_partitions=50), "queue")
         along = plan(store, ranges, PlanLimits(max_bytes=300_000), "commitlog")
         for splits in (by_count, by_bytes, by_number, along):
-            batches = [b for s in splits for b in store.read_split(s, ReadOptions(_IDENTITY))]
+            batches = [b for s in splits for b in read_split(store, s, ReadOptions(_IDENTITY))]
             rows = [queue_key(r) for b in batches for r in b.to_pylist()]
             assert len(rows) == len(set(rows)) == 9_000
-        sizes = [sum(b.num_rows for b in store.read_split(s, ReadOptions())) for s in by_count]
+        sizes = [sum(b.num_rows for b in read_split(store, s, ReadOptions())) for s in by_count]
         assert max(sizes) <= 400
         assert len(by_number) >= 50
         for split in by_bytes + along:
-            batches = list(store.read_split(split, ReadOptions(("storeSize",))))
+            batches = list(read_split(store, split, ReadOptions(("storeSize",))))
             assert sum(sum(b["storeSize"].to_pylist()) for b in batches) <= 330_000
         with pytest.raises(OptionError, match="maxRecordsPerPartition"):
             plan(store, ranges, PlanLimits(max_records=400), "commitlog")

@@ -12,8 +12,10 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_scan
+from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
 from rmqstore_spark.verify import verify
@@ -63,7 +65,7 @@ class Half:
             one = sum(batch.num_rows for batch in store.scan())
             splits = plan_scan(store)
             assert one == sum(
-                b.num_rows for s in splits for b in store.read_split(s, ReadOptions())
+                b.num_rows for s in splits for b in read_split(store, s, ReadOptions())
             )
             return one
 
@@ -104,7 +106,7 @@ def test_queues_and_keys_end_before_it(half: Half, state: str) -> None:
     with Store.open(half.path) as store:
         assert sum(q.max_offset for q in store.queues()) == PUBLISHED
         number = f"order-{45:010}"  # one of both parts
-        found = store.query_by_key("orders", number)
+        found = query_by_key(store, "orders", number)
         assert found.num_rows == 0
 
 

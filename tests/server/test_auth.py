@@ -11,10 +11,10 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.batches.stage import StageInfo
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.server.auth import Security
+from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.certificates import Certificates, make_certificates, sign
 from tests.support.serving import block_of, served

@@ -12,11 +12,11 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.batches.stage import StageInfo
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
 from rmqstore_spark.wire.protocol import Actions

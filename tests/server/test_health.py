@@ -17,7 +17,7 @@ import pytest
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
 from tests.fault.disk_rounds import fill, opened, small_disk
 from tests.support.alerts import firing, recommended

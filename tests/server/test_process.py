@@ -20,7 +20,7 @@ from rmqstore_spark.client import PutStream, StoreClient
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.process import serve
 from tests.support.serving import StoreProcess, block_of, eventually

@@ -13,7 +13,7 @@ from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel, packed
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from tests.support.traffic import Traffic
 
 __all__ = ["block_outcome", "encoded", "encoded_traffic", "record_columns"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import queue_key
@@ -107,7 +108,7 @@ def assert_complete(
     """A store must find just the records that have these keys, ascending."""
     assert keys
     for topic, key in keys:
-        found = places(store.query_by_key(topic, key, options=options))
+        found = places(query_by_key(store, topic, key, options=options))
         assert found == with_key(records, topic, key, store.scan_end())
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.server import StoreServer
 from tests.support.blocks import encoded
 from tests.support.traffic import FIRST_TIME

@@ -40,7 +40,7 @@ from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.record.properties import encode_properties, find_properties, split_keys
-from rmqstore_spark.layout.record.spans import Spans, array_spans, string_array
+from rmqstore_spark.layout.spans import Spans, array_spans, string_array
 from tests.support.traffic import FIRST_TIME, Traffic
 
 __all__ = ["FIRST_TIME", "StoreBuilder", "Traffic", "build_store"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore_spark.layout.record.spans import Spans, binary_array
+from rmqstore_spark.layout.spans import Spans, binary_array
 
 __all__ = ["FIRST_TIME", "Traffic"]
 

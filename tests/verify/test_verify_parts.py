@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
-from rmqstore_spark.layout.record.spans import Spans, text_pool
+from rmqstore_spark.layout.spans import Spans, text_pool
 from rmqstore_spark.verify.coverage import Coverage
-from rmqstore_spark.verify.index.span_hash import POWERS, hash_spans, tails
-from rmqstore_spark.verify.log.flaws import Flaws
+from rmqstore_spark.verify.flaws import Flaws
 from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
+from rmqstore_spark.verify.span_hash import POWERS, hash_spans, tails
 from rmqstore_spark.verify.topic_numbers import TopicTable
 
 AHEAD = 128

@@ -75,8 +75,10 @@ def groups(
     They are as config/consumerOffset.json says, which a broker writes every few seconds. The JSON
     has the levels of delayed messages too.
     """
+    from rmqstore_spark.reader.groups import delay_progress, group_offsets
+
     with open_store(store_path, broker_name, commitlog_paths) as store:
-        found = store.groups()
+        found = group_offsets(store)
         _require_known(store.path, "consumer group", names, {entry.group for entry in found})
         read = {entry.topic for entry in found}
         unread = [name for name in topics or () if name not in read]
@@ -92,7 +94,7 @@ def groups(
             if (names is None or entry.group in names) and (not topics or entry.topic in topics)
         ]
         described = list(_by_group(chosen))
-        levels = [_delay(level) for level in store.delay_progress()]
+        levels = [_delay(level) for level in delay_progress(store)]
         if as_json:
             document = {
                 "path": store.path,

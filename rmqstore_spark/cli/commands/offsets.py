@@ -152,11 +152,13 @@ def _at_time(queue: Queue, time: int) -> int:
 
 def _of_group(stores: Mapping[str, Store], group: str) -> _Rule:
     """The progress of a group, for the topics that it reads."""
+    from rmqstore_spark.reader.groups import group_offsets
+
     known = set()
     progress = {}
     reads = set()
     for broker, store in stores.items():
-        for entry in store.groups():
+        for entry in group_offsets(store):
             known.add(entry.group)
             if entry.group == group:
                 progress[broker, entry.topic, entry.queue_id] = entry.offset

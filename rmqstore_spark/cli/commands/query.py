@@ -87,6 +87,8 @@ def query(
     A key is looked up in the IndexFiles, and in the log where they have gaps. --from and --to can
     stand alone, or narrow --key.
     """
+    from rmqstore_spark.reader.lookup import query_by_msg_id
+
     in_time = since is not None or until is not None
     _check_question(key, msg_id, uniq_key, in_time=in_time, has_topics=bool(topics))
     printer = make_printer(
@@ -97,7 +99,7 @@ def query(
     choice = Choice(topics, None, everything)
     with open_store(store_path, broker_name, commitlog_paths) as store:
         if msg_id is not None:
-            batches = iter(store.query_by_msg_id(msg_id, options).to_batches())
+            batches = iter(query_by_msg_id(store, msg_id, options).to_batches())
         elif uniq_key is not None:
             batches = _by_uniq_key(store, choice, uniq_key, options)
         elif key is not None:
@@ -145,11 +147,11 @@ def _topics(store: Store, choice: Choice) -> list[str]:
 def _by_uniq_key(
     store: Store, choice: Choice, uniq_key: str, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    from rmqstore_spark.reader.lookup import uniq_key_wanted
+    from rmqstore_spark.reader.lookup import read_by_key, uniq_key_wanted
 
     if choice.topics and store.has_queues:
         _topics(store, choice)
-    return store.read_by_key(uniq_key_wanted(store, choice.topics or None, uniq_key), options)
+    return read_by_key(store, uniq_key_wanted(store, choice.topics or None, uniq_key), options)
 
 
 def _by_key(
@@ -162,17 +164,22 @@ def _by_key(
 ) -> Iterator[pa.RecordBatch]:
     """The newest messages with a key, oldest first, whichever of the topics they are of."""
     from rmqstore_spark.reader.keys.search import KeyWanted
+    from rmqstore_spark.reader.lookup import read_by_key
 
     topics = _topics(store, choice) if store.has_queues else choice.topics
     if topics is None:
         raise OptionError(f"{store.path} has no queues that would tell its topics: give --topic.")
     wanted = KeyWanted(frozenset({key}), frozenset(topics), span.begin, span.end)
-    return store.read_by_key(wanted, options, limit)
+    return read_by_key(store, wanted, options, limit)
 
 
 def _by_time(
     store: Store, choice: Choice, span: _Span, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.reader.lookup import query_by_time
+
     store.require_queues("query by time")
     for topic in _topics(store, choice):
-        yield from store.query_by_time(topic, begin_ms=span.begin, end_ms=span.end, options=options)
+        yield from query_by_time(
+            store, topic, begin_ms=span.begin, end_ms=span.end, options=options
+        )

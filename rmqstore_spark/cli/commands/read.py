@@ -128,6 +128,7 @@ def read(
 def _scan(
     store: Store, choice: Choice, bounds: Bounds, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import ScanSplit
 
     if bounds != Bounds() or choice.queue_ids is not None:
@@ -136,4 +137,4 @@ def _scan(
             "and --to cannot be used with it."
         )
     topics = None if choice.topics is None else frozenset(choice.topics)
-    return store.read_split(ScanSplit(store.min_offset, store.scan_end(), topics), options)
+    return read_split(store, ScanSplit(store.min_offset, store.scan_end(), topics), options)

@@ -74,10 +74,11 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of some ranges; those of several queues in the order of the log."""
     from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
+    from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import QueueSplit
 
     if len(ranges) == 1:
-        yield from store.read_split(QueueSplit(ranges[0], 0), options)
+        yield from read_split(store, QueueSplit(ranges[0], 0), options)
     else:
         for split in plan_by_commitlog(store, ranges, PlanLimits(max_bytes=_WHOLE_LOG)):
-            yield from store.read_split(split, options)
+            yield from read_split(store, split, options)

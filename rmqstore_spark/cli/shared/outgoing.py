@@ -19,7 +19,7 @@ from rmqstore_spark.produce.properties import join_properties
 from rmqstore_spark.produce.uniq_key import UniqKeys, own_address
 
 if TYPE_CHECKING:
-    from rmqstore_spark.layout.record.spans import U1
+    from rmqstore_spark.layout.spans import U1
     from rmqstore_spark.wire.messages import OpenReply, TopicSettings
 
 __all__ = ["Encoder"]

@@ -19,8 +19,8 @@ from rmqstore_spark.datasource.options.positions import (
     Latest,
     Position,
 )
+from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.datasource.options.table import OPTIONS, READING
-from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["Options", "check_options", "check_table_options", "parse_options"]

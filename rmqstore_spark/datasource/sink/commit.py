@@ -6,14 +6,14 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rmqstore_spark.datasource.sink.options import SinkOptions
-from rmqstore_spark.datasource.sink.task import TaskDone
-from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.datasource.sink.options import SinkOptions, check_transaction_size
+from rmqstore_spark.datasource.sink.outcome import TaskDone
+from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
-__all__ = ["abort_stages", "check_transaction_size", "commit_stages"]
+__all__ = ["abort_stages", "commit_stages"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -99,27 +99,3 @@ def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
                 client.abort([info.stage_id for info in stages])
         except RmqStoreError as error:
             _log.warning("staged rows at %s could not be discarded now: %s", endpoint, error)
-
-
-def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
-    """Refuse a commit of too many bytes.
-
-    Raises:
-        OptionError: there are more than maxTransactionBytes.
-    """
-    if size <= options.max_transaction:
-        return
-    fault = (
-        f"{what} holds more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
-        f"{size:,}"
-    )
-    if not options.atomic:
-        raise OptionError(
-            f"{fault}. With atomic=false that is the limit of each task: give the write more "
-            "partitions (repartition), or raise maxTransactionBytes."
-        )
-    raise OptionError(
-        f"{fault}. In a stream, let a micro-batch have less (maxOffsetsPerTrigger, "
-        "maxFilesPerTrigger and the like of its source). For a batch write, set atomic=false, "
-        "where each task commits alone, and give it more partitions; or raise maxTransactionBytes."
-    )

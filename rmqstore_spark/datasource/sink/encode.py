@@ -24,7 +24,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.hosts import encode_host, same_host
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, EncodedRecords, encode_records
-from rmqstore_spark.layout.record.spans import I8, U1
+from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
 from rmqstore_spark.produce.uniq_key import UniqKeys, own_address
 

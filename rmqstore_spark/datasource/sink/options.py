@@ -8,11 +8,11 @@ from typing import Literal
 
 from rmqstore_spark.datasource.options.connection import Connection
 from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.datasource.options.table import READING
-from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["SinkOptions", "Transaction", "parse_sink_options"]
+__all__ = ["SinkOptions", "Transaction", "check_transaction_size", "parse_sink_options"]
 
 
 @dataclass(frozen=True)
@@ -122,3 +122,27 @@ def _check_stream(given: Mapping[str, str]) -> None:
                 f"Option {option.name} is for batch writes: a stream's micro-batches are told "
                 "apart by its checkpoint, and each is committed whole. Remove it."
             )
+
+
+def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
+    """Refuse a commit of too many bytes.
+
+    Raises:
+        OptionError: there are more than maxTransactionBytes.
+    """
+    if size <= options.max_transaction:
+        return
+    fault = (
+        f"{what} holds more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
+        f"{size:,}"
+    )
+    if not options.atomic:
+        raise OptionError(
+            f"{fault}. With atomic=false that is the limit of each task: give the write more "
+            "partitions (repartition), or raise maxTransactionBytes."
+        )
+    raise OptionError(
+        f"{fault}. In a stream, let a micro-batch have less (maxOffsetsPerTrigger, "
+        "maxFilesPerTrigger and the like of its source). For a batch write, set atomic=false, "
+        "where each task commits alone, and give it more partitions; or raise maxTransactionBytes."
+    )

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from rmqstore_spark.datasource.sink.stores import Queues
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.index.hashing import java_hash_code
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["Routed", "Router"]
 

@@ -14,9 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rmqstore_spark.client import PutStream, StageStream, StoreClient
-from rmqstore_spark.datasource.sink.commit import check_transaction_size
 from rmqstore_spark.datasource.sink.encode import BlockToSend
-from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.datasource.sink.options import SinkOptions, check_transaction_size
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 if TYPE_CHECKING:

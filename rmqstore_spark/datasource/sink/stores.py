@@ -10,7 +10,7 @@ import numpy as np
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.layout.record.spans import I4
+from rmqstore_spark.layout.spans import I4
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient

@@ -2,70 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql.datasource import WriterCommitMessage
 
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.options import SinkOptions
+from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.wire.messages import StageInfo
 
-__all__ = ["IDLE_SECONDS", "Place", "TaskDone", "run_task"]
+__all__ = ["IDLE_SECONDS", "run_task"]
 
 IDLE_SECONDS: Final = 20.0
 """A stream is ended when there was nothing to send for so long; a store process ends those that
 are idle for longer (streamIdleTimeout, a minute)."""
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which task of what it is.
-
-    Args:
-        partition: of the rows; all attempts at a task have the same.
-        query_id: of the stream, the same over all its restarts; None where there is no stream.
-        batch_id: of the micro-batch.
-    """
-
-    partition: int
-    query_id: str | None
-    batch_id: int
-
-    @classmethod
-    def here(cls) -> Place:
-        """Ask Spark, in a task."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("this is no task of Spark")
-        batch = context.getLocalProperty(_BATCH_ID)
-        return cls(context.partitionId(), context.getLocalProperty(_QUERY_ID), int(batch or 0))
-
-
-@dataclass(frozen=True)
-class TaskDone(WriterCommitMessage):
-    """What a task tells the driver.
-
-    Args:
-        place: which task it was.
-        stages: what it has staged, in order, by the store's place among the endpoints.
-        rows: that it has read.
-    """
-
-    place: Place
-    stages: Mapping[int, tuple[StageInfo, ...]]
-    rows: int
 
 
 def run_task(

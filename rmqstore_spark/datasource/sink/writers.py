@@ -20,7 +20,8 @@ from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions
-from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
+from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
+from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.resolve import lose
 from rmqstore_spark.datasource.stores import ChosenQueue
 from rmqstore_spark.datasource.stream.limits import rows_within, share
-from rmqstore_spark.datasource.stream.offsets import Mark, Offsets, QueueKey
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.reader.plan import average_size
 from rmqstore_spark.reader.rows.splits import QueueRange

@@ -6,6 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.datasource.offsets import (
+    Offsets,
+    QueueKey,
+    as_start,
+    decode_offsets,
+    encode_offsets,
+    packed_by_topic,
+)
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.partitions import StorePartition, partitions_of
 from rmqstore_spark.datasource.resolve import starting_offsets
@@ -16,14 +24,6 @@ from rmqstore_spark.datasource.stream.catchup import (
     limited_ends,
     reconciled,
     starting_marks,
-)
-from rmqstore_spark.datasource.stream.offsets import (
-    Offsets,
-    QueueKey,
-    as_start,
-    decode_offsets,
-    encode_offsets,
-    packed_by_topic,
 )
 from rmqstore_spark.datasource.stream.watch import Watch
 

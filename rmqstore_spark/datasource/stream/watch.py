@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
-from rmqstore_spark.datasource.stream.offsets import QueueKey
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.tip import LogTip
 

@@ -27,7 +27,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.record.block import Block, Route, check_block
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Admission", "disk_used_ratio"]
 

@@ -24,7 +24,7 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 
 __all__ = ["Appender", "Stored"]
 

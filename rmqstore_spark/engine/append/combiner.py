@@ -18,7 +18,7 @@ import numpy as np
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Combiner", "append_together", "is_single", "settle_all"]
 

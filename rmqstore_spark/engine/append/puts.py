@@ -17,7 +17,7 @@ from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Puts"]
 

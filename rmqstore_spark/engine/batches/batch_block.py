@@ -27,7 +27,7 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
-from rmqstore_spark.layout.record.spans import I4, I8, U1
+from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["BatchBlock", "Source", "Stamp"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.batches.commit import CommitRequest, CommitResult, Committer
+from rmqstore_spark.engine.batches.commit import Committer
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.batches.markers import Markers
@@ -22,7 +22,8 @@ from rmqstore_spark.engine.tables.topics import PERM_READ, TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
 from rmqstore_spark.layout.record.block import Block, Route
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.types import CommitRequest, CommitResult
 
 __all__ = ["Transactions"]
 

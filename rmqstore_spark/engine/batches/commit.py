@@ -18,75 +18,27 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.batches.batch_block import BatchBlock, Stamp
-from rmqstore_spark.engine.batches.ledger import Committed, Content, Ledger, WriterId
+from rmqstore_spark.engine.batches.committed import Committed
+from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import Marker, marker_body
 from rmqstore_spark.engine.batches.owners import is_identity
-from rmqstore_spark.engine.batches.stage import Stage, StageInfo
+from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staging import Staging
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Route
+from rmqstore_spark.types import CommitRequest, CommitResult, Content, WriterId
 
-__all__ = ["CommitRequest", "CommitResult", "CommitStatus", "Committer"]
+__all__ = ["Committer"]
 
-CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-@dataclass(frozen=True)
-class CommitRequest:
-    """What is to be committed.
-
-    Attributes:
-        writer: whose batch it is, and which.
-        stages: what its tasks have staged, in the order of their partitions.
-    """
-
-    writer: WriterId
-    stages: tuple[StageInfo, ...]
-
-    @property
-    def content(self) -> Content:
-        """What the stages hold together."""
-        rows = sum(info.rows for info in self.stages)
-        return Content(rows, sum(info.body_bytes for info in self.stages))
-
-    def check(self) -> None:
-        """Refuse what no client of ours sends.
-
-        Raises:
-            RefusedError: the writer is none, or there are no rows.
-        """
-        self.writer.check()
-        if not self.content.rows:
-            raise RefusedError(
-                f"{self.writer} cannot be committed: its commit has no rows. Leave out the commit "
-                "of a batch that is empty.",
-                "MESSAGE_ILLEGAL",
-            )
-
-
-@dataclass(frozen=True)
-class CommitResult:
-    """What a commit did.
-
-    Attributes:
-        status: ALREADY_COMMITTED where an earlier one had done it.
-        rows: of the batch.
-        physical_offset: where its first record stands in the log.
-    """
-
-    status: CommitStatus
-    rows: int
-    physical_offset: int
 
 
 class Committer:

@@ -21,31 +21,29 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.engine.batches.owners import is_another, is_identity
+from rmqstore_spark.engine.batches.committed import Committed, is_long
+from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import replace_file
+from rmqstore_spark.types import Content, WriterId, is_writer_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.batches.markers import Markers
 
-__all__ = ["Committed", "Content", "Ledger", "WriterId"]
+__all__ = ["Ledger"]
 
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 2
-_LONGEST_NAME: Final = 256
 _MOST_BYTES: Final = 1 << 30  # of the file: more than all that is remembered can take
-_MOST_NUMBER: Final = 2**63 - 1
 _MOST: Final = {"stream": 100_000, "batch": 100_000, "once": 10_000}
 
-Kind = Literal["stream", "batch", "once"]
 
 # What the errors say of each kind of writer, and what to do.
 _NAMED: Final = {"stream": "query id", "batch": "txnAppId", "once": "name"}
@@ -83,135 +81,6 @@ _OTHERS: Final = {
         "same each time (no rand(), no clock), or write with atomic=true."
     ),
 }
-
-
-@dataclass(frozen=True)
-class WriterId:
-    """Whose batch is committed, and which of its batches.
-
-    Attributes:
-        kind: "stream": a streaming query; "batch": an application that numbers its writes; "once":
-            a write that nothing repeats but its own lost acknowledgement.
-        name: queryId, txnAppId, or a name that nobody else has.
-        number: batchId or txnVersion; 0 for a write of its own.
-    """
-
-    kind: Kind
-    name: str
-    number: int
-
-    @classmethod
-    def of_stream(cls, query_id: str, batch_id: int) -> WriterId:
-        """A micro-batch of a streaming query."""
-        return cls("stream", query_id, batch_id)
-
-    @classmethod
-    def of_batch(cls, txn_app_id: str, txn_version: int) -> WriterId:
-        """A batch write that may be run again: its application says which one it is."""
-        return cls("batch", txn_app_id, txn_version)
-
-    @classmethod
-    def of_one_write(cls) -> WriterId:
-        """A batch write that is not told from any other."""
-        return cls("once", uuid.uuid4().hex, 0)
-
-    def check(self) -> None:
-        """Refuse what no client of ours sends.
-
-        Raises:
-            RefusedError: an unknown kind, a name that is no printable text of 1 to 256
-                characters, or a number that no long can hold.
-        """
-        name = self.name
-        if self.kind not in _MOST:
-            raise RefusedError(f"{str(self.kind)[:64]!r} is no kind of writer", "MESSAGE_ILLEGAL")
-        if not _is_name(name):
-            raise RefusedError(
-                f"A writer's name ({name[:64]!r}...) takes 1 to {_LONGEST_NAME} printable "
-                "characters.",
-                "MESSAGE_ILLEGAL",
-            )
-        if not 0 <= self.number <= _MOST_NUMBER:
-            text = f"{self.number} is no number of a batch: it must not be negative."
-            raise RefusedError(text, "MESSAGE_ILLEGAL")
-
-    def __str__(self) -> str:
-        words = {"stream": "batch {} of query {}", "batch": "txnVersion {} of txnAppId {}"}
-        return words.get(self.kind, "write {1}").format(self.number, self.name)
-
-
-@dataclass(frozen=True)
-class Content:
-    """What two attempts at the same batch have in common, and two batches hardly ever.
-
-    Records of the same row differ from attempt to attempt: in UNIQ_KEY, bornTimestamp and
-    bornHost; in their length where one executor has an IPv4 address and another IPv6; in their
-    order and their partition where Spark cuts a replay differently. Bodies do not.
-
-    Attributes:
-        rows: how many.
-        body_bytes: of their bodies together; None in a marker of an earlier version.
-    """
-
-    rows: int
-    body_bytes: int | None
-
-    def is_like(self, other: Content) -> bool:
-        """Whether nothing speaks against their being the same."""
-        unknown = self.body_bytes is None or other.body_bytes is None
-        return self.rows == other.rows and (unknown or self.body_bytes == other.body_bytes)
-
-    def __str__(self) -> str:
-        size = "" if self.body_bytes is None else f" with {self.body_bytes} bytes of bodies"
-        return f"{self.rows} rows{size}"
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A batch that was committed.
-
-    Attributes:
-        number: which one of its writer.
-        content: what it holds.
-        bytes: of its records.
-        physical_offset: where the first stands in the log.
-        marker: where the marker stands.
-        identity: the client whose writer it is; empty where clients were not told apart.
-    """
-
-    number: int
-    content: Content
-    bytes: int
-    physical_offset: int
-    marker: int
-    identity: str = ""
-
-    @classmethod
-    def of_numbers(cls, numbers: Sequence[Any], identity: Any = "") -> Committed:
-        """Check what a file or a marker says.
-
-        Args:
-            numbers: number, rows, bytes, bytes of bodies or None, physicalOffset, marker.
-            identity: whose it is.
-
-        Raises:
-            ValueError: that is no commit.
-        """
-        number, rows, size, body_bytes, first, marker = numbers
-        for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
-            if not _is_long(one):
-                raise ValueError(f"{one!r:.40} is no number of a commit")
-        if not is_identity(identity):
-            raise ValueError(f"{identity!r:.40} is no identity")
-        return cls(number, Content(rows, body_bytes), size, first, marker, identity)
-
-    def to_row(self) -> list[int | str | None]:
-        """What the file says of it: as `of_numbers` takes it, and the identity."""
-        content = self.content
-        return [
-            self.number, content.rows, self.bytes, content.body_bytes, self.physical_offset,
-            self.marker, self.identity,
-        ]  # fmt: skip
 
 
 class Ledger:
@@ -394,7 +263,7 @@ class Ledger:
             take = {1: _row_of_version_1, _VERSION: _row}[value["version"]]
             rows = [take(row) for row in value["writers"]]
             mark = value["mark"]
-            if not _is_long(mark):
+            if not is_long(mark):
                 raise ValueError("it has no mark")
         except FileNotFoundError:
             return
@@ -412,7 +281,7 @@ class Ledger:
 def _row(row: Any) -> tuple[str, str, Committed]:
     """A row of the file, checked: kind, name, and the commit."""
     kind, name, *numbers, identity = row
-    if kind not in _MOST or not _is_name(name):
+    if kind not in _MOST or not is_writer_name(name):
         raise ValueError(f"{row!r:.100} is no commit")
     return kind, name, Committed.of_numbers(numbers, identity)
 
@@ -421,11 +290,3 @@ def _row_of_version_1(row: Any) -> tuple[str, str, Committed]:
     """A row as it was before there were bytes of bodies, and identities."""
     kind, name, number, rows, size, first, marker = row
     return _row([kind, name, number, rows, size, None, first, marker, ""])
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_NUMBER

@@ -18,14 +18,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.engine.batches.ledger import Committed, Content, WriterId
+from rmqstore_spark.engine.batches.committed import Committed
 from rmqstore_spark.engine.batches.staged_records import ROW_DTYPE, Extent, Keys, Portion, Rows
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
 from rmqstore_spark.layout.record.block import Route, index_hashes, read_block
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.types import Content, WriterId
 
 __all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
 

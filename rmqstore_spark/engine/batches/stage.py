@@ -20,7 +20,6 @@ import os
 import shutil
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -42,9 +41,10 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
-from rmqstore_spark.layout.record.spans import I4, U1
+from rmqstore_spark.layout.spans import I4, U1
+from rmqstore_spark.types import StageInfo
 
-__all__ = ["PORTION_BYTES", "Stage", "StageInfo", "StageRoom"]
+__all__ = ["PORTION_BYTES", "Stage", "StageRoom"]
 
 PORTION_BYTES: Final = 8 << 20
 """A portion takes no more, unless it is a single record."""
@@ -52,25 +52,6 @@ PORTION_BYTES: Final = 8 << 20
 _PORTION_ROWS: Final = 1 << 16
 _READ_BYTES: Final = 256 << 10
 """What is read back at once: its checksum is taken while it is in the processor's cache."""
-
-
-@dataclass(frozen=True)
-class StageInfo:
-    """What a task says that it has staged; a commit takes a stage only where all of it agrees.
-
-    Attributes:
-        stage_id: 32 hex digits, made by the task.
-        rows: records.
-        bytes: of all records.
-        body_bytes: of their bodies alone.
-        checksum: CRC-32 of the records, as they were sent.
-    """
-
-    stage_id: str
-    rows: int
-    bytes: int
-    body_bytes: int
-    checksum: int
 
 
 class StageRoom(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["KEY_DTYPE", "ROW_DTYPE", "Extent", "Keys", "Portion", "Rows"]
 

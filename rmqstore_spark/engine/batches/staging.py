@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.engine.batches.owners import is_another
-from rmqstore_spark.engine.batches.stage import Stage, StageInfo
+from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.record.block import Block
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 

@@ -24,7 +24,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["Appended", "Dispatcher"]
 

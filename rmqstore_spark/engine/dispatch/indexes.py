@@ -39,7 +39,7 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     slot_position,
 )
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["IndexFiles", "IndexShape", "index_name"]
 

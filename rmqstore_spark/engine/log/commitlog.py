@@ -28,7 +28,7 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import explained, start_write_back, sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
-from rmqstore_spark.layout.record.spans import I8, U1
+from rmqstore_spark.layout.spans import I8, U1
 
 __all__ = ["CommitLogWriter"]
 

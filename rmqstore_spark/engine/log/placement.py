@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 
 __all__ = ["Piece", "Placement", "TooLargeError", "place"]
 

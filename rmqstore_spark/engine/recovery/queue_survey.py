@@ -29,11 +29,11 @@ from rmqstore_spark.layout.consumequeue import (
     written_mask,
 )
 from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
-from rmqstore_spark.layout.record.spans import text_pool
+from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.rows.decoder import belongs_to
 
 __all__ = ["PlainQueue", "QueueSurvey"]
 

@@ -26,12 +26,12 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, Entries
 from rmqstore_spark.layout.record.block import Block, queue_entries, read_block
+from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.record.spans import I8, string_array
+from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
-from rmqstore_spark.reader.rows.decoder import dispatches
 
 __all__ = ["LogBlock", "QueueFeed", "log_blocks"]
 

@@ -32,7 +32,7 @@ from rmqstore_spark.layout.index.format import (
 )
 from rmqstore_spark.layout.index.geometry import infer_slots, slots_match
 from rmqstore_spark.layout.record.block import index_hashes
-from rmqstore_spark.layout.record.spans import I4
+from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 

@@ -25,7 +25,7 @@ from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
-from rmqstore_spark.layout.record.spans import I4, I8, U1
+from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = [
     "MAX_ROWS",

@@ -23,7 +23,7 @@ from rmqstore_spark.layout.record.properties import (
     split_keys,
     split_properties,
 )
-from rmqstore_spark.layout.record.spans import (
+from rmqstore_spark.layout.spans import (
     I4,
     I8,
     U1,

@@ -20,7 +20,7 @@ from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
 )
 from rmqstore_spark.layout.hosts import encode_hosts
-from rmqstore_spark.layout.record.spans import I4, I8, U1, array_texts
+from rmqstore_spark.layout.spans import I4, I8, U1, array_texts
 
 __all__ = ["RECORD_COLUMNS", "EncodedRecords", "encode_records"]
 

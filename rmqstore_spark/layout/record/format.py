@@ -25,7 +25,7 @@ from rmqstore_spark.layout.constants import (
     STOREHOST_V6_FLAG,
 )
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.layout.record.spans import I4, I8, U1, Spans
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 
 __all__ = [
     "MAX_RECORD_SIZE",

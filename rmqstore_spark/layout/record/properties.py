@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqstore_spark.layout.record.spans import (
+from rmqstore_spark.layout.spans import (
     I4,
     I8,
     U1,

@@ -32,7 +32,7 @@ from rmqstore_spark.layout.index.format import (
     slot_position,
 )
 from rmqstore_spark.layout.index.geometry import infer_slots, slots_match
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 

@@ -24,7 +24,7 @@ from rmqstore_spark.layout.record.format import (
     Records,
     decode_records,
 )
-from rmqstore_spark.layout.record.spans import I4, I8, U1, string_array
+from rmqstore_spark.layout.spans import I4, I8, U1, string_array
 from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log

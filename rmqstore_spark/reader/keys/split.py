@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
+from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.record.spans import I8, string_array, text_pool
+from rmqstore_spark.layout.spans import I8, string_array, text_pool
 from rmqstore_spark.reader.keys.search import KeySearch, KeyWanted, index_pieces, known_topics
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.rows.decoder import dispatches
 from rmqstore_spark.reader.rows.read import read_entries_of
 from rmqstore_spark.reader.rows.selection import Selection, say_lost
 from rmqstore_spark.reader.rows.splits import KeySplit, QueueRange

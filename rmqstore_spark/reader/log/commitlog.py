@@ -19,7 +19,7 @@ from rmqstore_spark.files.log_folders import Segment
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
-from rmqstore_spark.layout.record.spans import I8, U1
+from rmqstore_spark.layout.spans import I8, U1
 
 __all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
 

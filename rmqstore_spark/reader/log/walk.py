@@ -26,7 +26,7 @@ from rmqstore_spark.layout.record.format import (
     decode_records,
     walk_records,
 )
-from rmqstore_spark.layout.record.spans import I8, U1
+from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.reader.log.commitlog import CommitLog, LogSegment
 
 __all__ = ["Flaw", "Stretch", "next_record", "walk_log"]

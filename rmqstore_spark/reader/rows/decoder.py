@@ -17,26 +17,23 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.constants import (
-    LMQ_PREFIX,
-    MULTI_DISPATCH_QUEUE_SPLITTER,
-    PROPERTY_INNER_MULTI_DISPATCH,
-    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
 from rmqstore_spark.layout.record.columns import Identity, build_batch
+from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import (
     STATUS_TEXT,
     Records,
     check_crcs,
 )
 from rmqstore_spark.layout.record.properties import find_properties, split_keys
-from rmqstore_spark.layout.record.spans import I4, I8, Spans, string_array
+from rmqstore_spark.layout.spans import I8, Spans, string_array
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.unpack import Allowance, decompressed
 
-__all__ = ["Decoder", "belongs_to", "dispatches", "has_key", "is_in"]
+__all__ = ["Decoder", "has_key", "is_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -208,54 +205,3 @@ def _take(
     records: Records, identity: Identity | None, rows: npt.NDArray[np.int64]
 ) -> tuple[Records, Identity | None]:
     return records.take(rows), identity.take(rows) if identity else None
-
-
-def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
-    """Which records are the messages that their queue entries stand for.
-
-    A light queue's entry stands for a record that names the queue among those of its
-    INNER_MULTI_DISPATCH property, at the slot in INNER_MULTI_QUEUE_OFFSET (docs/format.md,
-    "Light queues"). Damaged records are not judged: they count as belonging.
-    """
-    same = records.topic.equal(identity.topic)
-    same &= records.queue_id == identity.queue_id
-    same &= records.queue_offset == identity.queue_offset
-    same |= records.status != 0
-    others = np.flatnonzero(~same)
-    if len(others):
-        same[others] = _multi_dispatched(records.take(others), identity.take(others))
-    return same
-
-
-def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
-    owner, names, queue_ids, slots = dispatches(records)
-    topics = string_array(identity.topic).take(pa.array(owner))
-    hits = np.array(pc.equal(names, topics).to_numpy(zero_copy_only=False), np.bool_)
-    hits &= (slots == identity.queue_offset[owner]) & (queue_ids == identity.queue_id[owner])
-    result = np.zeros(len(records), np.bool_)
-    result[owner[hits]] = True
-    return result
-
-
-def dispatches(records: Records) -> tuple[I8, pa.StringArray, I4, I8]:
-    """The further queues that n records stand in, by their properties.
-
-    Returns:
-        For each such place: the record's row, the queue's topic and number, and the slot.
-    """
-    found = find_properties(
-        records.properties, (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
-    )
-    splitter = MULTI_DISPATCH_QUEUE_SPLITTER
-    queues = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_DISPATCH]), splitter)
-    texts = pc.split_pattern(string_array(found[PROPERTY_INNER_MULTI_QUEUE_OFFSET]), splitter)
-    paired = pc.equal(pc.list_value_length(queues), pc.list_value_length(texts))
-    rows = np.flatnonzero(pc.fill_null(paired, False).to_numpy(zero_copy_only=False))
-    queues, texts = queues.take(pa.array(rows)), texts.take(pa.array(rows)).flatten()
-    numbers = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
-    known = np.flatnonzero(numbers.to_numpy(zero_copy_only=False))
-    owner = rows[pc.list_parent_indices(queues).to_numpy()][known]
-    names = queues.flatten().take(pa.array(known))
-    slots = texts.take(pa.array(known)).cast(pa.int64()).to_numpy()
-    light = pc.starts_with(names, LMQ_PREFIX).to_numpy(zero_copy_only=False)
-    return owner, names, np.where(light, np.int32(0), records.queue_id[owner]), slots

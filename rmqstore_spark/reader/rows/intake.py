@@ -15,7 +15,7 @@ import pyarrow as pa
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference.plain import CHECK_BODY, CHECK_RECORD
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.record.spans import I4, I8, U1, Spans
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.rows.selection import Selection
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.layout.consumequeue import EntryColumns
-from rmqstore_spark.layout.record.spans import I8, text_pool
+from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue

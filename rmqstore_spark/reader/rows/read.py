@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout.record.spans import text_pool
+from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue

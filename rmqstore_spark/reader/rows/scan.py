@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.record.spans import string_array
+from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 from rmqstore_spark.reader.options import ReadOptions

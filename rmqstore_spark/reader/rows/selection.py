@@ -19,7 +19,7 @@ from rmqstore_spark.layout.consumequeue_ext import (
 )
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.record.columns import Identity
-from rmqstore_spark.layout.record.spans import I8, Spans
+from rmqstore_spark.layout.spans import I8, Spans
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import QueueRange

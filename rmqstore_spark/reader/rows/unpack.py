@@ -12,7 +12,7 @@ from rmqstore_spark.errors import CorruptRecordError, OptionError
 from rmqstore_spark.layout.compression import MAX_UNPACKED, BodyTooLargeError, decompress
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.record.spans import Spans
+from rmqstore_spark.layout.spans import Spans
 
 __all__ = ["Allowance", "decompressed"]
 

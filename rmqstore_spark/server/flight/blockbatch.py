@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.wire.codec import MessageError
 from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 

@@ -35,7 +35,8 @@ from rmqstore_spark.server.flight.frames import (
     window_update,
 )
 from rmqstore_spark.server.flight.outbound import Outbound
-from rmqstore_spark.server.flight.stream import INITIAL_WINDOW, EndedError, Stream
+from rmqstore_spark.server.flight.status import EndedError
+from rmqstore_spark.server.flight.stream import INITIAL_WINDOW, Stream
 from rmqstore_spark.server.flight.transport import Transport
 
 __all__ = ["Connection", "Service"]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from rmqstore_spark.server.budget import Budget
 from rmqstore_spark.server.flight.frames import (
@@ -23,13 +23,36 @@ from rmqstore_spark.server.flight.frames import (
     header_block,
     window_update,
 )
-from rmqstore_spark.server.flight.stream import EndedError, Stream
+from rmqstore_spark.server.flight.status import EndedError
 from rmqstore_spark.server.flight.transport import Transport
 
 __all__ = ["Outbound"]
 
 _JOINED: Final = 32 << 10
 _LOOK_SECONDS: Final = 0.5
+
+
+class Sender(Protocol):
+    """A call that sends, as far as its windows are concerned.
+
+    Attributes:
+        number: HTTP/2's.
+        send_window: bytes that the client takes of it.
+        blocked_since: monotonic seconds since which it waits for the client to take more.
+        moved: monotonic seconds when the client last took something.
+    """
+
+    number: int
+    send_window: int
+    blocked_since: float | None
+    moved: float
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing more can be sent."""
+
+    def check_blocked(self, seconds: float, sent: int, budget: Budget | None) -> None:
+        """End the call when it has waited for the client too long."""
 
 
 class Outbound:
@@ -72,7 +95,7 @@ class Outbound:
 
     # ---- the client's windows ------------------------------------------------------------------
 
-    def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
+    def set_initial_window(self, size: int, streams: Iterable[Sender]) -> None:
         """The client changes the window of its streams, those under way included."""
         with self._windows:
             change, self.initial_window = size - self.initial_window, size
@@ -80,7 +103,7 @@ class Outbound:
                 stream.send_window += change
             self._windows.notify_all()
 
-    def widen(self, stream: Stream | None, count: int) -> None:
+    def widen(self, stream: Sender | None, count: int) -> None:
         """The client takes more bytes, of a stream or (None) in all.
 
         Raises:
@@ -110,7 +133,7 @@ class Outbound:
 
     def send_data(
         self,
-        stream: Stream,
+        stream: Sender,
         parts: Sequence[bytes | memoryview],
         begins: bool,
         seconds: float,
@@ -121,7 +144,7 @@ class Outbound:
         Raises:
             EndedError: the client has gone.
             TimeoutError: its window was closed for so long.
-            OverBudgetError: see `Stream.check_blocked`.
+            OverBudgetError: see `Sender.check_blocked`.
         """
         begin, sent = time.monotonic(), 0
         before = [self._response_headers(stream.number)] if begins else []
@@ -157,7 +180,7 @@ class Outbound:
 
     def _reserve(
         self,
-        stream: Stream,
+        stream: Sender,
         size: int,
         seconds: float,
         begin: float,

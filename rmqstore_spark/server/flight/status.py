@@ -6,7 +6,15 @@ import base64
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-__all__ = ["OK", "UNAUTHENTICATED", "UNAVAILABLE", "UNIMPLEMENTED", "UNKNOWN", "Status"]
+__all__ = [
+    "OK",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+    "UNIMPLEMENTED",
+    "UNKNOWN",
+    "EndedError",
+    "Status",
+]
 
 OK: Final = 0
 UNKNOWN: Final = 2
@@ -58,3 +66,7 @@ class Status(NamedTuple):
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+class EndedError(Exception):
+    """The stream has ended: the client went away, or was sent away."""

@@ -10,19 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.flight.frames import ErrorCode
-from rmqstore_spark.server.flight.status import Status
+from rmqstore_spark.server.flight.outbound import Outbound
+from rmqstore_spark.server.flight.status import EndedError, Status
+from rmqstore_spark.server.flight.transport import Transport
 
-if TYPE_CHECKING:
-    from rmqstore_spark.server.flight.connection import Connection
-
-__all__ = ["INITIAL_WINDOW", "EndedError", "Message", "Stream", "TooLargeError"]
+__all__ = ["INITIAL_WINDOW", "Message", "Stream", "TooLargeError"]
 
 INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
@@ -37,10 +36,6 @@ _LEAST_RATE: Final = 1 << 20
 """Bytes a second of a message for which room was made, while others wait for room."""
 
 _NOTHING: Final = np.empty(0, np.uint8)
-
-
-class EndedError(Exception):
-    """The stream has ended: the client went away, or was sent away."""
 
 
 class TooLargeError(Exception):
@@ -73,6 +68,27 @@ class Message:
             self._budget.give_back(charge)
 
 
+class Link(Protocol):
+    """The connection of a call, as the call sees it.
+
+    Attributes:
+        transport: its socket.
+        out: what goes to the client.
+    """
+
+    transport: Transport
+    out: Outbound
+
+    def trust(self) -> None:
+        """A call was let in: the client may send as much as its calls are given room for."""
+
+    def hang_up(self) -> None:
+        """End the connection."""
+
+    def forget(self, stream: Stream) -> None:
+        """A call is over."""
+
+
 class Stream:
     """One call. The connection's thread receives, a handler's thread reads and sends.
 
@@ -91,7 +107,7 @@ class Stream:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Link,
         number: int,
         headers: dict[str, list[str]],
         room: Room,

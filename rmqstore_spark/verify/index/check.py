@@ -14,12 +14,12 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
 )
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, decode_records
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
+from rmqstore_spark.verify.flaws import Flaws
 from rmqstore_spark.verify.index.keys import KeyHasher
-from rmqstore_spark.verify.log.batch import LogBatch
-from rmqstore_spark.verify.log.flaws import Flaws
+from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.snapshot import IndexEntriesUnit, Snapshot
 from rmqstore_spark.verify.topic_numbers import TopicTable

@@ -14,7 +14,7 @@ from rmqstore_spark.layout.index.format import (
     decode_entries,
     entry_position,
 )
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.verify.snapshot import IndexBounds
 

@@ -22,11 +22,11 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     slot_position,
 )
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.index.keys import IndexKeys, KeyHasher
 from rmqstore_spark.verify.index.line import IndexLine
-from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.snapshot import Snapshot
 
 __all__ = ["IndexMatcher"]

@@ -18,7 +18,7 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     slot_position,
 )
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.store import Store

@@ -23,7 +23,7 @@ from rmqstore_spark.layout.dledger import (
 )
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings, Place
-from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log_batch import LogBatch
 
 __all__ = ["DLedgerChecker", "check_units"]
 

@@ -19,9 +19,9 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.packed import not_packed
 from rmqstore_spark.layout.record.format import crc_property_mismatch
-from rmqstore_spark.layout.record.spans import I4, I8, U1, binary_array
+from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
 from rmqstore_spark.verify.findings import Findings
-from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log_batch import LogBatch
 
 __all__ = ["RecordChecker"]
 

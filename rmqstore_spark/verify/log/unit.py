@@ -10,9 +10,9 @@ from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.index.match import IndexMatcher
-from rmqstore_spark.verify.log.batch import LogBatch
 from rmqstore_spark.verify.log.dledger import DLedgerChecker
 from rmqstore_spark.verify.log.records import RecordChecker
+from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.match import QueueMatcher
 from rmqstore_spark.verify.snapshot import LogUnit, Snapshot
 from rmqstore_spark.verify.topic_numbers import TopicTable

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
-from rmqstore_spark.layout.record.spans import I8, string_array
+from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Entries, Queue
 from rmqstore_spark.reader.store import Store

@@ -9,7 +9,7 @@ from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.layout.consumequeue_ext import UNIT_HEAD_DTYPE, ext_offset
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.verify.findings import Place
 

@@ -11,14 +11,14 @@ from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION
 from rmqstore_spark.layout.consumequeue import is_filler
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.columns import Identity
+from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.layout.record.spans import I8, text_pool
+from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Entries, Queue
-from rmqstore_spark.reader.rows.decoder import belongs_to
-from rmqstore_spark.verify.log.batch import LogBatch
-from rmqstore_spark.verify.log.flaws import Flaws
+from rmqstore_spark.verify.flaws import Flaws
+from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.queues.entries import wrong_units
 from rmqstore_spark.verify.queues.expected import tags_codes

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.consumequeue import live_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.verify.findings import Findings, Place
-from rmqstore_spark.verify.log.batch import LogBatch
+from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.entries import entry_place, wrong_units
 from rmqstore_spark.verify.queues.expected import Dispatcher, Expected, tags_codes
 from rmqstore_spark.verify.queues.pool import EntryPool

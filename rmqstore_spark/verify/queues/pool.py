@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.queue import Entries
 
 __all__ = ["EntryPool"]

@@ -11,7 +11,7 @@ from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, decode_entries
 from rmqstore_spark.reader.queue import Entries, Queue
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
-from rmqstore_spark.verify.log.files import check_segments
+from rmqstore_spark.verify.log_files import check_segments
 from rmqstore_spark.verify.queues.entries import entry_place
 from rmqstore_spark.verify.queues.judge import EntryJudge, Verdict
 from rmqstore_spark.verify.snapshot import QueueBounds, QueuesUnit, Snapshot

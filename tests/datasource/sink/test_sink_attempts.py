@@ -18,7 +18,8 @@ import pytest
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.commit import commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.task import Place, TaskDone, run_task
+from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
+from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
 from rmqstore_spark.errors import (
     OptionError,

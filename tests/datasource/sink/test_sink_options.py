@@ -6,7 +6,7 @@ import pytest
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import check_options, parse_options
-from rmqstore_spark.datasource.sink.option_table import SINK_OPTIONS
+from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import SinkOptions, Transaction, parse_sink_options
 from rmqstore_spark.errors import OptionError
 

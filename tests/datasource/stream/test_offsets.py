@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.datasource.stream.offsets import (
+from rmqstore_spark.datasource.offsets import (
     Mark,
     QueueKey,
     as_start,

@@ -12,7 +12,7 @@ from rmqstore_spark.engine.append.combiner import Combiner, is_single
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from tests.support.serving import block_of
 

@@ -15,7 +15,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout import compression
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.engine.append.rows import record_columns
-from rmqstore_spark.engine.batches.commit import CommitRequest
-from rmqstore_spark.engine.batches.ledger import WriterId
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.batches import (
     BATCH,
@@ -126,7 +126,7 @@ def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path
     with Store.open(path) as read:
         *_, last = [row for batch in read.scan() for row in batch.to_pylist()]
         assert (last["topic"], last["queueId"]) == (MARKER_TOPIC, 0)
-        found = read.query_by_key(MARKER_TOPIC, QUERY)
+        found = query_by_key(read, MARKER_TOPIC, QUERY)
         assert found["physicalOffset"].to_pylist() == [last["physicalOffset"]]
 
 
@@ -302,7 +302,7 @@ def test_queues_and_keys_are_dispatched_after_the_commit(path: Path) -> None:
         assert sum(shown(path).values()) == BATCH  # while it is open, too
     assert sorted(shown(path).elements()) == sorted(expected(0))
     with Store.open(path) as read:
-        assert read.query_by_key("bills", expected(0)[1][:20].decode()).num_rows == 1
+        assert query_by_key(read, "bills", expected(0)[1][:20].decode()).num_rows == 1
 
 
 def test_a_batch_write_is_all_or_nothing_and_never_told_from_another(path: Path) -> None:

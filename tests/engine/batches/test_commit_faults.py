@@ -19,14 +19,13 @@ import pytest
 
 from rmqstore_spark.engine.batches import batch_block as batchblock
 from rmqstore_spark.engine.batches import commit
-from rmqstore_spark.engine.batches.commit import CommitRequest
-from rmqstore_spark.engine.batches.ledger import WriterId
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.tip import LogTip
+from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.batches import (
     BATCH,

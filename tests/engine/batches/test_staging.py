@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.batches.stage import PORTION_BYTES, Stage, StageInfo
+from rmqstore_spark.engine.batches.stage import PORTION_BYTES, Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.types import StageInfo
 from tests.support.blocks import encoded_traffic
 from tests.support.traffic import Traffic
 

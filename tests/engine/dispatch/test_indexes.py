@@ -11,7 +11,7 @@ from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape, index
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import IndexHeader
-from rmqstore_spark.layout.record.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8
 
 SHAPE = IndexShape(slots=50, entries=100)
 NOW = 1_795_219_334_515

@@ -16,7 +16,7 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.format import encode_blank
-from rmqstore_spark.layout.record.spans import I4, I8, U1
+from rmqstore_spark.layout.spans import I4, I8, U1
 from tests.support.storing import until
 
 SIZE = 4096

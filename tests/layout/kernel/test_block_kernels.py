@@ -11,7 +11,7 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from tests.support.blocks import block_outcome
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch

@@ -26,7 +26,7 @@ from rmqstore_spark.layout.record.block import Block, Route, check_block, read_b
 from rmqstore_spark.layout.record.columns import build_batch
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from tests.support.golden import RecordReport, load_entries, load_records
 from tests.support.records import record_batch, stored_bytes
 from tests.support.strategies import HOSTS, INT64, OFFSETS, client_records

@@ -23,7 +23,7 @@ from rmqstore_spark.layout.record.properties import (
     split_keys,
     split_properties,
 )
-from rmqstore_spark.layout.record.spans import array_spans, string_array
+from rmqstore_spark.layout.spans import array_spans, string_array
 from tests.support.strategies import PROPERTIES
 
 fixture_per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -25,7 +25,7 @@ from rmqstore_spark.layout.record.format import (
     encode_blank,
     walk_records,
 )
-from rmqstore_spark.layout.record.spans import U1
+from rmqstore_spark.layout.spans import U1
 from tests.support.golden import GOLDEN_NAMES, RecordReport, load_records
 from tests.support.records import log_files, record_batch, stored_bytes
 from tests.support.strategies import RECORDS

@@ -19,7 +19,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.record.spans import I4, I8, Spans
+from rmqstore_spark.layout.spans import I4, I8, Spans
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.verify.findings import Place
 from rmqstore_spark.verify.topic_numbers import TopicTable

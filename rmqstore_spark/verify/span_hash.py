@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.index.hashing import java_hash_code
-from rmqstore_spark.layout.record.spans import I8, U1, Spans, string_array
+from rmqstore_spark.layout.spans import I8, U1, Spans, string_array
 
 __all__ = ["POWERS", "hash_spans", "tails"]
 

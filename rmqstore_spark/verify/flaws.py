@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.layout.record.spans import I8
+from rmqstore_spark.layout.spans import I8
 
 __all__ = ["Flaws"]
 

@@ -1,0 +1,67 @@
+"""What is known of a batch that was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqstore_spark.engine.batches.owners import is_identity
+from rmqstore_spark.types import Content
+
+__all__ = ["Committed", "is_long"]
+
+_MOST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A batch that was committed.
+
+    Attributes:
+        number: which one of its writer.
+        content: what it holds.
+        bytes: of its records.
+        physical_offset: where the first stands in the log.
+        marker: where the marker stands.
+        identity: the client whose writer it is; empty where clients were not told apart.
+    """
+
+    number: int
+    content: Content
+    bytes: int
+    physical_offset: int
+    marker: int
+    identity: str = ""
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[Any], identity: Any = "") -> Committed:
+        """Check what a file or a marker says.
+
+        Args:
+            numbers: number, rows, bytes, bytes of bodies or None, physicalOffset, marker.
+            identity: whose it is.
+
+        Raises:
+            ValueError: that is no commit.
+        """
+        number, rows, size, body_bytes, first, marker = numbers
+        for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
+            if not is_long(one):
+                raise ValueError(f"{one!r:.40} is no number of a commit")
+        if not is_identity(identity):
+            raise ValueError(f"{identity!r:.40} is no identity")
+        return cls(number, Content(rows, body_bytes), size, first, marker, identity)
+
+    def to_row(self) -> list[int | str | None]:
+        """What the file says of it: as `of_numbers` takes it, and the identity."""
+        content = self.content
+        return [
+            self.number, content.rows, self.bytes, content.body_bytes, self.physical_offset,
+            self.marker, self.identity,
+        ]  # fmt: skip
+
+
+def is_long(value: object) -> bool:
+    """Whether something is a number that a long can hold, and not negative."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
