@@ -28,7 +28,7 @@ from jobs.progress import run_tasks
 from jobs.session import start_session
 from rmqstore_spark.datasource.failures import host_name
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.stores import OpenStore, StoreSpec, open_stores
+from rmqstore_spark.datasource.stores import SourceStore, StoreSpec, open_stores
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.verify import (
     Findings,
@@ -138,7 +138,7 @@ def verify_stores(arguments: argparse.Namespace, run: Runner) -> Iterator[tuple[
             yield opened.spec.url, _verify(opened, arguments, run)
 
 
-def _verify(opened: OpenStore, arguments: argparse.Namespace, run: Runner) -> VerifyReport:
+def _verify(opened: SourceStore, arguments: argparse.Namespace, run: Runner) -> VerifyReport:
     def work(snapshot: Snapshot, units: Sequence[Unit]) -> Iterable[Findings]:
         task = VerifyTask(opened.spec, snapshot)
         return run(f"verify {opened.spec.url}", list(_grouped(units)), task)

@@ -1,7 +1,10 @@
-"""The `rmqstore` command: look into a store, read its messages, check it (docs/cli.md).
+"""The `rmqstore` command (docs/cli.md).
 
-Floor 5. Each module holds one command, or a few that belong together; what takes time to import
-is imported when a command needs it.
+    app        the commands by name, and how they end
+    commands/  a module for each command, or for a few that belong together
+    shared/    arguments, connections, printing
+
+Modules that take long to import are imported inside the command that needs them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.stores import (
     ChosenQueue,
-    OpenStore,
+    SourceStore,
     check_pattern,
     check_topics,
     chosen_queues,
@@ -62,7 +62,7 @@ class RmqStoreReader(DataSourceReader):
         return read_partition(partition, self._options, self._projection)
 
 
-def plan_stores(options: Options, opened: Sequence[OpenStore]) -> list[Sequence[Split]]:
+def plan_stores(options: Options, opened: Sequence[SourceStore]) -> list[Sequence[Split]]:
     """Plan each store of a batch query."""
     with_queues = [of.store for of in opened if of.store.has_queues]
     check_topics(options, [of.store for of in opened])

@@ -14,13 +14,13 @@ from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.datasource.options.connection import Connection
+    from rmqstore_spark.datasource.options.connection import ConnectionOptions
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
 __all__ = [
     "ChosenQueue",
-    "OpenStore",
+    "SourceStore",
     "StoreSpec",
     "check_pattern",
     "check_topics",
@@ -66,14 +66,14 @@ class StoreSpec:
         )
 
 
-class OpenStore(NamedTuple):
+class SourceStore(NamedTuple):
     """A store, and how to open it elsewhere."""
 
     spec: StoreSpec
     store: Store
 
 
-def open_stores(options: Options) -> list[OpenStore]:
+def open_stores(options: Options) -> list[SourceStore]:
     """Open the stores that `path` or `endpoint` names, in its order.
 
     Raises:
@@ -91,10 +91,10 @@ def open_stores(options: Options) -> list[OpenStore]:
     specs = [
         StoreSpec(path, name, folders.get(name)) for path, name in zip(paths, names, strict=True)
     ]
-    return [OpenStore(spec, spec.open()) for spec in specs]
+    return [SourceStore(spec, spec.open()) for spec in specs]
 
 
-def _open_served(options: Options, connection: Connection) -> list[OpenStore]:
+def _open_served(options: Options, connection: ConnectionOptions) -> list[SourceStore]:
     """Open the stores behind some endpoints. A store knows its own name."""
     names = options.broker_names or (None,) * len(connection.endpoints)
     if options.broker_names is not None:
@@ -107,7 +107,7 @@ def _open_served(options: Options, connection: Connection) -> list[OpenStore]:
     found = [store.broker_name for store in stores]
     _check_names(connection.endpoints, found)
     return [
-        OpenStore(replace(spec, broker_name=name), store)
+        SourceStore(replace(spec, broker_name=name), store)
         for spec, name, store in zip(specs, found, stores, strict=True)
     ]
 

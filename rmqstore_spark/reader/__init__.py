@@ -1,4 +1,16 @@
-"""Reading a store, without Spark: topics, queues, offsets, messages, and what is wrong with it."""
+"""Reading a store, without Spark: topics, queues, offsets and messages.
+
+store      `Store`: a directory, opened
+topics, queue, log_queues    what is in it
+groups     how far consumers are
+options, filters, times      what is wanted
+plan       cut into splits
+reading    a split read, whatever its kind
+log/, rows/, keys/    reading the log, queues, and by key
+lookup     single messages
+tip        has the log grown
+bisect     the first of many, by halving
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.calls import Call
 from rmqstore_spark.server.flight.blockbatch import block_span, read_schema
 from rmqstore_spark.server.flight.messages import FlightData, flight_data_head, read_flight_data
-from rmqstore_spark.server.flight.stream import Message
+from rmqstore_spark.server.flight.stream import ReceivedMessage
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL
 from rmqstore_spark.wire.messages import StreamCommand
@@ -22,7 +22,7 @@ from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, FINISH, Acknowledgement, 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["Block", "BlockReader"]
+__all__ = ["BlockReader", "SentBlock"]
 
 _MAX_COMMAND: Final = 4096
 _MOST_BLOCKS: Final = 256
@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 4 << 20
 _ROOM_SECONDS: Final = 10.0
 
 
-class Block(NamedTuple):
+class SentBlock(NamedTuple):
     """A block, until it is released.
 
     Attributes:
@@ -41,7 +41,7 @@ class Block(NamedTuple):
     """
 
     number: int
-    message: Message
+    message: ReceivedMessage
     begin: int
     end: int
 
@@ -94,7 +94,7 @@ class BlockReader:
                 message.release()
         return command
 
-    def group(self) -> list[Block]:
+    def group(self) -> list[SentBlock]:
         """All blocks that have arrived, at least one; nothing after the last.
 
         Raises:
@@ -103,7 +103,7 @@ class BlockReader:
         """
         if self._refusal is not None:
             raise RefusedError(self._refusal, ILLEGAL)
-        found: list[Block] = []
+        found: list[SentBlock] = []
         size = 0
         message = self._wait()
         while message is not None:
@@ -140,11 +140,11 @@ class BlockReader:
         with self.call.reading():
             self.call.stream.drain(self._idle_seconds)
 
-    def _wait(self) -> Message | None:
+    def _wait(self) -> ReceivedMessage | None:
         with self.call.reading():
             return self.call.stream.read(self._idle_seconds, _ROOM_SECONDS)
 
-    def _block(self, message: Message) -> Block | None:
+    def _block(self, message: ReceivedMessage) -> SentBlock | None:
         """The block of a message; None for one that holds a schema, or ends the stream."""
         try:
             data = read_flight_data(message.view)
@@ -159,7 +159,7 @@ class BlockReader:
                 number = block_number(data.metadata)
                 begin, end = self._span(data)
                 self._expected = number + 1
-                return Block(number, message, begin, end)
+                return SentBlock(number, message, begin, end)
         except MessageError as error:
             message.release()
             raise RefusedError(f"What was sent is not a block: {error}.", ILLEGAL) from None

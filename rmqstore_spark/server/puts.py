@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.server.blocks import Block, BlockReader
+from rmqstore_spark.server.blocks import BlockReader, SentBlock
 from rmqstore_spark.server.budget import OverBudgetError
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
@@ -79,7 +79,7 @@ class BlockStreams:
         if blocks.is_finished:
             blocks.send(b"")
 
-    def _put_group(self, blocks: BlockReader, group: Sequence[Block], results: bool) -> bool:
+    def _put_group(self, blocks: BlockReader, group: Sequence[SentBlock], results: bool) -> bool:
         """Store and answer blocks; tells whether more may come."""
         if self._is_stopping():
             text = "The store process is stopping."
@@ -122,7 +122,7 @@ class BlockStreams:
                 stage.discard()
 
 
-def _append(stage: Stage, blocks: BlockReader, group: Sequence[Block]) -> bool:
+def _append(stage: Stage, blocks: BlockReader, group: Sequence[SentBlock]) -> bool:
     """Stage and answer blocks; tells whether more may come."""
     for block in group:
         rows = stage.info.rows

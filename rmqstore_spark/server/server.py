@@ -40,7 +40,7 @@ from rmqstore_spark.server.flight.messages import (
     result_head,
 )
 from rmqstore_spark.server.flight.status import EndedError, Status
-from rmqstore_spark.server.flight.stream import Stream, TooLargeError
+from rmqstore_spark.server.flight.stream import MessageTooLargeError, Stream
 from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import range_messages
 from rmqstore_spark.server.view import StoreView, ViewError
@@ -88,7 +88,7 @@ _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
     (TopicNotFoundError, NOT_FOUND, "{}"),
     (OptionError, ILLEGAL, "{}"),
     (MessageError, ILLEGAL, "The message is wrong: {}."),
-    (TooLargeError, ILLEGAL, "What was sent is too large: {} (maxBlockBytes)."),
+    (MessageTooLargeError, ILLEGAL, "What was sent is too large: {} (maxBlockBytes)."),
     (OverBudgetError, BUSY, "The store process receives more than it can take. Try again later."),
     (TimeoutError, UNAVAILABLE, "The client did nothing for streamIdleTimeout."),
     (

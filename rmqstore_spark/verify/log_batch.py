@@ -22,7 +22,7 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, Spans
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.verify.findings import Place
-from rmqstore_spark.verify.topic_numbers import TopicTable
+from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 __all__ = ["LogBatch"]
 
@@ -46,7 +46,7 @@ class LogBatch:
         table: numbers their topics.
     """
 
-    def __init__(self, log: CommitLog, records: Records, offsets: I8, table: TopicTable) -> None:
+    def __init__(self, log: CommitLog, records: Records, offsets: I8, table: TopicNumbers) -> None:
         self._log = log
         self._table = table
         self.records = records

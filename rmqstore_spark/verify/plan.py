@@ -24,7 +24,7 @@ from rmqstore_spark.verify.snapshot import (
     DLedgerUnits,
     EntriesUnit,
     IndexEntriesUnit,
-    IndexUnit,
+    IndexFileUnit,
     LogUnit,
     QueueBounds,
     QueuesUnit,
@@ -112,7 +112,7 @@ def make_plan(
     if log_files.end_offset > snapshot.end and not being_written:
         units.append(TailUnit(snapshot.end, log_files.end_offset, extent.cause))
     units += _queue_units(store, snapshot)
-    units += [IndexUnit(n, bounds.size) for n, bounds in enumerate(index)]
+    units += [IndexFileUnit(n, bounds.size) for n, bounds in enumerate(index)]
     if store.log.dledger is not None:
         units.append(DLedgerUnits(0))
     return Plan(snapshot, tuple(units), findings)

@@ -23,7 +23,7 @@ from rmqstore_spark.verify.snapshot import (
     DLedgerUnits,
     EntriesUnit,
     IndexEntriesUnit,
-    IndexUnit,
+    IndexFileUnit,
     LogUnit,
     QueuesUnit,
     Snapshot,
@@ -166,7 +166,7 @@ def _check(
         check_tail(store.log, unit, findings)
     elif isinstance(unit, QueuesUnit):
         check_queues(store, snapshot, unit, findings)
-    elif isinstance(unit, IndexUnit):
+    elif isinstance(unit, IndexFileUnit):
         check_index_file(store, snapshot, unit, findings)
     elif isinstance(unit, DLedgerUnits):
         check_units(store, snapshot.end, findings)

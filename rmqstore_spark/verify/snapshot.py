@@ -18,7 +18,7 @@ __all__ = [
     "EntriesUnit",
     "IndexBounds",
     "IndexEntriesUnit",
-    "IndexUnit",
+    "IndexFileUnit",
     "LogUnit",
     "QueueBounds",
     "QueuesUnit",
@@ -163,7 +163,7 @@ class QueuesUnit:
 
 
 @dataclass(frozen=True)
-class IndexUnit:
+class IndexFileUnit:
     """One index file in itself."""
 
     number: int
@@ -198,5 +198,5 @@ class IndexEntriesUnit:
 
 
 Unit: TypeAlias = (
-    LogUnit | TailUnit | QueuesUnit | IndexUnit | DLedgerUnits | EntriesUnit | IndexEntriesUnit
+    LogUnit | TailUnit | QueuesUnit | IndexFileUnit | DLedgerUnits | EntriesUnit | IndexEntriesUnit
 )

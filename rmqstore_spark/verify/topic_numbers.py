@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rmqstore_spark.layout.spans import I4, Spans, binary_array
 from rmqstore_spark.verify.span_hash import tails
 
-__all__ = ["TopicTable"]
+__all__ = ["TopicNumbers"]
 
 _TAIL: Final = 8
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -18,7 +18,7 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 U8 = npt.NDArray[np.uint64]
 
 
-class TopicTable:
+class TopicNumbers:
     """Numbers topics, the same one each time, at the cost of a glance at their last bytes.
 
     Attributes:

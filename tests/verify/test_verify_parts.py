@@ -15,7 +15,7 @@ from rmqstore_spark.verify.flaws import Flaws
 from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 from rmqstore_spark.verify.span_hash import POWERS, hash_spans, tails
-from rmqstore_spark.verify.topic_numbers import TopicTable
+from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 AHEAD = 128
 """Bytes in front of the first span, as a record has before its first property."""
@@ -56,7 +56,7 @@ def test_tails_are_the_bytes_before() -> None:
 
 @given(st.lists(st.lists(st.text(max_size=12), max_size=20), max_size=5))
 def test_topics_keep_their_numbers(batches: list[list[str]]) -> None:
-    table = TopicTable()
+    table = TopicNumbers()
     numbers: dict[str, int] = {}
     for batch in batches:
         codes = table.codes(spans_of(batch)).tolist()
@@ -66,7 +66,7 @@ def test_topics_keep_their_numbers(batches: list[list[str]]) -> None:
 
 
 def test_topics_that_end_alike_are_told_apart() -> None:
-    table = TopicTable()
+    table = TopicNumbers()
     names = ["%RETRY%consumer_1", "%DLQQQ%consumer_1", "consumer_1"]
     for _ in range(2):
         codes = table.codes(spans_of(names))

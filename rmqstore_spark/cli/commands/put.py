@@ -16,7 +16,7 @@ from rmqstore_spark.layout.constants import topic_fault
 
 if TYPE_CHECKING:
     from rmqstore_spark.cli.shared.incoming import Message, Template
-    from rmqstore_spark.cli.shared.outgoing import Encoder
+    from rmqstore_spark.cli.shared.outgoing import MessageEncoder
     from rmqstore_spark.client import PutStream, StoreClient
 
 __all__ = ["put"]
@@ -71,10 +71,10 @@ def put(
 
 def _put(client: StoreClient, template: Template) -> int:
     from rmqstore_spark.cli.shared.incoming import lines_of
-    from rmqstore_spark.cli.shared.outgoing import Encoder
+    from rmqstore_spark.cli.shared.outgoing import MessageEncoder
 
     store = client.open([] if template.topic is None else [_safe(template.topic)])
-    encoder = Encoder(store)
+    encoder = MessageEncoder(store)
     with _counted(client) as stream:
         number = 1
         for lines in lines_of(sys.stdin.fileno(), store.max_message_size * _LINE_ROOM):
@@ -105,7 +105,7 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
 
 
 def _learn_topics(
-    client: StoreClient, encoder: Encoder, read: Iterable[tuple[int, Message]]
+    client: StoreClient, encoder: MessageEncoder, read: Iterable[tuple[int, Message]]
 ) -> None:
     """Ask for the topics that messages name for the first time; the store may make them."""
     named: dict[str, int] = {}

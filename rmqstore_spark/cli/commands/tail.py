@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rmqstore_spark.cli.shared.choosing import Choice
-from rmqstore_spark.cli.shared.following import Follower
+from rmqstore_spark.cli.shared.following import Tail
 from rmqstore_spark.cli.shared.messages import read_options
 from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
@@ -67,7 +67,7 @@ def tail(
     )
     with open_store(store_path, broker_name, commitlog_paths) as store:
         store.require_queues("tail")
-        follower = Follower(store, Choice(topics, queue_ids, everything), options)
+        follower = Tail(store, Choice(topics, queue_ids, everything), options)
         if limit:
             print_batches(printer, follower.last(limit), None)
         if follow:

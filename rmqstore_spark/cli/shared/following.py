@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["Follower"]
+__all__ = ["Tail"]
 
 _LOOK_SECONDS: Final = 0.1
 _TOPOLOGY_SECONDS: Final = 1.0
@@ -28,7 +28,7 @@ _TOPOLOGY_SECONDS: Final = 1.0
 _LOOKING_SHARE: Final = 0.1
 
 
-class Follower:
+class Tail:
     """Reads the end of some queues, and then what is dispatched to them.
 
     Queues that appear later are read from their first message on. The queues stand where they

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rmqstore_spark.layout.spans import U1
     from rmqstore_spark.wire.messages import OpenReply, TopicSettings
 
-__all__ = ["Encoder"]
+__all__ = ["MessageEncoder"]
 
 
-class Encoder:
+class MessageEncoder:
     """Makes blocks for one store.
 
     Args:

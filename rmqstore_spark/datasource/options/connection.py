@@ -14,7 +14,7 @@ from rmqstore_spark.wire.endpoint import parse_endpoints
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = ["CONNECTION_OPTIONS", "Connection"]
+__all__ = ["CONNECTION_OPTIONS", "ConnectionOptions"]
 
 
 def _text(text: str) -> str:
@@ -96,7 +96,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 
 
 @dataclass(frozen=True)
-class Connection:
+class ConnectionOptions:
     """Store processes, and how to reach them. Holds names of files, and no secret.
 
     Args:
@@ -113,7 +113,7 @@ class Connection:
     retries: int
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Connection:
+    def of(cls, values: Mapping[str, Any]) -> ConnectionOptions:
         """Put together what `CONNECTION_OPTIONS` gave, defaults included.
 
         Raises:

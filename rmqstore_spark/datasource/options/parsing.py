@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rmqstore_spark.datasource.options.connection import Connection
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, OptionTable
 from rmqstore_spark.datasource.options.positions import (
     EARLIEST,
@@ -45,7 +45,7 @@ class Options:
     """
 
     paths: tuple[str, ...]
-    connection: Connection | None
+    connection: ConnectionOptions | None
     broker_names: tuple[str, ...] | None
     commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
     topics: tuple[str, ...] | None
@@ -157,7 +157,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         )
     return Options(
         paths=values.get("path", ()),
-        connection=Connection.of(values) if "endpoint" in values else None,
+        connection=ConnectionOptions.of(values) if "endpoint" in values else None,
         broker_names=_distinct(values.get("brokerNames")),
         commitlog_paths=values.get("storePathCommitLog"),
         topics=values.get("subscribe"),

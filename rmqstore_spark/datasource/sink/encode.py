@@ -31,7 +31,7 @@ from rmqstore_spark.produce.uniq_key import UniqKeys, own_address
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import OpenReply
 
-__all__ = ["BlockToSend", "Encoder"]
+__all__ = ["BlockToSend", "RowEncoder"]
 
 _AT_ONCE: Final = 16 << 20
 """Bytes of bodies, and of what goes with them, that are encoded at once. Less costs more: every
@@ -61,7 +61,7 @@ class BlockToSend:
     rows: int
 
 
-class Encoder:
+class RowEncoder:
     """Encodes the rows of one task. Its blocks must be sent in the order in which they come.
 
     Args:

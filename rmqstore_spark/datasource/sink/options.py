@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rmqstore_spark.datasource.options.connection import Connection
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.datasource.options.table import READING
@@ -38,7 +38,7 @@ class SinkOptions:
         max_in_flight, max_transaction: bytes.
     """
 
-    connection: Connection
+    connection: ConnectionOptions
     topic: str | None
     exactly_once: bool
     queue_selector: Literal["hash", "roundrobin", "column"]
@@ -87,7 +87,7 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
                 "an exactly-once write can know that it was run before."
             )
     return SinkOptions(
-        connection=Connection.of(values),
+        connection=ConnectionOptions.of(values),
         topic=values.get("topic"),
         exactly_once=exactly_once,
         queue_selector=values["queueSelector"],

@@ -21,7 +21,7 @@ from rmqstore_spark.errors import RmqStoreError, ServiceError
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import StageInfo
 
-__all__ = ["Putting", "Sending", "Staging"]
+__all__ = ["PutSending", "Sending", "StageSending"]
 
 StreamT = TypeVar("StreamT", PutStream, StageStream)
 
@@ -126,7 +126,7 @@ class Sending(ABC, Generic[StreamT]):
             raise self._failure
 
 
-class Putting(Sending[PutStream]):
+class PutSending(Sending[PutStream]):
     """Stores blocks as they come."""
 
     def _begin(self, client: StoreClient) -> PutStream:
@@ -136,7 +136,7 @@ class Putting(Sending[PutStream]):
         stream.finish()
 
 
-class Staging(Sending[StageStream]):
+class StageSending(Sending[StageStream]):
     """Stages blocks until Spark commits."""
 
     def __init__(

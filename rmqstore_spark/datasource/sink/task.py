@@ -45,8 +45,8 @@ def run_task(
         RefusedError: a store refuses records.
         ServiceError: a store process cannot be reached.
     """
-    from rmqstore_spark.datasource.sink.encode import Encoder
-    from rmqstore_spark.datasource.sink.sending import Putting, Sending, Staging
+    from rmqstore_spark.datasource.sink.encode import RowEncoder
+    from rmqstore_spark.datasource.sink.sending import PutSending, Sending, StageSending
     from rmqstore_spark.datasource.sink.stores import TargetStores
 
     with ExitStack() as closing:
@@ -55,8 +55,8 @@ def run_task(
             closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
         stores = TargetStores(clients)
-        encoder = Encoder(options, columns, stores.opened, stores.queues, first_turn)
-        kind: type[Sending[Any]] = Staging if options.exactly_once else Putting
+        encoder = RowEncoder(options, columns, stores.opened, stores.queues, first_turn)
+        kind: type[Sending[Any]] = StageSending if options.exactly_once else PutSending
         sending = closing.enter_context(kind(options, clients, idle_seconds))
         rows = 0
         for batch in batches:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.engine.batches.committed import Committed
-from rmqstore_spark.engine.batches.staged_records import ROW_DTYPE, Extent, Keys, Portion, Rows
+from rmqstore_spark.engine.batches.staged_records import ROW_DTYPE, Keys, Portion, Rows, StagedRange
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
@@ -123,8 +123,8 @@ class Marker:
     @property
     def portions(self) -> Sequence[Portion]:
         """The record."""
-        records, rows = Extent(0, len(self._data)), Extent(0, ROW_DTYPE.itemsize)
-        return (Portion(records, rows, Extent(0)),)
+        records, rows = StagedRange(0, len(self._data)), StagedRange(0, ROW_DTYPE.itemsize)
+        return (Portion(records, rows, StagedRange(0)),)
 
     def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
         """What is known of it."""

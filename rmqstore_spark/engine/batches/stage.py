@@ -30,10 +30,10 @@ from isal import isal_zlib
 from rmqstore_spark.engine.batches.staged_records import (
     KEY_DTYPE,
     ROW_DTYPE,
-    Extent,
     Keys,
     Portion,
     Rows,
+    StagedRange,
 )
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.failure_counts import Failures
@@ -236,7 +236,7 @@ class Stage:
         self._read(files, "keys", table.view(np.uint8), portion.keys)
         return Keys(table["hash"].copy(), table["row"].copy())
 
-    def _read(self, files: HandleCache[int], name: str, target: U1, extent: Extent) -> None:
+    def _read(self, files: HandleCache[int], name: str, target: U1, extent: StagedRange) -> None:
         path, at = f"{self._folder}/{name}", extent.at
         try:
             checksum = _read(files.get(path, _open), target, at)
@@ -318,7 +318,7 @@ class Stage:
         last = self.portions[-1] if self.portions else None
         if last is None or last.size + size > PORTION_BYTES or last.count >= _PORTION_ROWS:
             files = (self._records, self._table, self._keys)
-            self.portions.append(Portion(*(Extent(file.size) for file in files)))
+            self.portions.append(Portion(*(StagedRange(file.size) for file in files)))
         return self.portions[-1]
 
 

@@ -11,7 +11,7 @@ from isal import isal_zlib
 
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["KEY_DTYPE", "ROW_DTYPE", "Extent", "Keys", "Portion", "Rows"]
+__all__ = ["KEY_DTYPE", "ROW_DTYPE", "Keys", "Portion", "Rows", "StagedRange"]
 
 ROW_DTYPE: Final = np.dtype([("size", "i4"), ("route", "i4"), ("tagsCode", "i8")])
 """`route` is a number of the stage's own table; ~number where the record stands in no queue."""
@@ -21,7 +21,7 @@ KEY_DTYPE: Final = np.dtype([("hash", "i4"), ("row", "i4")])
 
 
 @dataclass(frozen=True)
-class Extent:
+class StagedRange:
     """Bytes of a file.
 
     Attributes:
@@ -33,10 +33,10 @@ class Extent:
     size: int = 0
     checksum: int = 0
 
-    def grown(self, size: int, checksum: int) -> Extent:
+    def grown(self, size: int, checksum: int) -> StagedRange:
         """This extent with so many bytes more behind it, of which the CRC-32 is known."""
         joined = isal_zlib.crc32_combine(self.checksum, checksum, size)
-        return Extent(self.at, self.size + size, joined)
+        return StagedRange(self.at, self.size + size, joined)
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Portion:
         records, rows, keys: its parts of the stage's files.
     """
 
-    records: Extent
-    rows: Extent
-    keys: Extent
+    records: StagedRange
+    rows: StagedRange
+    keys: StagedRange
 
     @property
     def size(self) -> int:

@@ -35,7 +35,7 @@ from rmqstore_spark.reader.rows.scan import report_flaw
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["MAX_TIME", "KeySearch", "KeyWanted", "Piece", "index_pieces", "known_topics"]
+__all__ = ["MAX_TIME", "IndexPiece", "KeySearch", "KeyWanted", "index_pieces", "known_topics"]
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class KeyWanted:
 
 
 @dataclass(frozen=True)
-class Piece:
+class IndexPiece:
     """A stretch of the log, and who can tell of it.
 
     Attributes:
@@ -107,7 +107,9 @@ def _texts(values: frozenset[str]) -> frozenset[str]:
     return frozenset(v for v in values if v.encode("utf-8", "ignore").decode() == v)
 
 
-def index_pieces(store: Store, start: int | None = None, end: int | None = None) -> list[Piece]:
+def index_pieces(
+    store: Store, start: int | None = None, end: int | None = None
+) -> list[IndexPiece]:
     """Cut a stretch of the log by who can tell of it; ascending, without gaps.
 
     Args:
@@ -126,11 +128,11 @@ def index_pieces(store: Store, start: int | None = None, end: int | None = None)
         if first >= last:
             continue
         if at < first:
-            found.append(Piece(at, first, None))
-        found.append(Piece(first, last, stretch))
+            found.append(IndexPiece(at, first, None))
+        found.append(IndexPiece(first, last, stretch))
         at = last
     if at < end:
-        found.append(Piece(at, end, None))
+        found.append(IndexPiece(at, end, None))
     return found
 
 
@@ -181,7 +183,7 @@ class KeySearch:
         self._between = between
         self._buffer: U1 | None = None
 
-    def run(self, stretch: list[Piece]) -> Iterator[Records]:
+    def run(self, stretch: list[IndexPiece]) -> Iterator[Records]:
         """The records that are wanted, the newest first.
 
         Args:
@@ -239,7 +241,7 @@ class KeySearch:
     def _matching(self, records: Records) -> Records:
         return records.take(np.flatnonzero(self._wanted.matches(records)))
 
-    def _indexed(self, piece: Piece, index: IndexedStretch) -> I8:
+    def _indexed(self, piece: IndexPiece, index: IndexedStretch) -> I8:
         """Where an index says that wanted records could be, ascending."""
         found = index.offsets(self._files, self._wanted.hashes())
         found = np.union1d(found, np.array(index.edges, np.int64))

@@ -39,7 +39,7 @@ from rmqstore_spark.server.flight.status import EndedError
 from rmqstore_spark.server.flight.stream import INITIAL_WINDOW, Stream
 from rmqstore_spark.server.flight.transport import Transport
 
-__all__ = ["Connection", "Service"]
+__all__ = ["ClientConnection", "Service"]
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Service(Protocol):
         """Take a call, or refuse it. Called by the connection's thread: it must not wait."""
 
 
-class Connection:
+class ClientConnection:
     """A connection, from its handshake to its end.
 
     Args:

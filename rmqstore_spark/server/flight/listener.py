@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.server.flight.connection import Connection, Service
+from rmqstore_spark.server.flight.connection import ClientConnection, Service
 from rmqstore_spark.server.flight.transport import PlainTransport, TlsTransport, Transport
 
 __all__ = ["Listener", "listen_on_path", "listen_on_port"]
@@ -53,7 +53,7 @@ class Listener:
         self._tls = tls
         self._most = most
         self._lock = threading.Lock()
-        self._connections: dict[Connection, threading.Thread] = {}
+        self._connections: dict[ClientConnection, threading.Thread] = {}
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=work, name=f"rmqstore-{name}", daemon=True)
@@ -116,7 +116,7 @@ class Listener:
         except OSError:  # gone by now
             accepted.close()
             return
-        connection = Connection(transport, self._service)
+        connection = ClientConnection(transport, self._service)
         thread = threading.Thread(
             target=self._run, args=(connection,), name="rmqstore-connection", daemon=True
         )
@@ -130,7 +130,7 @@ class Listener:
                 del self._connections[connection]
             accepted.close()
 
-    def _run(self, connection: Connection) -> None:
+    def _run(self, connection: ClientConnection) -> None:
         try:
             connection.run()
         except Exception:  # noqa: BLE001 - a bug ends one connection

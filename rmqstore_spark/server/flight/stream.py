@@ -21,7 +21,7 @@ from rmqstore_spark.server.flight.outbound import Outbound
 from rmqstore_spark.server.flight.status import EndedError, Status
 from rmqstore_spark.server.flight.transport import Transport
 
-__all__ = ["INITIAL_WINDOW", "Message", "Stream", "TooLargeError"]
+__all__ = ["INITIAL_WINDOW", "MessageTooLargeError", "ReceivedMessage", "Stream"]
 
 INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
@@ -38,11 +38,11 @@ _LEAST_RATE: Final = 1 << 20
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
-class TooLargeError(Exception):
+class MessageTooLargeError(Exception):
     """The client sends a message that is larger than any may be."""
 
 
-class Message:
+class ReceivedMessage:
     """A message of a client.
 
     Attributes:
@@ -133,7 +133,7 @@ class Stream:
         self.blocked_since: float | None = None  # guarded by the connection
         self._early: bytearray | None = None  # what came while there is no room for its message
         self._wanted = 0
-        self._queue: deque[Message] = deque()
+        self._queue: deque[ReceivedMessage] = deque()
         self._held = 0
         self._failure: Exception | None = None
         self._is_discarding = self._has_ended = False
@@ -195,7 +195,7 @@ class Stream:
 
     # ---- a handler's thread --------------------------------------------------------------------
 
-    def read(self, idle_seconds: float, room_seconds: float) -> Message | None:
+    def read(self, idle_seconds: float, room_seconds: float) -> ReceivedMessage | None:
         """The client's next message; None after the last.
 
         Args:
@@ -225,7 +225,7 @@ class Stream:
         self._send_refund()
         return message
 
-    def ready(self) -> Message | None:
+    def ready(self) -> ReceivedMessage | None:
         """The next message, if it is here already."""
         message = self._next()
         self._send_refund()
@@ -360,7 +360,7 @@ class Stream:
         self._prefix.clear()
         if is_compressed or size > self._most:
             what = "compressed" if is_compressed else f"of {size} bytes, and may have {self._most}"
-            self._failure = TooLargeError(f"a message is {what}")
+            self._failure = MessageTooLargeError(f"a message is {what}")
             self._changed.notify_all()
         elif size <= _SMALL:
             self._install(size, 0)
@@ -386,11 +386,11 @@ class Stream:
         if self._target is None or self._at < len(self._target):
             return
         self.moved = time.monotonic()
-        self._queue.append(Message(self._target, self._budget, self._charge))
+        self._queue.append(ReceivedMessage(self._target, self._budget, self._charge))
         self._target, self._charge = None, 0
         self._changed.notify_all()
 
-    def _next(self) -> Message | None:
+    def _next(self) -> ReceivedMessage | None:
         with self._changed:
             if not self._queue:
                 return None

@@ -22,7 +22,7 @@ from rmqstore_spark.verify.index.keys import KeyHasher
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.snapshot import IndexEntriesUnit, Snapshot
-from rmqstore_spark.verify.topic_numbers import TopicTable
+from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 __all__ = ["check_index_entries"]
 
@@ -50,7 +50,7 @@ class _Checker:
         self._findings = findings
         self._flaws = Flaws(snapshot.flaws)
         self._hasher = KeyHasher()
-        self._topics = TopicTable()
+        self._topics = TopicNumbers()
 
     def check(self, start: int, end: int) -> None:
         """Look at the entries numbered from `start` to `end - 1`."""

@@ -24,14 +24,16 @@ from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
-from rmqstore_spark.verify.snapshot import IndexBounds, IndexUnit, Snapshot
+from rmqstore_spark.verify.snapshot import IndexBounds, IndexFileUnit, Snapshot
 
 __all__ = ["check_index_file"]
 
 _BLOCK: Final = 1 << 19
 
 
-def check_index_file(store: Store, snapshot: Snapshot, unit: IndexUnit, findings: Findings) -> None:
+def check_index_file(
+    store: Store, snapshot: Snapshot, unit: IndexFileUnit, findings: Findings
+) -> None:
     """Check that each entry of an index file can be reached by the chain of its slot."""
     bounds = snapshot.index[unit.number]
     findings.counts["indexFiles"] += 1

@@ -15,7 +15,7 @@ from rmqstore_spark.verify.log.records import RecordChecker
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.match import QueueMatcher
 from rmqstore_spark.verify.snapshot import LogUnit, Snapshot
-from rmqstore_spark.verify.topic_numbers import TopicTable
+from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 __all__ = ["check_log"]
 
@@ -55,7 +55,7 @@ class _LogPass:
         self._dledger: DLedgerChecker | None = None
         if found is not None and found.lead == DLEDGER_LEAD:
             self._dledger = DLedgerChecker(store, findings)
-        self._topics = TopicTable()
+        self._topics = TopicNumbers()
         self._flaws = 0
 
     def run(self, progress: Callable[[int], None]) -> None:

@@ -31,7 +31,7 @@ from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.span_hash import hash_spans
 
-__all__ = ["Dispatcher", "Expected", "tags_codes"]
+__all__ = ["EntryMaker", "Expected", "tags_codes"]
 
 _INT: Final = re.compile(r"[+-]?[0-9]{1,10}")
 _SLOT: Final = r"^[0-9]{1,18}$"
@@ -59,7 +59,7 @@ class Expected:
         return Expected(self.rows[chosen], self.queue[chosen], self.slots[chosen], light)
 
 
-class Dispatcher:
+class EntryMaker:
     """Knows the queues of a store by their names.
 
     Args:

@@ -23,7 +23,7 @@ from rmqstore_spark.verify.portions import portions
 from rmqstore_spark.verify.queues.entries import wrong_units
 from rmqstore_spark.verify.queues.expected import tags_codes
 from rmqstore_spark.verify.snapshot import Snapshot
-from rmqstore_spark.verify.topic_numbers import TopicTable
+from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 __all__ = ["EntryJudge", "Verdict"]
 
@@ -56,7 +56,7 @@ class EntryJudge:
         self._log = log
         self._snapshot = snapshot
         self._flaws = Flaws(snapshot.flaws)
-        self._topics = TopicTable()
+        self._topics = TopicNumbers()
 
     def judge(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
         """A `Verdict` for each of n entries of a queue.

@@ -16,7 +16,7 @@ from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.entries import entry_place, wrong_units
-from rmqstore_spark.verify.queues.expected import Dispatcher, Expected, tags_codes
+from rmqstore_spark.verify.queues.expected import EntryMaker, Expected, tags_codes
 from rmqstore_spark.verify.queues.pool import EntryPool
 from rmqstore_spark.verify.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ class QueueMatcher:
         self._snapshot = snapshot
         self._queue = queue
         self._findings = findings
-        self._dispatcher = Dispatcher(snapshot.numbers)
+        self._dispatcher = EntryMaker(snapshot.numbers)
         self._pool = EntryPool(
             len(snapshot.queues), lambda n: queue(n).segments, growing=snapshot.being_written
         )
