@@ -1,93 +1,11 @@
 """Copy one topic into a store, whole or in part, under its own name or another.
 
-    python -m jobs.copy_topic STORE TOPIC ENDPOINT --as COPY
-
-One batch write: all of it is there at once, or nothing. Messages keep their queues, their order,
-keys, tags, properties and times of birth.
+The program for spark-submit; `rmqstore_spark.pipelines.copy_topic` does it.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-if not __package__:
-    # spark-submit puts the script's folder on the path: its parent holds this package.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from jobs.arguments import add_source_options, new_parser, source_options
-from jobs.failures import run_job
-from jobs.session import start_session
-from jobs.targets import add_target_options, create_topics, queues_read, target_options
-from rmqstore_spark.datasource.options.option import STREAM
-from rmqstore_spark.errors import OptionError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["copy_topic", "main", "parse_arguments"]
-
-
-def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = new_parser("copy_topic", "Copy one topic of RocketMQ stores into a store.")
-    parser.add_argument("topic", metavar="TOPIC", help="the topic to copy")
-    parser.add_argument(
-        "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
-    )
-    parser.add_argument(
-        "--as", dest="copy", metavar="TOPIC", help="what to call the copy (default: the same)"
-    )
-    add_target_options(parser, streaming=False)
-    add_source_options(parser, without=STREAM)
-    return parser.parse_args(command)
-
-
-def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    """Copy what the arguments name, and say how many messages there were."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as sf
-
-    source = source_options(arguments)
-    chosen = sorted({"subscribe", "subscribePattern", "assign"} & source.keys())
-    if chosen:
-        raise OptionError(f"The topic is given as TOPIC: leave out --{', --'.join(chosen)}.")
-    source["subscribe"] = arguments.topic
-    copy = arguments.copy or arguments.topic
-    options = {"topic": copy, **target_options(arguments, streaming=False)}
-    queues = queues_read(source, streaming=False).values()
-    create_topics(options, {copy: max(queues)} if queues else {})
-    count = Observation()
-    (
-        spark.read.format("rmqstore")
-        .options(**source)
-        .load()
-        .observe(count, sf.count(sf.lit(1)).alias("rows"))
-        .write.format("rmqstore")
-        .options(**options)
-        .mode("append")
-        .save()
-    )
-    rows: int = count.get["rows"]
-    print(f"{rows:,} message(s) of {arguments.topic} copied to {copy} at {arguments.endpoint}")
-
-
-def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
-    arguments = parse_arguments(command)
-    return run_job(lambda: _run(arguments))
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    target_options(arguments, streaming=False)  # what is wrong shows before Spark has started
-    spark = start_session("rmqstore copy_topic")
-    try:
-        copy_topic(spark, arguments)
-    finally:
-        spark.stop()
-
+from rmqstore_spark.pipelines.copy_topic import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.processes import ROOT, environment
+from tests.pipelines.processes import ROOT, environment
 
 PATIENCE = 300
 SESSION = """
@@ -22,7 +22,7 @@ SESSION = """
 """
 CHOSEN = "import os; print(os.environ.get('PYSPARK_PYTHON'))"
 HERE = "from rmqstore_spark.workers import use_this_python as choose; choose();"
-IN_JOBS = "from jobs.session import prepare_environment as choose; choose();"
+IN_JOBS = "from rmqstore_spark.pipelines.session import prepare_environment as choose; choose();"
 
 
 def without_a_choice(folder: Path) -> dict[str, str]:

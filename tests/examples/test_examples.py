@@ -15,7 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
-from tests.jobs.processes import ROOT, environment
+from tests.pipelines.processes import ROOT, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

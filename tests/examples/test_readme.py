@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rmqstore_spark.cli.app import app
-from tests.jobs.processes import ROOT
+from tests.pipelines.processes import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,5 +13,5 @@ its budgets allow. In the order in which a call passes them:
     messages    Flight's protobuf messages
     blockbatch  the block in a record batch
 
-`service.server` imports `Listener`; handlers see `Stream` alone.
+`server.server` imports `Listener`; handlers see `Stream` alone.
 """

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fsspec.core import url_to_fs
 
-from jobs.arguments import source_options
-from jobs.pacing import paced, rows_at_once
-from jobs.targets import TopicMap, create_topics, target_options
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.pipelines.arguments import source_options
+from rmqstore_spark.pipelines.pacing import paced, rows_at_once
+from rmqstore_spark.pipelines.targets import TopicMap, create_topics, target_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs import pacing
-from jobs.failures import run_job
-from jobs.replay import main, parse_arguments, replay
-from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
-from tests.jobs.replaying import LIVE_ROWS, found, wanted
-from tests.jobs.running import run_backfill
+from rmqstore_spark.pipelines import pacing
+from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.replay import main, parse_arguments, replay
+from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.replaying import LIVE_ROWS, found, wanted
+from tests.pipelines.running import run_backfill
 from tests.support.storing import until
 
 if TYPE_CHECKING:

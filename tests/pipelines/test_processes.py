@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
-from jobs.backfill_task import BackfillTask, PieceItem
-from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
-from tests.jobs.running import data_files, read_back, run_backfill
+from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.running import data_files, read_back, run_backfill
 from tests.support.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:

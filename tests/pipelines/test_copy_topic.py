@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.copy_topic import copy_topic, main, parse_arguments
-from jobs.failures import run_job
-from tests.jobs.replaying import found, wanted
+from rmqstore_spark.pipelines.copy_topic import copy_topic, main, parse_arguments
+from rmqstore_spark.pipelines.failures import run_job
+from tests.pipelines.replaying import found, wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

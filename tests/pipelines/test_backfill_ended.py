@@ -13,10 +13,10 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs.backfill_task import BackfillTask, PieceItem
-from jobs.output import Output
 from rmqstore_spark.errors import RmqStoreError
-from tests.jobs.running import data_files, read_back, run_backfill, run_here
+from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.output import Output
+from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.expected import backed_rows
 
 Golden = Callable[[str], Path]

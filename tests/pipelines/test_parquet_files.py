@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import jobs.parquet_files
-from jobs.parquet_files import CODECS, FileFormat, PartitionedWriter
 from rmqstore_spark.layout.record.columns import TIMESTAMP
+from rmqstore_spark.pipelines import parquet_files
+from rmqstore_spark.pipelines.parquet_files import CODECS, FileFormat, PartitionedWriter
 
 LOCAL = fsspec.filesystem("file")
 
@@ -30,7 +30,7 @@ def batch_of(first: int, rows: int, topics: int) -> pa.RecordBatch:
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 50_000
-    monkeypatch.setattr(jobs.parquet_files, "_BUFFERED", limit)
+    monkeypatch.setattr(parquet_files, "_BUFFERED", limit)
     columns = ("number", "body")
     with PartitionedWriter(LOCAL, str(tmp_path), "p", columns, FileFormat()) as writer:
         for first in range(0, 4000, 100):

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from jobs.tally import Tally
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.pipelines.tally import Tally
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,

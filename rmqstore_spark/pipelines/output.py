@@ -31,9 +31,9 @@ from typing import Any, Final
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs.parquet_files import WrittenFile
-from jobs.tally import Tally
 from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.pipelines.parquet_files import WrittenFile
+from rmqstore_spark.pipelines.tally import Tally
 
 __all__ = ["Attempt", "Output"]
 

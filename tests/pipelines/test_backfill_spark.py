@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from jobs.backfill import parse_arguments, through_dataframe
-from jobs.failures import run_job
-from jobs.partitions import Partition
-from jobs.progress import run_tasks
-from tests.jobs.running import data_files, run_backfill
+from rmqstore_spark.pipelines.backfill import parse_arguments, through_dataframe
+from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.partitions import Partition
+from rmqstore_spark.pipelines.progress import run_tasks
+from tests.pipelines.running import data_files, run_backfill
 from tests.support.expected import backed_rows
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow.parquet as pq
 
-from jobs import pieces
-from jobs.output import Attempt, Output
-from jobs.parquet_files import FileFormat, PartitionedWriter
-from jobs.tally import Tally
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.partitions import read_partition
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.pipelines import pieces
+from rmqstore_spark.pipelines.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet_files import FileFormat, PartitionedWriter
+from rmqstore_spark.pipelines.tally import Tally
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jobs
 from rmqstore_spark.workers import use_this_python
 
 if TYPE_CHECKING:
@@ -15,21 +14,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CONF", "prepare_environment", "start_session"]
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
-"""The settings that this repository brings."""
+CONF = Path(__file__).resolve().parents[2] / "conf"
+"""The settings of the repository, where the package is used from there."""
 
 
 def start_session(app_name: str) -> SparkSession:
     """Give the session that spark-submit set up, or a local one with the settings of `conf/`.
 
-    Executors need `rmqstore_spark` installed, but not this package: its functions travel with the
-    tasks.
+    Executors need `rmqstore_spark` installed.
     """
     prepare_environment()
-    from pyspark import cloudpickle
     from pyspark.sql import SparkSession
 
-    cloudpickle.register_pickle_by_value(jobs)  # type: ignore[no-untyped-call]
     # Dates and times are UTC in all that the jobs write and print.
     builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
     return builder.getOrCreate()

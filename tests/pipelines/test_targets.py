@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.pacing import Pace
-from jobs.replay_parquet import Slices
-from jobs.targets import TopicMap, add_target_options, target_options
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.pipelines.pacing import Pace
+from rmqstore_spark.pipelines.replay_parquet import Slices
+from rmqstore_spark.pipelines.targets import TopicMap, add_target_options, target_options
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.progress import run_tasks
-from jobs.verify_store import Runner, VerifyTask, parse_arguments, verify_stores
 from rmqstore_spark.datasource.stores import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.verify_store import Runner, VerifyTask, parse_arguments, verify_stores
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan, verify
-from tests.jobs.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

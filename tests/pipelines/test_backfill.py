@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.backfill_task import BackfillTask, PieceItem
 from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
-from tests.jobs.running import data_files, read_back, run_backfill, run_here
+from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.expected import backed_rows, log_rows, queue_key
 from tests.support.golden import load_records
 from tests.support.records import commitlog_folders

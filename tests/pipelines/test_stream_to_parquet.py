@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.following import follow
-from jobs.stream_to_parquet import parse_arguments, start_query
+from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.stream_to_parquet import parse_arguments, start_query
 from tests.support.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.partitions import Partition, split_by_partition
 from rmqstore_spark.layout.record.columns import TIMESTAMP
+from rmqstore_spark.pipelines.partitions import Partition, split_by_partition
 
 MICROS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 TOPICS = st.sampled_from(["a", "b", "%RETRY%a", "主题"])

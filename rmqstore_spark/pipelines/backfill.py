@@ -1,0 +1,301 @@
+"""Copy stores to Parquet, whole or in part: OUTPUT/topic=NAME/date=YYYY-MM-DD/*.parquet.
+
+    python -m jobs.backfill STORE OUTPUT
+    spark-submit jobs/backfill.py STORE OUTPUT --subscribe orders --endingOffsets '{...}'
+
+The date is that of storeTimestamp in UTC. Tasks write Parquet straight from the Arrow batches that
+they decode; Spark only schedules them. What ends a run, a kill included, costs the pieces that were
+being written: the same command goes on with the rest. Files appear when all is written and every
+queue has as many rows as were planned (see `output`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from rmqstore_spark.datasource.options.option import STREAM
+from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
+from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.files.open import local_path
+from rmqstore_spark.pipelines import pieces
+from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet_files import CODECS, FileFormat
+from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.tally import Tally, describe_difference
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["backfill", "main", "parse_arguments", "through_dataframe"]
+
+Runner: TypeAlias = Callable[[Sequence[PieceItem], BackfillTask], Sequence[Mapping[str, Any]]]
+
+NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
+"""What partitions and totals are made of."""
+
+
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = new_parser("backfill", "Copy RocketMQ stores to Parquet by topic and date.")
+    parser.add_argument("output", metavar="OUTPUT", help="new folder, or that of an ended run")
+    parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
+    parser.add_argument(
+        "--compression", metavar="CODEC", help=f"{', '.join(CODECS)} (default: zstd)"
+    )
+    parser.add_argument(
+        "--target-file-size",
+        type=_size,
+        default="512m",
+        metavar="SIZE",
+        help="begin another file when one has this size (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--row-group-size",
+        type=_size,
+        default="64m",
+        metavar="SIZE",
+        help="about so much uncompressed data in a row group (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--through-dataframe",
+        nargs="?",
+        const="parquet",
+        metavar="FORMAT",
+        help="let Spark write, in any format that it knows (parquet, orc, json, ...): slower, and "
+        "not to be continued",
+    )
+    add_source_options(parser, without=STREAM)
+    return parser.parse_args(command)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What must be the same for a run to go on with another's work."""
+    options = source_options(arguments)
+    if "path" in options:
+        options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
+    return {
+        **options,
+        "schema": arguments.schema,
+        "compression": arguments.compression or "zstd",
+        "target-file-size": arguments.target_file_size,
+        "row-group-size": arguments.row_group_size,
+    }
+
+
+def _absolute(path: str) -> str:
+    local = local_path(path)
+    return path if local is None else os.path.abspath(local)
+
+
+def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, Any]:
+    options = source_options(arguments)
+    # Spark would do no more than call these.
+    reader = RmqStoreDataSource(options).reader(schema)
+    work = [piece for piece in reader.partitions() if isinstance(piece, StorePartition)]
+    rows = pieces.planned_rows(work)
+    return {
+        "version": 1,
+        "arguments": _identity(arguments),
+        "pieces": [pieces.to_json(piece) for piece in work],
+        "rows": rows and rows.to_json(),
+    }
+
+
+def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: Output) -> None:
+    if plan["version"] != 1:
+        raise OptionError(
+            f"{output.url} was begun by another version of this job. Name a new folder."
+        )
+    old, new = plan["arguments"], _identity(arguments)
+    different = [
+        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if different:
+        raise OptionError(
+            f"{output.url} holds a backfill that was begun with other arguments: "
+            f"{'; '.join(different)}. Repeat those to go on with it, or name a new folder."
+        )
+
+
+def backfill(arguments: argparse.Namespace, run: Runner) -> None:
+    """Begin a backfill, or go on with one.
+
+    Args:
+        run: calls the task for each item of work, somewhere, and gives what the calls returned.
+
+    Raises:
+        OptionError: an argument is wrong, or not that of the run that began here.
+        RmqStoreError: a store cannot be read, or rows are missing.
+    """
+    began = time.monotonic()
+    if (arguments.compression or "zstd") not in CODECS:
+        raise OptionError(f"--compression is one of {', '.join(CODECS)}.")
+    output = Output(arguments.output)
+    schema, written = columns_to_read(arguments.schema, NEEDED)
+    plan = output.read_plan()
+    if plan is None:
+        plan = output.write_plan(_new_plan(arguments, schema))
+    else:
+        _check_same(plan, arguments, output)
+    attempts = output.committed()
+    if attempts is None:
+        task = BackfillTask(
+            output,
+            source_options(arguments),
+            schema,
+            written,
+            FileFormat(
+                arguments.compression or "zstd",
+                arguments.row_group_size,
+                arguments.target_file_size,
+            ),
+            uuid.uuid4().hex,
+        )
+        attempts = _attempts(plan, output, task, run)
+        _check_totals(plan, attempts)  # before any row can be seen
+        attempts = output.commit(attempts)
+    elif output.is_published:
+        print("This backfill was finished before.")
+    output.publish(attempts)
+    _report(attempts, _check_totals(plan, attempts), time.monotonic() - began)
+
+
+def _attempts(
+    plan: Mapping[str, Any], output: Output, task: BackfillTask, run: Runner
+) -> list[Attempt]:
+    """Give an attempt for each piece; run those that no run before has finished."""
+    attempts = output.finished_attempts()
+    finished = {attempt.piece for attempt in attempts}
+    work = [item for item in enumerate(plan["pieces"]) if item[0] not in finished]
+    if finished:
+        print(f"{len(finished)} of {len(plan['pieces'])} pieces were finished before.", flush=True)
+    return [*attempts, *map(Attempt.from_json, run(work, task))]
+
+
+def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> str:
+    """Compare the rows written with those planned, queue by queue.
+
+    Returns:
+        How the two compare, in a few words.
+
+    Raises:
+        RmqStoreError: there are more, or less although nothing allows for that.
+    """
+    written = Tally.of(attempt.tally for attempt in attempts)
+    rows = sum(file.rows for attempt in attempts for file in attempt.files)
+    if rows != written.total():
+        raise RmqStoreError(f"{written.total():,} rows were read, but {rows:,} were written.")
+    if plan["rows"] is None:
+        return "all that the log holds"
+    planned = Tally.from_json(plan["rows"])
+    given = plan["arguments"]
+    filtered = given.get("keys") is not None or given.get("tags", "*").strip() not in ("", "*")
+    lenient = given.get("mode", "").upper() == "DROPMALFORMED" or (
+        given.get("failOnDataLoss", "").lower() == "false"
+    )
+    wrong = describe_difference(planned, written, less_is_fine=filtered or lenient)
+    if wrong:
+        raise RmqStoreError(
+            f"What was written is not what was planned: {wrong}. Nothing was published. Check the "
+            "store with `rmqstore verify`, and start again with a new folder."
+        )
+    missing = planned.total() - written.total()
+    if filtered:
+        return f"chosen from {planned.total():,}"
+    return f"{missing:,} expired or damaged ones left out" if missing else "as many as planned"
+
+
+def _report(attempts: list[Attempt], totals: str, seconds: float) -> None:
+    files = [file for attempt in attempts for file in attempt.files]
+    rows = sum(file.rows for file in files)
+    size = sum(file.size for file in files)
+    folders = {file.path.rpartition("/")[0] for file in files}
+    tally = Tally.of(attempt.tally for attempt in attempts)
+    print(
+        f"{rows:,} rows of {len(tally):,} queue(s), {totals}: {len(files):,} file(s) in "
+        f"{len(folders):,} folder(s), {size / 1e6:,.1f} MB; {seconds:.1f} s"
+    )
+    topics = {topic for _, topic, _ in tally}
+    if topics and all(map(_is_number, topics)):
+        print(
+            "All topics here look like numbers, and Spark will read them as such (007 as 7) unless "
+            "spark.sql.sources.partitionColumnTypeInference.enabled is false."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """Do it the plain way: Spark reads rows, and writes them.
+
+    Raises:
+        RmqStoreError: not as many rows can be read back as were written.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sf
+
+    began = time.monotonic()
+    schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
+    source = spark.read.format("rmqstore").schema(schema).options(**source_options(arguments))
+    counted = Observation("backfill")
+    rows = source.load().observe(counted, sf.count("*").alias("rows"))
+    writer = rows.select(*written, "topic", sf.to_date("storeTimestamp").alias("date")).write
+    if arguments.compression:
+        writer = writer.option("compression", arguments.compression)
+    kind = arguments.through_dataframe
+    writer.format(kind).partitionBy("topic", "date").save(arguments.output)
+    count = counted.get["rows"]
+    back = spark.read.format(kind).load(arguments.output).count()
+    if back != count:
+        raise RmqStoreError(
+            f"{count:,} rows were written to {arguments.output}, but {back:,} can be read back."
+        )
+    print(f"{count:,} rows; {time.monotonic() - began:.1f} s")
+
+
+def main(command: list[str] | None = None) -> int:
+    """Run the job; gives the exit code."""
+    arguments = parse_arguments(command)
+    spark = start_session("rmqstore backfill")
+    run = partial(run_tasks, spark, f"backfill to {arguments.output}")
+    try:
+        if arguments.through_dataframe:
+            return run_job(lambda: through_dataframe(spark, arguments))
+        return run_job(lambda: backfill(arguments, run))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Write messages again: those of stores, or of a backfill's Parquet, into stores.
+
+    python -m jobs.replay STORE ENDPOINT --checkpoint FOLDER
+    python -m jobs.replay FOLDER ENDPOINT --checkpoint FOLDER --parquet --map '*=r_*' --rate 5000
+
+It takes what is there when it starts, and ends. A run goes on where the one before it stopped, as
+its checkpoint says; each message is written once, in the order of its queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.pacing import RATE_SECONDS, paced, rows_at_once
+from rmqstore_spark.pipelines.replay_parquet import replay_parquet
+from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.targets import (
+    TopicMap,
+    add_target_options,
+    create_topics,
+    queues_read,
+    target_options,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["main", "parse_arguments", "replay", "start_query"]
+
+
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = new_parser("replay", "Write messages of RocketMQ stores, or of Parquet, into stores.")
+    parser.add_argument(
+        "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
+    )
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FOLDER", help="keeps how far the replay is"
+    )
+    parser.add_argument(
+        "--parquet",
+        action="store_true",
+        help="STORE is a folder of Parquet files, as the jobs backfill and stream_to_parquet make",
+    )
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="write topic NEW in place of OLD; * stands for any text, as in '*=copy_*'; repeat it "
+        "for several: the first that fits counts",
+    )
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="N",
+        help="at most so many messages a second, 1 or more; one task then reads and writes all of "
+        f"them, and commits those of {RATE_SECONDS} seconds together",
+    )
+    add_target_options(parser, streaming=True)
+    add_source_options(parser, without=BATCH)
+    return parser.parse_args(command)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0
+    if not 1 <= rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number, 1 or more, not {text!r}")
+    return rate
+
+
+def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start the replay of stores that the arguments describe."""
+    options = target_options(arguments, streaming=True)
+    topics = TopicMap.parse(arguments.map)
+    source = {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(rows_at_once(arguments.rate)),
+        "maxBytesPerTrigger": "256m",  # bodies may be compressed: far below maxTransactionBytes
+        **source_options(arguments),
+    }
+    create_topics(options, topics.queues(queues_read(source, streaming=True)))
+    rows = spark.readStream.format("rmqstore").options(**source).load()
+    if arguments.rate:
+        rows = paced(rows, arguments.rate)
+    return (
+        topics.apply(rows)
+        .writeStream.format("rmqstore")
+        .options(**options)
+        .option("checkpointLocation", arguments.checkpoint)
+        .trigger(availableNow=True)
+        .queryName("replay")
+        .start()
+    )
+
+
+def replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """Replay what the arguments name, and say how many messages this run wrote.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; another run goes on.
+    """
+    if arguments.parquet:
+        rows, ended = replay_parquet(spark, arguments), True
+    else:
+        rows, ended = follow(start_query(spark, arguments))
+    print(f"{rows:,} message(s) replayed to {arguments.endpoint}", flush=True)
+    if not ended:
+        raise KeyboardInterrupt
+
+
+def main(command: list[str] | None = None) -> int:
+    """Run the job; gives the exit code."""
+    arguments = parse_arguments(command)
+    return run_job(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    # What is wrong here shows before Spark has started.
+    target_options(arguments, streaming=True)
+    TopicMap.parse(arguments.map)
+    spark = start_session("rmqstore replay")
+    try:
+        replay(spark, arguments)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

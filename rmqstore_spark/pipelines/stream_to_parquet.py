@@ -1,0 +1,93 @@
+"""Copy stores to Parquet as a stream: what is there, or what comes as well.
+
+    python -m jobs.stream_to_parquet STORE OUTPUT --checkpoint FOLDER
+    spark-submit jobs/stream_to_parquet.py STORE OUTPUT --checkpoint FOLDER --trigger "30 seconds"
+
+Files lie in OUTPUT/topic=NAME/date=YYYY-MM-DD (of storeTimestamp, UTC). A run goes on where the one
+before it stopped, as its checkpoint says; each message is written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.parquet_files import CODECS
+from rmqstore_spark.pipelines.session import start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["main", "parse_arguments", "start_query"]
+
+AVAILABLE_NOW = "available-now"
+
+
+def parse_arguments(command: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = new_parser("stream_to_parquet", "Copy RocketMQ stores to Parquet as a stream.")
+    parser.add_argument("output", metavar="OUTPUT", help="folder for the Parquet files")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FOLDER", help="keeps how far the stream has read"
+    )
+    parser.add_argument(
+        "--trigger",
+        default=AVAILABLE_NOW,
+        metavar="WHEN",
+        help=f'{AVAILABLE_NOW}: read what is there, then end; "30 seconds": go on, so often '
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
+    parser.add_argument("--compression", choices=CODECS, default="zstd", help="(default: zstd)")
+    add_source_options(parser, without=BATCH)
+    return parser.parse_args(command)
+
+
+def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+    """Start the stream that the arguments describe."""
+    from pyspark.sql import functions as sf
+
+    schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
+    # A copy begins with what is there: the source itself would begin a stream with what comes.
+    options = {"startingOffsets": "earliest", **source_options(arguments)}
+    source = spark.readStream.format("rmqstore").schema(schema).options(**options)
+    rows: DataFrame = source.load().select(
+        *written, "topic", sf.to_date("storeTimestamp").alias("date")
+    )
+    writer = (
+        rows.writeStream.format("parquet")
+        .partitionBy("topic", "date")
+        .option("compression", arguments.compression)
+        .option("checkpointLocation", arguments.checkpoint)
+        .queryName("stream_to_parquet")
+    )
+    if arguments.trigger == AVAILABLE_NOW:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=arguments.trigger)
+    return writer.start(arguments.output)
+
+
+def _copy(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    follow(start_query(spark, arguments))
+
+
+def main(command: list[str] | None = None) -> int:
+    """Run the job; gives the exit code."""
+    arguments = parse_arguments(command)
+    spark = start_session("rmqstore stream_to_parquet")
+    try:
+        return run_job(lambda: _copy(spark, arguments))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
