@@ -30,9 +30,7 @@ def register(spark: SparkSession) -> None:
 
     Not needed where the package is installed: Spark finds it through `pyspark_rmqstore`.
     """
-    from rmqstore_spark.datasource.source import RmqStoreDataSource
-
-    spark.dataSource.register(RmqStoreDataSource)
+    spark.dataSource.register(_data_source())
 
 
 def embedded(
@@ -67,7 +65,14 @@ def embedded(
 def __getattr__(name: str) -> object:
     # The reader works without Spark: only who asks for the data source imports pyspark.
     if name == "RmqStoreDataSource":
-        from rmqstore_spark.datasource.source import RmqStoreDataSource
-
-        return RmqStoreDataSource
+        return _data_source()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _data_source() -> type[RmqStoreDataSource]:
+    from rmqstore_spark.workers import require_spark
+
+    require_spark()
+    from rmqstore_spark.datasource.source import RmqStoreDataSource
+
+    return RmqStoreDataSource

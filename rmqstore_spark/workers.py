@@ -13,7 +13,7 @@ from typing import Final
 
 from rmqstore_spark.errors import InstallationError
 
-__all__ = ["check_packages", "use_this_python"]
+__all__ = ["check_packages", "require_spark", "use_this_python"]
 
 _PACKAGES: Final = ("fsspec", "isal", "lz4", "numpy", "pyarrow", "zstandard")
 
@@ -40,4 +40,17 @@ def check_packages() -> None:
             f"Spark runs its workers with {sys.executable}, and that Python has no "
             f"{', '.join(missing)}. Before Spark starts, set PYSPARK_PYTHON to the Python that "
             "rmqstore-spark is installed in, on the driver and on every executor."
+        )
+
+
+def require_spark() -> None:
+    """Look whether this Python has pyspark, which comes with an extra.
+
+    Raises:
+        InstallationError: it has not.
+    """
+    if find_spec("pyspark") is None:
+        raise InstallationError(
+            f"{sys.executable} has no pyspark. Install it with rmqstore-spark: "
+            "pip install 'rmqstore-spark[spark]'"
         )

@@ -35,7 +35,7 @@ from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.output import Attempt, Output
 from rmqstore_spark.pipelines.parquet_files import CODECS, FileFormat
 from rmqstore_spark.pipelines.progress import run_tasks
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.session import session
 from rmqstore_spark.pipelines.tally import Tally, describe_difference
 
 if TYPE_CHECKING:
@@ -287,14 +287,15 @@ def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> Non
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
     arguments = parse_arguments(command)
-    spark = start_session("rmqstore backfill")
-    run = partial(run_tasks, spark, f"backfill to {arguments.output}")
-    try:
+    return run_job(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    with session("rmqstore backfill") as spark:
         if arguments.through_dataframe:
-            return run_job(lambda: through_dataframe(spark, arguments))
-        return run_job(lambda: backfill(arguments, run))
-    finally:
-        spark.stop()
+            through_dataframe(spark, arguments)
+        else:
+            backfill(arguments, partial(run_tasks, spark, f"backfill to {arguments.output}"))
 
 
 if __name__ == "__main__":

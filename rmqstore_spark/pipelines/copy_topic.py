@@ -16,7 +16,7 @@ from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.session import session
 from rmqstore_spark.pipelines.targets import (
     add_target_options,
     create_topics,
@@ -82,11 +82,8 @@ def main(command: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     target_options(arguments, streaming=False)  # what is wrong shows before Spark has started
-    spark = start_session("rmqstore copy_topic")
-    try:
+    with session("rmqstore copy_topic") as spark:
         copy_topic(spark, arguments)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.following import follow
 from rmqstore_spark.pipelines.pacing import RATE_SECONDS, paced, rows_at_once
 from rmqstore_spark.pipelines.replay_parquet import replay_parquet
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.session import session
 from rmqstore_spark.pipelines.targets import (
     TopicMap,
     add_target_options,
@@ -129,11 +129,8 @@ def _run(arguments: argparse.Namespace) -> None:
     # What is wrong here shows before Spark has started.
     target_options(arguments, streaming=True)
     TopicMap.parse(arguments.map)
-    spark = start_session("rmqstore replay")
-    try:
+    with session("rmqstore replay") as spark:
         replay(spark, arguments)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

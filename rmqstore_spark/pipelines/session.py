@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,20 @@ from rmqstore_spark.workers import use_this_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CONF", "prepare_environment", "start_session"]
+__all__ = ["CONF", "prepare_environment", "session", "start_session"]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 """The settings of the repository, where the package is used from there."""
+
+
+@contextmanager
+def session(app_name: str) -> Iterator[SparkSession]:
+    """Give what `start_session` gives, and stop it at the end."""
+    spark = start_session(app_name)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def start_session(app_name: str) -> SparkSession:

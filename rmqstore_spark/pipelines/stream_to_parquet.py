@@ -19,7 +19,7 @@ from rmqstore_spark.pipelines.columns import SCHEMA_HELP, columns_to_read
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.following import follow
 from rmqstore_spark.pipelines.parquet_files import CODECS
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,18 +75,15 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     return writer.start(arguments.output)
 
 
-def _copy(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    follow(start_query(spark, arguments))
+def _copy(arguments: argparse.Namespace) -> None:
+    with session("rmqstore stream_to_parquet") as spark:
+        follow(start_query(spark, arguments))
 
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
     arguments = parse_arguments(command)
-    spark = start_session("rmqstore stream_to_parquet")
-    try:
-        return run_job(lambda: _copy(spark, arguments))
-    finally:
-        spark.stop()
+    return run_job(lambda: _copy(arguments))
 
 
 if __name__ == "__main__":

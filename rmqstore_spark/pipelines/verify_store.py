@@ -24,7 +24,7 @@ from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.pipelines.arguments import new_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.session import session
 from rmqstore_spark.verify import (
     Findings,
     Snapshot,
@@ -171,28 +171,25 @@ def _print(url: str, report: VerifyReport, *, as_json: bool) -> None:
 def main(command: list[str] | None = None) -> int:
     """Run the job; gives the exit code."""
     arguments = parse_arguments(command)
-    spark = start_session("rmqstore verify_store")
     ended: list[int] = []
+    code = run_job(lambda: ended.append(_verify_all(arguments)))
+    return ended[0] if ended else code and FAILED
 
-    def run(
-        description: str, work: Sequence[Sequence[Unit]], task: VerifyTask
-    ) -> Iterable[Findings]:
-        with redirect_stdout(sys.stderr):  # progress is no part of the report
-            return run_tasks(spark, description, work, task)
 
-    def body() -> int:
-        damaged = False
+def _verify_all(arguments: argparse.Namespace) -> int:
+    damaged = False
+    with session("rmqstore verify_store") as spark:
+
+        def run(
+            description: str, work: Sequence[Sequence[Unit]], task: VerifyTask
+        ) -> Iterable[Findings]:
+            with redirect_stdout(sys.stderr):  # progress is no part of the report
+                return run_tasks(spark, description, work, task)
+
         for url, report in verify_stores(arguments, run):
             _print(url, report, as_json=arguments.json)
             damaged |= not report.ok
-        ended.append(DAMAGED if damaged else 0)
-        return ended[0]
-
-    try:
-        code = run_job(body)
-        return code if ended else FAILED
-    finally:
-        spark.stop()
+    return DAMAGED if damaged else 0
 
 
 if __name__ == "__main__":
