@@ -7,7 +7,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,19 +56,19 @@ def run(*command: str) -> None:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and with the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", str(folder))
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder))
     return folder
 
 
 @pytest.fixture(scope="module")
-def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     (wheel,) = dist.glob("*.whl")
     run(sys.executable, "-m", "venv", str(folder))
     run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    yield Installed(folder, {**variables, "JAVA_HOME": str(find_java())})
+    return Installed(folder, {**variables, "JAVA_HOME": str(find_java())})
 
 
 @pytest.mark.slow

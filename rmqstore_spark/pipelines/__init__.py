@@ -9,3 +9,7 @@
 All of them use `arguments`, `session`, `failures`, `progress`, `partitions` and `parquet_files`.
 The programs in `jobs/` call these, for spark-submit.
 """
+
+from rmqstore_spark.workers import require_spark
+
+require_spark()

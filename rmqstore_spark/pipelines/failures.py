@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.workers import require_spark
 
 __all__ = ["run_job"]
 
@@ -21,10 +20,6 @@ def run_job(body: Callable[[], int | None]) -> int:
     Returns:
         The exit code: what the body gives (None is 0), or 1 for an error.
     """
-    try:
-        require_spark()
-    except RmqStoreError as error:
-        return _failed(str(error))
     from pyspark.errors import PySparkException
 
     try:
@@ -38,9 +33,5 @@ def run_job(body: Callable[[], int | None]) -> int:
         text = found[-1]
     except KeyboardInterrupt:
         text = "interrupted"
-    return _failed(text)
-
-
-def _failed(text: str) -> int:
     print(f"error: {text}", file=sys.stderr, flush=True)
     return 1
