@@ -68,7 +68,8 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
     run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return Installed(folder, {**variables, "JAVA_HOME": str(find_java())})
+    python = str(folder / "bin" / "python")
+    return Installed(folder, {**variables, "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": python})
 
 
 @pytest.mark.slow
