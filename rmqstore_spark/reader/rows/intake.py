@@ -43,7 +43,9 @@ class Intake:
         self._rest = np.empty(0, np.uint8)
 
     def take(self, portion: Selection) -> Records:
-        """Read the records of a portion, ascending by physical offset. See their `status`.
+        """Read the records of a portion, ascending by physical offset, sound ones or not.
+
+        `status` says which records are sound.
 
         Raises:
             SegmentExpiredError: a file has expired.

@@ -84,7 +84,7 @@ def _unpack_group(
     batch_bytes: int,
     allowance: Allowance,
 ) -> tuple[int, dict[int, bytes], dict[int, str]]:
-    """Decompress from a row on until the group is full. Return one past its last row first."""
+    """Decompress from a row on until the group is full. The first result is the group's end."""
     body = records.body
     unpacked: dict[int, bytes] = {}
     failed: dict[int, str] = {}
