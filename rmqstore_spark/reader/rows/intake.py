@@ -43,9 +43,9 @@ class Intake:
         self._rest = np.empty(0, np.uint8)
 
     def take(self, portion: Selection) -> Records:
-        """Read the records of a portion, ascending by physical offset, sound ones or not.
+        """Read the records of a portion, ascending by physical offset.
 
-        `status` says which records are sound.
+        The `status` of each record says whether it is sound.
 
         Raises:
             SegmentExpiredError: a file has expired.
