@@ -120,8 +120,7 @@ class _IndexFile:
         at = entry_position(self._bounds.slots, int(numbers[0]))
         self._each("index-entry", entries["keyHash"] < 0, at, ENTRY_SIZE, "a negative hash")
         previous = entries["previous"].astype(np.int64)
-        # If a slot names an entry past the newest one, a broker treats it as unused, but still
-        # writes its value as the link.
+        # A broker treats a slot that leads past the newest entry as unused, except for the link.
         leads = (previous > 0) & (previous < numbers)
         leads[leads] = self._hash_slots[previous[leads]] == slot[leads]
         self._each(
