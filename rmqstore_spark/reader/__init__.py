@@ -2,8 +2,9 @@
 
 store      opens a store directory (`Store`)
 topics     lists the topics
-log_queues finds the queues of a log that has no ConsumeQueues
-options, filters, times    say what to read, and parse tags, keys and times
+log_queues finds the queues in a log, for a store without ConsumeQueues
+options    defines the options of a read
+filters, times    parse tags, keys and times
 plan       cuts queue ranges or the log into splits
 reading    reads a split of any kind
 keys/      finds messages by key, through the index or in the log
@@ -13,7 +14,7 @@ log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 groups     shows consumer lag and the progress of delay levels
 tip        detects that the log has grown
-bisect     does a binary search
+bisect     implements a binary search
 """
 
 from __future__ import annotations

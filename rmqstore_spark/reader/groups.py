@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_QUEUE_ID: Final = 2**31 - 1
-_MAX_SHOWN: Final = 300  # characters of what is skipped
+_MAX_SHOWN: Final = 300  # characters of a skipped entry in the log line
 _TOPIC_GROUP_SEPARATOR: Final = "@"
 _CONSUMER_OFFSETS: Final = "consumerOffset.json"
 _SUBSCRIPTION_GROUPS: Final = "subscriptionGroup.json"

@@ -90,7 +90,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     for part in work(later, units):
         findings.merge(part)
     check_checkpoint(store, snapshot, findings)
-    if not snapshot.being_written:  # the index follows the queues
+    if not snapshot.being_written:  # a broker writes the index after the queues
         _note_unindexed(store, findings)
     findings.counts["bytes"] = sum(unit.size for unit in plan.units)
     return VerifyReport(

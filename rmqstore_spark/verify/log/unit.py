@@ -61,7 +61,7 @@ class _LogPass:
     def run(self, progress: Callable[[int], None]) -> None:
         """Check everything up to the end of the unit, or until too much is damaged."""
         done = self._unit.start
-        # The walk does not check CRCs, so that a wrong body does not end it.
+        # The walk does not check CRCs, so that a record with a wrong body is still checked.
         # The unit ends before any unpublished block: what looks like one in it is damage.
         start, stop = self._unit.start, self._unit.end
         for item in walk_log(self._log, start, stop, check_crc=False, is_damage=lambda _: True):
