@@ -1,15 +1,20 @@
-"""Reading a store, without Spark: topics, queues, offsets and messages.
+"""Reads a store without Spark: topics, queues, offsets and messages.
 
-store      `Store`: a directory, opened
-topics, queue, log_queues    what is in it
-groups     how far consumers are
-options, filters, times      what is wanted
-plan       cut into splits
-reading    a split read, whatever its kind
-log/, rows/, keys/    reading the log, queues, and by key
-lookup     single messages
-tip        has the log grown
-bisect     the first of many, by halving
+store      opens a store directory (`Store`)
+topics     lists the topics
+log_queues finds the queues in a log, for a store without ConsumeQueues
+options    defines the options of a read
+filters, times    parse tags, keys and times
+plan       cuts queue ranges or the log into splits
+reading    reads a split of any kind
+keys/      finds messages by key, through the index or in the log
+rows/      turns queue entries and records into rows
+queue      reads one ConsumeQueue
+log/       reads the CommitLog
+lookup     looks up single messages by key, id or time
+groups     shows consumer lag and the progress of delay levels
+tip        detects that the log has grown
+bisect     implements a binary search
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ __all__ = ["Store"]
 
 
 def __getattr__(name: str) -> object:
-    # Some modules here need neither Arrow nor NumPy, and the command starts with these.
+    # Imported late: some modules here need neither Arrow nor NumPy, so the command starts faster.
     if name == "Store":
         from rmqstore_spark.reader.store import Store
 

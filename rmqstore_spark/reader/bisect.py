@@ -1,4 +1,4 @@
-"""Binary search by a predicate that costs a read."""
+"""Binary search with a predicate that costs a read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["first_true"]
 
 
 def first_true(low: int, high: int, predicate: Callable[[int], bool]) -> int:
-    """The least number of `low..high-1` for which the predicate holds; `high` where it never does.
+    """Return the least number in `low..high-1` for which the predicate holds; else `high`.
 
     The predicate must be false up to some number and true from there on.
     """

@@ -1,9 +1,9 @@
-"""What filters on tags and keys mean, as the source's options and the command take them.
+"""Parses the filters on tags and keys that the source's options and the command take.
 
 RocketMQ's tag expression (FilterAPI.buildSubscriptionData) is `*`, or tags with `||` between them.
-It has no other operator, and takes anything else for a part of a tag: `TagA && TagB` is one tag,
-which no message has. So what looks like another operator is refused here. A JSON list names tags
-and keys to the letter.
+It has no other operator. RocketMQ takes anything else as part of a tag: `TagA && TagB` is a single
+tag, which no message has. These functions refuse whatever looks like another operator. A JSON list
+names tags and keys literally.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _NO_KEY: Final = re.compile(r"[,;]|^(\|\||&&|AND|OR|and|or|\*)$")
 
 
 def parse_tags(text: str) -> frozenset[str] | None:
-    """Read a tag expression, or a JSON list of tags.
+    """Parse a tag expression, or a JSON list of tags.
 
     Returns:
-        The tags, None for all.
+        The tags; None for all.
 
     Raises:
-        ValueError: it is neither; the text fits behind the name of what it was given for.
+        ValueError: the text is neither. The text of the error continues a sentence that begins with
+            the name of the option.
     """
     if text.lstrip().startswith("["):
         return frozenset(parse_names(text))
@@ -41,10 +42,11 @@ def parse_tags(text: str) -> frozenset[str] | None:
 
 
 def parse_keys(text: str) -> frozenset[str]:
-    """Read keys with spaces between them, or a JSON list of keys.
+    """Parse keys that are separated by spaces, or a JSON list of keys.
 
     Raises:
-        ValueError: it is neither; the text fits behind the name of what it was given for.
+        ValueError: the text is neither. The text of the error continues a sentence that begins with
+            the name of the option.
     """
     if text.lstrip().startswith("["):
         return frozenset(parse_names(text))
@@ -60,10 +62,11 @@ def parse_keys(text: str) -> frozenset[str]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Read a list of names: comma-separated, or a JSON list of strings.
+    """Parse a list of names: comma-separated, or a JSON list of strings.
 
     Raises:
-        ValueError: it is neither; the text fits behind the name of what it was given for.
+        ValueError: the text is neither. The text of the error continues a sentence that begins with
+            the name of the option.
     """
     if text.lstrip().startswith("["):
         try:

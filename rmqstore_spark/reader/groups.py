@@ -1,8 +1,9 @@
-"""Consumer groups and delay levels: how far they have come, by the broker's own account.
+"""Shows the progress of consumer groups and delay levels, as the broker recorded it.
 
-`config/consumerOffset.json`, `config/subscriptionGroup.json` and `config/delayOffset.json`
-(docs/format.md, "A store directory" and "Delayed messages"; upstream: ConsumerOffsetManager,
-SubscriptionGroupManager, ScheduleMessageService). What in them cannot be is skipped and logged.
+The files are `config/consumerOffset.json`, `config/subscriptionGroup.json` and
+`config/delayOffset.json` (docs/format.md, "A store directory" and "Delayed messages"; upstream:
+ConsumerOffsetManager, SubscriptionGroupManager, ScheduleMessageService). Invalid values in them are
+skipped and logged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_QUEUE_ID: Final = 2**31 - 1
-_MAX_SHOWN: Final = 300  # characters of what is skipped
+_MAX_SHOWN: Final = 300  # characters of a skipped entry in the log line
 _TOPIC_GROUP_SEPARATOR: Final = "@"
 _CONSUMER_OFFSETS: Final = "consumerOffset.json"
 _SUBSCRIPTION_GROUPS: Final = "subscriptionGroup.json"
@@ -33,11 +34,11 @@ _DELAY_OFFSETS: Final = "delayOffset.json"
 
 @dataclass(frozen=True, order=True)
 class GroupOffset:
-    """How far a consumer group has come in one queue.
+    """The progress of a consumer group in one queue.
 
     Attributes:
         offset: the next queue offset that the group will consume.
-        max_offset: one past the queue's last message; 0 where the store has no such queue.
+        max_offset: one past the queue's last message; 0 if the store does not have the queue.
     """
 
     group: str
@@ -48,18 +49,18 @@ class GroupOffset:
 
     @property
     def lag(self) -> int:
-        """Messages that the group has still to consume."""
+        """Number of messages that the group has not consumed yet."""
         return max(0, self.max_offset - self.offset)
 
 
 @dataclass(frozen=True, order=True)
 class DelayProgress:
-    """How far the messages of one delay level have been delivered.
+    """The progress of the delivery of one delay level.
 
     Attributes:
-        level: 1 to 18, unless the broker was configured with more.
-        queue_id: of SCHEDULE_TOPIC_XXXX, where they wait.
-        offset: the next queue offset to be delivered.
+        level: 1 to 18, unless the broker is configured with more.
+        queue_id: the queue of SCHEDULE_TOPIC_XXXX where the messages wait.
+        offset: the next queue offset to deliver.
         max_offset: one past the queue's last message.
     """
 
@@ -70,18 +71,18 @@ class DelayProgress:
 
     @property
     def lag(self) -> int:
-        """Messages that still wait."""
+        """Number of messages that still wait."""
         return max(0, self.max_offset - self.offset)
 
 
 def group_offsets(store: Store) -> list[GroupOffset]:
-    """How far each consumer group has come in each queue.
+    """Return the progress of each consumer group in each queue.
 
     Args:
-        store: whose `config/consumerOffset.json` is read.
+        store: the store whose `config/consumerOffset.json` is read.
 
     Returns:
-        By group, topic and queue. A group without any offset is not there: see `group_names`.
+        Offsets by group, topic and queue. Groups without offsets are left out: see `group_names`.
 
     Raises:
         CorruptStoreError: neither the file nor its `.bak` is JSON.
@@ -90,7 +91,7 @@ def group_offsets(store: Store) -> list[GroupOffset]:
     latest = _latest(store)
     found = []
     for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped).items():
-        # As the broker has it: a name with more than one "@" is none.
+        # The broker does not accept a name with more than one "@" either.
         topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
         if _TOPIC_GROUP_SEPARATOR in group or not all(map(is_safe_folder_name, (topic, group))):
             skipped.add(f"{name!r} is not TOPIC@GROUP")
@@ -106,10 +107,10 @@ def group_offsets(store: Store) -> list[GroupOffset]:
 
 
 def group_names(store: Store) -> list[str]:
-    """All consumer groups that a store knows, those without any offset included.
+    """List all consumer groups that a store knows, including those without offsets.
 
     Raises:
-        CorruptStoreError: a configuration file and its `.bak` are no JSON.
+        CorruptStoreError: neither a configuration file nor its `.bak` is JSON.
     """
     skipped = _Skipped(store, _SUBSCRIPTION_GROUPS)
     table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable", skipped)
@@ -118,11 +119,11 @@ def group_names(store: Store) -> list[str]:
 
 
 def delay_progress(store: Store) -> list[DelayProgress]:
-    """How far the messages of each delay level have been delivered, by level.
+    """Return the progress of the delivery of each delay level, by level.
 
     Args:
-        store: whose `config/delayOffset.json` is read. Levels that have messages are given in any
-            case, those without an offset from 0 on.
+        store: the store whose `config/delayOffset.json` is read. Levels that have a queue are
+            always included. Those without a recorded offset start at 0.
 
     Raises:
         CorruptStoreError: neither the file nor its `.bak` is JSON.
@@ -132,7 +133,7 @@ def delay_progress(store: Store) -> list[DelayProgress]:
     table = _table(store, _DELAY_OFFSETS, "offsetTable", skipped)
     offsets = _numbers(table, 1, _MAX_QUEUE_ID + 1, skipped)
     for queue_id in store.directory.topology.queues.get(SCHEDULE_TOPIC, ()):
-        offsets.setdefault(queue_id + 1, 0)  # as a broker starts with it
+        offsets.setdefault(queue_id + 1, 0)  # where a broker starts
     skipped.report()
     return [
         DelayProgress(level, level - 1, offset, latest(SCHEDULE_TOPIC, level - 1))
@@ -141,7 +142,7 @@ def delay_progress(store: Store) -> list[DelayProgress]:
 
 
 class _Skipped:
-    """Counts what is passed over in one file, so that it is logged in one line."""
+    """Counts the entries that are skipped in one file, to log them in one line."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._path = join(store.path, "config", name)
@@ -160,7 +161,7 @@ class _Skipped:
 
 
 def _table(store: Store, file: str, name: str, skipped: _Skipped) -> dict[str, Any]:
-    """A table of a configuration file; empty where there is none."""
+    """Return a table of a configuration file; empty if there is none."""
     config = store.directory.config(file)
     if config is None:
         return {}
@@ -174,7 +175,7 @@ def _table(store: Store, file: str, name: str, skipped: _Skipped) -> dict[str, A
 def _numbers(
     table: Mapping[str, Any], least: int, greatest: int, skipped: _Skipped
 ) -> dict[int, int]:
-    """Offsets by the number of a queue or level."""
+    """Return the valid offsets of a table, by the number of the queue or level."""
     found = {}
     for key, offset in table.items():
         is_number = key.isascii() and key.isdigit() and len(key) <= len(str(greatest))
@@ -188,7 +189,7 @@ def _numbers(
 
 
 def _latest(store: Store) -> Callable[[str, int], int]:
-    """Gives the offset one past a queue's last message; 0 where there is no such queue."""
+    """Return a function for one past a queue's last message; 0 if the queue does not exist."""
     queues = store.directory.topology.queues
 
     def latest(topic: str, queue_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Which queues the records of a log belong to, for a store that has no ConsumeQueues to tell."""
+"""Finds the queues of the records in a log, for a store without ConsumeQueues."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["LogQueue", "queues_in_log"]
 
 
 class LogQueue(NamedTuple):
-    """What the log holds of one queue.
+    """The messages of one queue in the log.
 
     Attributes:
-        min_offset: least queue offset of its messages.
-        max_offset: one past the greatest.
-        messages: how many there are.
+        min_offset: least queue offset of the messages.
+        max_offset: one past the greatest queue offset.
+        messages: number of messages.
     """
 
     min_offset: int
@@ -39,13 +39,13 @@ class LogQueue(NamedTuple):
 def queues_in_log(
     store: Store, options: ReadOptions = ReadOptions()
 ) -> Mapping[tuple[str, int], LogQueue]:
-    """The queues that a broker would make of a store's log, by topic and queueId.
+    """Return the queues that a broker would build from a store's log, by topic and queueId.
 
-    Reads the whole log. Prepared and rolled-back messages count in none, and light queues are not
-    told: each message counts once, under its own topic.
+    Reads the whole log. Prepared and rolled-back messages do not count. Light queues are left out:
+    each message counts once, under its own topic.
 
     Raises:
-        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
     wanted = ("topic", "queueId", "queueOffset", "sysFlag")
     found: dict[tuple[str, int], LogQueue] = {}

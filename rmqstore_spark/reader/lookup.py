@@ -1,4 +1,4 @@
-"""Messages looked up one by one: by key, by id, by time."""
+"""Looks up single messages: by key, by id, by time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_MAX_MILLIS: Final = (2**63 - 1) // 1000  # that microseconds can tell
+_MAX_MILLIS: Final = (2**63 - 1) // 1000  # the most that fit in 64 bits as microseconds
 
 
 def query_by_key(
@@ -58,26 +58,29 @@ def query_by_key(
     options: ReadOptions = ReadOptions(),
     between: Callable[[], object] = lambda: None,
 ) -> pa.Table:
-    """Messages of a topic that have a key, in the order of the log.
+    """Find the messages of a topic that have a key, in the order of the log.
 
-    All that the log still has, through the index or without it. Topic, queueId and queueOffset are
-    the record's own: messages that wait in SCHEDULE_TOPIC_XXXX, and the halves of transactions, are
-    found under those topics; rolled-back ones not at all.
+    The result holds all such messages that are still in the log, whether the index has them or not.
+    Topic, queueId and queueOffset are those of the record. Messages that wait in
+    SCHEDULE_TOPIC_XXXX, and the halves of transactions, are found under those topics. Rolled-back
+    messages are not found.
 
     Args:
-        store: where to look.
-        topic: the record's own topic.
-        key: its UNIQ_KEY, or one of its KEYS.
+        store: the store to search.
+        topic: the topic of the record.
+        key: the UNIQ_KEY of the record, or one of its KEYS.
         begin_ms: least storeTimestamp, milliseconds since the epoch.
         end_ms: greatest storeTimestamp.
-        max_num: no more than so many of the newest.
-        max_bytes: what they may take in memory, decompressed. Little more than that is ever held.
-        options: columns, and so on. `tags` and `keys` narrow it down further.
-        between: called between two batches that are read; what it raises ends the search.
+        max_num: return at most this many messages, the newest ones.
+        max_bytes: maximum size of the decompressed messages in memory. The search never holds much
+            more than that.
+        options: columns, and so on. `tags` and `keys` restrict the result further.
+        between: called between two batches of the read. An exception that it raises ends the
+            search.
 
     Raises:
-        OptionError: they take more than `max_bytes`.
-        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+        OptionError: the messages take more than `max_bytes`.
+        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
     wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
     return _found(store, wanted, options, max_num, max_bytes, between)
@@ -86,24 +89,24 @@ def query_by_key(
 def query_by_uniq_key(
     store: Store, topic: str | None, uniq_key: str, options: ReadOptions = ReadOptions()
 ) -> pa.Table:
-    """Messages with a UNIQ_KEY, the id that their producer saw, in the order of the log.
+    """Find the messages with a UNIQ_KEY, the id that the producer saw, in the order of the log.
 
     Args:
-        store: where to look.
-        topic: the record's own topic. None for all that have queues or settings in the store;
-            in one without queues, where topics are not known, the log is read from end to end.
+        store: the store to search.
+        topic: the topic of the record. None for all topics that have queues or settings in the
+            store. In a store without queues the topics are not known: the whole log is read.
         uniq_key: the id.
         options: as in `query_by_key`.
 
     Raises:
-        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
     topics = None if topic is None else [topic]
     return _found(store, uniq_key_wanted(store, topics, uniq_key), options, None)
 
 
 def uniq_key_wanted(store: Store, topics: Iterable[str] | None, uniq_key: str) -> KeyWanted:
-    """The search for the messages with a UNIQ_KEY; topics as `query_by_uniq_key` has them."""
+    """Return the search for messages with a UNIQ_KEY. Topics are as in `query_by_uniq_key`."""
     names: frozenset[str] | None = None
     if topics is not None:
         names = frozenset(topics)
@@ -115,19 +118,19 @@ def uniq_key_wanted(store: Store, topics: Iterable[str] | None, uniq_key: str) -
 def read_by_key(
     store: Store, wanted: KeyWanted, options: ReadOptions, max_num: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Messages with a key, in the order of the log, a batch at a time.
+    """Read the messages with a key, in the order of the log, a batch at a time.
 
-    All are found before the first is read, so memory holds their places and one batch. Those that
-    expire meanwhile are left out.
+    The search finds all messages before it reads the first one, so memory holds their physical
+    offsets and one batch. Messages that expire meanwhile are left out.
 
     Args:
-        store: where to look.
-        wanted: what to look for.
+        store: the store to search.
+        wanted: the search.
         options: as in `query_by_key`.
-        max_num: no more than so many of the newest.
+        max_num: read at most this many messages, the newest ones.
 
     Raises:
-        CorruptRecordError: damage in the log, and the mode is FAILFAST.
+        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
     decoder = Decoder(store.broker_name, options, store.log.place)
     search = KeySearch(store, wanted, options)
@@ -148,7 +151,7 @@ def read_by_key(
 def _places(
     store: Store, search: KeySearch, decoder: Decoder, max_num: int | None
 ) -> tuple[I8, I4]:
-    """Where the messages of a search lie, ascending, and their sizes."""
+    """Return the physical offsets of the messages of a search, ascending, and their sizes."""
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     count = 0
     for records in search.run(index_pieces(store)):
@@ -179,7 +182,7 @@ def _found(
 
 
 def _unless_expired(store: Store, look: Callable[[], T]) -> T:
-    """Look, and again where files expired meanwhile: what they held is not looked for."""
+    """Search. If files expire during the search, search again in what is left."""
     while True:
         begin = store.log.min_offset
         try:
@@ -216,10 +219,10 @@ def _collected(
 def _newest_first(
     decoder: Decoder, records: Records, wanted: int | None
 ) -> Iterator[list[pa.RecordBatch]]:
-    """Decode the last ones of some records, and no more of them than are wanted.
+    """Decode the last records of a group, and no more of them than are wanted.
 
     Yields:
-        Batches in the order of the log, each list below the one before.
+        Batches in the order of the log. Each list lies before the previous one.
     """
     end = len(records)
     missing = end if wanted is None else wanted
@@ -239,17 +242,17 @@ def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:
 
 
 def query_by_msg_id(store: Store, msg_id: str, options: ReadOptions = ReadOptions()) -> pa.Table:
-    """The message with an offset message id (the column msgId); none, if it is not in the store.
+    """Find the message with an offset message id (the column msgId). No rows if it is missing.
 
     Args:
-        store: where to look.
-        msg_id: 32 or 56 hex characters. It tells the broker's address too: the same offset of
+        store: the store to search.
+        msg_id: 32 or 56 hex characters. They include the broker's address: the same offset of
             another broker is another message.
         options: columns, and so on.
 
     Raises:
-        OptionError: the text is no such id.
-        CorruptRecordError: its body is damaged, and the mode is FAILFAST.
+        OptionError: the text is not an offset message id.
+        CorruptRecordError: the body of the message is damaged, and the mode is FAILFAST.
     """
     wanted = decode_msg_id(msg_id)
     offset = wanted.physical_offset
@@ -277,23 +280,24 @@ def query_by_time(
     end_ms: int = MAX_TIME,
     options: ReadOptions = ReadOptions(),
 ) -> Iterator[pa.RecordBatch]:
-    """Messages of a topic that were stored in a span of time, in the order of the log.
+    """Find the messages of a topic that were stored in a time range, in the order of the log.
 
-    Found by binary search: where a broker's clock went back, messages of that moment can be missed.
+    This is a binary search. If the clock of the broker went back, it can miss messages of that
+    time.
 
     Args:
-        store: where to look.
-        topic: the queues' topic.
-        queue_ids: their numbers; by default all.
+        store: the store to search.
+        topic: the topic of the queues.
+        queue_ids: the queues; by default all.
         begin_ms: least storeTimestamp, milliseconds since the epoch.
         end_ms: greatest storeTimestamp.
         options: columns, and so on.
 
     Raises:
-        TopicNotFoundError: there is no such topic or queue.
+        TopicNotFoundError: the topic or a queue does not exist.
         SegmentExpiredError, CorruptStoreError: as `Store.read`.
     """
-    # A topic that is not there is asked for its queue 0, which says so.
+    # For a topic that does not exist, `Store.queue` raises the error.
     known = store.directory.topology.queues.get(topic, (0,))
     numbers = known if queue_ids is None else queue_ids
     ranges = []
@@ -308,7 +312,7 @@ def query_by_time(
         options = replace(options, columns=(*columns, "storeTimestamp"))
     begin, end = (pa.scalar(min(ms, _MAX_MILLIS) * 1000, TIMESTAMP) for ms in (begin_ms, end_ms))
     for batch in read_split(store, LogSplit(0, store.log.file_end, tuple(ranges)), options):
-        # Where the clock went back, not all between the ends that were found is of the span.
+        # If the clock went back, the offset range also holds messages of other times.
         stored = batch["storeTimestamp"]
         inside = pc.and_(pc.greater_equal(stored, begin), pc.less_equal(stored, end))
         kept = batch if pc.all(inside).as_py() else batch.filter(inside)

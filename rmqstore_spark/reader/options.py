@@ -1,4 +1,4 @@
-"""What a reader of messages can ask for."""
+"""The options of a read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["ReadOptions"]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How messages are read.
+    """Options for reading messages.
 
     Args:
-        columns: names out of COLUMNS, in the order wanted; all of them by default.
-        body_as_text: give the body as a string; bytes that are no UTF-8 become U+FFFD.
-        decompress: give compressed bodies as they were before their compression.
+        columns: names from COLUMNS, in the order of the result; all of them by default.
+        body_as_text: return the body as a string; bytes that are not UTF-8 become U+FFFD.
+        decompress: decompress compressed bodies.
         check_crc: check each body against its bodyCRC when `body` is among the columns, and each
-            record against the CRC of the whole record where 5.x put one.
-        mode: what a damaged record does: FAILFAST raises, DROPMALFORMED skips and counts it.
-        fail_on_data_loss: raise where messages of the range have expired; else skip and log them.
-        tags: only messages with one of these tags; None for all.
-        keys: only messages with one of these keys; None for all.
-        batch_rows: most rows of one batch.
-        batch_bytes: about so many bytes of the log go into one batch.
+            record against the CRC of the whole record if RocketMQ 5.x wrote one.
+        mode: how to handle a damaged record: FAILFAST raises, DROPMALFORMED skips and counts it.
+        fail_on_data_loss: raise if messages of the range have expired; otherwise skip and log them.
+        tags: read only messages with one of these tags; None for all.
+        keys: read only messages with one of these keys; None for all.
+        batch_rows: maximum number of rows in a batch.
+        batch_bytes: approximate number of bytes of the log that go into a batch.
     """
 
     columns: tuple[str, ...] = tuple(COLUMNS)

@@ -1,4 +1,4 @@
-"""Cut what is wanted into splits: by queue, or along the log."""
+"""Cuts queue ranges, or the log, into splits."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = [
 
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
-_LONG: Final = 16 << 20  # bytes of the log that are worth a split of their own
+_LONG: Final = 16 << 20  # bytes of the log that are worth a separate split
 
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """How large splits may be.
+    """Limits on the number and size of splits.
 
     Attributes:
-        min_partitions: so many splits at least, as far as there are messages.
-        max_records: most messages of one split.
-        max_bytes: about the most bytes of the log that one split takes.
+        min_partitions: minimum number of splits, if there are that many messages.
+        max_records: maximum number of messages in a split.
+        max_bytes: approximate maximum number of bytes of the log in a split.
     """
 
     min_partitions: int | None = None
@@ -56,7 +56,7 @@ class PlanLimits:
 
 @dataclass(frozen=True)
 class _Extent:
-    """A range, where it lies in the log, and about how many bytes its records take."""
+    """A queue range, the stretch of the log that holds it, and an estimate of its bytes."""
 
     range: QueueRange
     first: int
@@ -65,7 +65,7 @@ class _Extent:
 
 
 def average_size(store: Store, wanted: QueueRange) -> float:
-    """About how many bytes a record of the range takes: the mean of its first and last ones."""
+    """Estimate the bytes of a record of a range: the mean of its first and last records."""
     return _extent(store, wanted).size / max(1, wanted.count)
 
 
@@ -74,7 +74,7 @@ def _extent(store: Store, wanted: QueueRange) -> _Extent:
     head = queue.entries(wanted.start, min(wanted.start + _SAMPLE, wanted.end))
     tail = queue.entries(max(wanted.end - _SAMPLE, wanted.start), wanted.end)
     sample = np.concatenate([head, tail])
-    # A damaged entry is for the reading to report: here it is passed over.
+    # Reading reports damaged entries. The estimate ignores them.
     sample = sample[live_mask(sample) & (sample["size"] <= MAX_RECORD_SIZE)]
     if not len(sample):
         return _Extent(wanted, 0, 0, 0)
@@ -94,10 +94,10 @@ def plan(
     limits: PlanLimits = PlanLimits(),
     by: Literal["auto", "queue", "commitlog"] = "auto",
 ) -> list[Split]:
-    """Plan the reading of some queue ranges.
+    """Plan a read of some queue ranges.
 
-    `auto` goes along the log where the ranges make up much of what lies between their ends, and
-    there is more than one queue; else by queue.
+    `auto` reads along the log if there is more than one queue, and the ranges make up much of the
+    log between their ends. Otherwise it reads by queue.
     """
     if by == "commitlog" and limits.max_records is not None:
         raise OptionError(
@@ -120,7 +120,7 @@ def _goes_along_the_log(extents: list[_Extent], limits: PlanLimits) -> bool:
 def plan_by_queue(
     store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
 ) -> list[QueueSplit]:
-    """Splits of which each is a range of one queue; long ranges become several."""
+    """Plan splits that are ranges of one queue each. A long range becomes several splits."""
     return _by_queue(_extents(store, ranges), limits)
 
 
@@ -147,17 +147,17 @@ def _cut(extent: _Extent, limits: PlanLimits, total: int) -> Iterable[QueueSplit
 def plan_by_commitlog(
     store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
 ) -> list[LogSplit]:
-    """Splits of which each is a stretch of the log with all ranges that reach into it."""
+    """Plan splits that are stretches of the log, each with all ranges that reach into it."""
     return _along_the_log(store.log, _extents(store, ranges), limits)
 
 
 def plan_by_keys(
     store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
 ) -> list[Split]:
-    """Splits for the messages of some ranges that have one of the keys they are read with.
+    """Plan splits for the messages of some ranges that have one of the keys of the read.
 
-    Where index files answer, one split takes what they find; long stretches of the log without
-    an index are read whole, along the log, and are cut for that.
+    A stretch of the log that index files cover becomes one split. Long stretches without an index
+    are read whole, along the log, and are cut into several splits.
     """
     extents = _extents(store, ranges)
     if not extents:
@@ -185,7 +185,7 @@ def _along_the_log(
     begin: int | None = None,
     end: int | None = None,
 ) -> list[LogSplit]:
-    """Cut the log from `begin` to `end`, by default all that the extents take, into splits."""
+    """Cut the log from `begin` to `end` into splits; by default all that the extents cover."""
     if not extents:
         return []
     whole = begin is None
@@ -197,7 +197,7 @@ def _along_the_log(
     for extent in extents:
         first = bisect.bisect_right(edges, extent.first) - 1
         last = bisect.bisect_left(edges, extent.last) - 1
-        if whole:  # a damaged entry may state any place, but each range must be in some split
+        if whole:  # a damaged entry may name any offset, but each range must be in some split
             first = min(first, count - 1)
             last = max(last, first)
         for k in range(max(first, 0), min(last, count - 1) + 1):
@@ -218,7 +218,7 @@ def _along_the_log(
 def plan_scan(
     store: Store, topics: frozenset[str] | None = None, end: int | None = None
 ) -> list[ScanSplit]:
-    """Splits for a scan of the log, a file each: only there a record is known to begin."""
+    """Plan a scan of the log, one split per file: only at its start is a record known to begin."""
     last = store.scan_end() if end is None else end
     return [
         ScanSplit(segment.start, min(segment.end, last), topics)

@@ -1,7 +1,7 @@
-"""One ConsumeQueue: its offsets, its entries, and the first offset at a time.
+"""Reads one ConsumeQueue: its offsets, its entries, and the first offset at or past a time.
 
-Rebuildable, never authoritative: an entry counts only as far as the log backs it. See
-docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
+The log is authoritative, and queues can be rebuilt from it: an entry counts only if the log holds
+its record. See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = ["Entries", "Queue"]
 
 Entries = npt.NDArray[np.void]
 
-_BLOCK: Final = 200  # entries that cost about as much to read as one
+_BLOCK: Final = 200  # reading this many entries costs about as much as reading one
 
 
 class Queue:
-    """A queue of a store, as of when its offsets were last looked up.
+    """A queue of a store, as of the last lookup of its offsets.
 
     Args:
-        log: the CommitLog that it points into.
+        log: the CommitLog that its entries point into.
         topic: its topic.
         queue_id: its number.
         segments: its files.
-        ext: the files of its extension units, where it has any.
-        cut: gives the physical offset past which no entry counts, and whether the store's broker
-            was killed. It is told up to where an entry points, and looks again if that is past what
-            it knows of the log.
+        ext: the files of its extension units, if it has any.
+        cut: returns the physical offset past which no entry counts, and whether the store's broker
+            was killed. Its argument is the end of an entry's record. If that is past the known end
+            of the log, `cut` lists the log again.
     """
 
     def __init__(
@@ -75,34 +75,33 @@ class Queue:
 
     @property
     def first_slot(self) -> int:
-        """Offset of the first entry that the files hold, expired and filler entries included."""
+        """Offset of the first entry in the files, including expired and filler entries."""
         return -(-self.segments.min_offset // ENTRY_SIZE)
 
     @property
     def max_offset(self) -> int:
-        """One past the last entry that the log backs."""
+        """One past the last entry whose record is in the log."""
         if self._max is None:
             self._max = self._find_max()
         return self._max
 
     @property
     def min_offset(self) -> int:
-        """The first entry that the log still backs; `max_offset` where there is none."""
+        """The first entry whose record is still in the log; `max_offset` if there is none."""
         if self._min is None:
             self._min = self._find_min()
         return self._min
 
     def forget(self) -> None:
-        """Look the offsets up anew when they are next asked for."""
+        """Forget the offsets. They are looked up again on their next use."""
         self.segments.refresh()
         self._min = self._max = None
 
     def refresh(self, *, relist: bool = False) -> bool:
-        """Look for new entries, and for what expired; tells whether the offsets changed.
+        """Look for new and expired entries. Return whether the offsets changed.
 
         Args:
-            relist: list the folder again too. (It is listed in any case when its last file is
-                full.)
+            relist: also list the folder again. If its last file is full, it is always listed.
         """
         before = (self._min, self._max)
         if relist:
@@ -115,7 +114,7 @@ class Queue:
         return before != (self.min_offset, self.max_offset)
 
     def _same_end(self) -> bool:
-        """Whether the entry past the end is still unwritten, and the last one still there."""
+        """Return whether the known end still holds: the last entry is there, the next is not."""
         assert self._max is not None  # noqa: S101  # the caller looked
         is_full = self._max * ENTRY_SIZE >= self.segments.end_offset
         if is_full and self.segments.refresh():
@@ -125,7 +124,7 @@ class Queue:
         )
 
     def entries(self, start: int, end: int) -> Entries:
-        """Entries of a range of offsets.
+        """Read the entries of a range of offsets.
 
         Args:
             start: first offset.
@@ -135,8 +134,8 @@ class Queue:
             `end - start` entries (ENTRY_DTYPE).
 
         Raises:
-            SegmentExpiredError: a file of the queue is gone.
-            CorruptStoreError: the range reaches past the files' end.
+            SegmentExpiredError: a file of the queue has expired.
+            CorruptStoreError: the range reaches past the end of the files.
         """
         return decode_entries(self._read(start, end))
 
@@ -146,17 +145,17 @@ class Queue:
         return self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
 
     def live_columns(self, start: int, end: int) -> EntryColumns:
-        """As `live_entries`, a column each."""
+        """Read entries like `live_entries`, as columns."""
         columns, live = split_entries(self._read(start, end))
         if not live:
             self.live_entries(start, end)
         return columns
 
     def live_entries(self, start: int, end: int) -> Entries:
-        """As `entries`, of which every one must stand for a message.
+        """Read entries like `entries`, each of which must be that of a message.
 
         Raises:
-            CorruptStoreError: one does not.
+            CorruptStoreError: an entry is empty or damaged.
         """
         found = self.entries(start, end)
         live = live_mask(found)
@@ -171,28 +170,28 @@ class Queue:
         return found
 
     def physical_offset(self, offset: int) -> int:
-        """Where the record of one offset lies in the log."""
+        """Return the physical offset of the record of an offset."""
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
 
     def stated_offset(self, offset: int) -> int:
-        """What the entry of one offset says of where its record lies, damaged or not."""
+        """Return the physical offset that an entry states, even if the entry is damaged."""
         return self._entry(offset)[0]
 
     @property
     def last_physical_offset(self) -> int:
-        """Where the record of the last entry lies in the log; -1 for a queue without any."""
+        """Physical offset of the last entry's record; -1 for a queue without entries."""
         if self.max_offset <= self.min_offset:
             return -1
         return self.physical_offset(self.max_offset - 1)
 
     def offset_at(self, timestamp: int) -> int | None:
-        """The first offset whose storeTimestamp is at or past a time; None where there is none.
+        """Find the first offset whose storeTimestamp is at or past a time; None if there is none.
 
         Args:
             timestamp: milliseconds since the epoch.
 
         Raises:
-            CorruptRecordError: a record on the way is damaged.
+            CorruptRecordError: a record that the search reads is damaged.
         """
         found = first_true(
             self.min_offset, self.max_offset, lambda slot: self._stored_at(slot) >= timestamp
@@ -207,7 +206,7 @@ class Queue:
         return int(record.store_timestamp[0])
 
     def _record(self, offset: int) -> tuple[int, Records | None]:
-        """The record of an entry, as it stands in the log; None where it cannot be there."""
+        """Read the record of an entry as it is in the log; None if the log cannot hold it."""
         entry = self.live_entries(offset, offset + 1)
         physical, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
         if not self._log.covers(
@@ -218,7 +217,7 @@ class Queue:
         return physical, decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
 
     def _entry(self, slot: int) -> tuple[int, int, bool]:
-        """physicalOffset, size and "is a filler" of one slot."""
+        """Return physicalOffset, size, and whether the entry of a slot is a filler."""
         data = self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE)
         if len(data) < ENTRY_SIZE:
             return -1, 0, False
@@ -233,9 +232,9 @@ class Queue:
         return physical >= 0 and size > 0
 
     def _backed(self, slot: int) -> bool:
-        """Whether a slot below the maximum is a message that the log has not expired.
+        """Return whether a slot below the maximum is a message that has not expired.
 
-        A damaged entry counts as one: it must be noticed when it is read.
+        A damaged entry counts as such a message, so that reading it reports the damage.
         """
         try:
             physical, size, filler = self._entry(slot)
@@ -257,9 +256,9 @@ class Queue:
         return end
 
     def _written_end(self) -> int:
-        """One past the last entry that is written: entries are written one after the other."""
+        """Return one past the last written entry. Entries are written in order."""
         end = self._written_in_known_files()
-        # Behind a full file there may be a newer one.
+        # A full file may be followed by one that was created after the folder was listed.
         while end * ENTRY_SIZE >= self.segments.end_offset and self.segments.refresh():
             end = self._written_in_known_files()
         return end
@@ -273,10 +272,10 @@ class Queue:
         return self.first_slot
 
     def _written_between(self, first: int, last: int) -> int:
-        """One past the last entry that is written of the slots `first` to `last - 1`.
+        """Return one past the last written entry of the slots `first` to `last - 1`.
 
-        What stands behind an unwritten entry was lost in a crash where the broker was killed; in
-        other stores the unwritten entry is damage, and reading it must say so.
+        If the broker was killed, a crash lost the unwritten entry, and those after it do not count.
+        In other stores the unwritten entry is damage, and reading it must report that.
         """
         blocks = -(-(last - first) // _BLOCK)
         end, block = first, 0
@@ -296,7 +295,7 @@ class Queue:
                 return end
 
     def _written_in_block(self, first: int, block: int, last: int) -> int:
-        """One past the last written entry of a block; its first slot where there is none."""
+        """Return one past the last written entry of a block; its first slot if there is none."""
         start = first + block * _BLOCK
         written = np.flatnonzero(written_mask(self.entries(start, min(start + _BLOCK, last))))
         return start + (int(written[-1]) + 1 if len(written) else 0)
@@ -306,10 +305,10 @@ class Queue:
         return not filler and physical + size > log_end
 
     def _is_stale(self, slot: int) -> bool:
-        """Whether an entry is left over from before a recovery: its place holds another message.
+        """Return whether a recovery left an entry over: the log holds another message there.
 
-        A broker that cuts its log does not wipe the entries behind the cut. An entry whose record
-        is damaged is not stale: reading it must say so.
+        A broker that cuts its log does not wipe the entries of the records that it cuts off. An
+        entry whose record is damaged is not stale: reading it must report the damage.
         """
         if self._entry(slot)[2]:
             return False

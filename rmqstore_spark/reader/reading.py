@@ -1,4 +1,4 @@
-"""Reading a split, whatever its kind: what a task does."""
+"""Reads a split of any kind. This is what a task runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["read_split"]
 
 
 def read_split(store: Store, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece of work (see `plan`).
+    """Read the rows of a split (see `plan`).
 
     Raises:
-        SegmentExpiredError: messages of it have expired, and `fail_on_data_loss` is set.
-        CorruptStoreError: damage in the log, and the mode is FAILFAST.
+        SegmentExpiredError: messages of the split have expired, and `fail_on_data_loss` is set.
+        CorruptStoreError: the log is damaged, and the mode is FAILFAST.
     """
     if isinstance(split, QueueSplit):
         return read_queue_split(store, split, options)

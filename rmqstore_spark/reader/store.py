@@ -1,7 +1,7 @@
-"""A store, opened for reading: nothing in it is ever changed.
+"""A store that is open for reading. Nothing in it is ever changed.
 
-It shows what was there at `open` or the last `refresh`: a broker may go on writing, and files may
-expire, while it is read.
+`Store` shows the store as of `open` or the last `refresh`. While it is read, a broker may write to
+it, and files may expire.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_CUT: Final = (1 << 63) - 1
 
 
 def default_broker_name(path: str) -> str:
-    """The store's name: that of the folder above where the store itself is called `store`."""
+    """Return the name of the store's folder, or of its parent if the folder is called `store`."""
     outer = path.split("::")[0] if path.startswith("zip://::") else path
     parts = [part for part in outer.split("::")[-1].rstrip("/").split("/") if part]
     if not parts:
@@ -57,7 +57,7 @@ def default_broker_name(path: str) -> str:
 
 
 def _require_range(queue: Queue, start: int | None, end: int | None) -> None:
-    """Refuse offsets that a queue does not reach, or that are in the wrong order."""
+    """Refuse offsets past the end of a queue, or in the wrong order."""
     first = 0 if start is None else start
     last = max(first, 0 if end is None else end)
     if last > queue.max_offset:
@@ -70,9 +70,9 @@ def _require_range(queue: Queue, start: int | None, end: int | None) -> None:
 
 
 class Store:
-    """A store directory with everything that can be asked of it.
+    """A store directory: its log, its topics and queues, and their messages.
 
-    Use `Store.open`. It can be used as a context manager; `close` gives its file handles back.
+    Create it with `Store.open`. It is a context manager; `close` closes its file handles.
     """
 
     def __init__(self, directory: StoreDirectory, broker_name: str) -> None:
@@ -93,18 +93,18 @@ class Store:
         commitlog_paths: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Store:
-        """Open the store at a path or URL of fsspec.
+        """Open the store at a path or fsspec URL.
 
         Args:
             path: the store directory (`storePathRootDir`).
-            broker_name: what to call it; by default the name of its folder, or of the folder
-                above where its own is called `store`.
-            commitlog_paths: folders of the CommitLog where they are not below the store.
-            storage_options: what fsspec passes to the file system.
+            broker_name: the name of the broker; by default the name of the store's folder, or of
+                its parent if the folder is called `store`.
+            commitlog_paths: the folders of the CommitLog, if they are not below the store.
+            storage_options: options that fsspec passes to the file system.
 
         Raises:
-            StoreNotFoundError: there is no store at the path; says what was looked for.
-            StoreAccessError: it may not be read.
+            StoreNotFoundError: there is no store at the path. The error lists what was expected.
+            StoreAccessError: permission to read the store is denied.
         """
         text = os.fspath(path)
         directory = StoreDirectory.open(
@@ -125,7 +125,7 @@ class Store:
         return f"Store({self.path!r}, broker_name={self.broker_name!r})"
 
     def close(self) -> None:
-        """Give the file handles back."""
+        """Close the file handles."""
         self.directory.files.close()
 
     # ---- the log -------------------------------------------------------------------------------
@@ -140,12 +140,12 @@ class Store:
         return CommitLog(plain, data, committed_end(files, self._dledger, data))
 
     def refresh(self, *, topology: bool = True, offsets: bool = True) -> None:
-        """Look at the files again: what came and went since `open` or the last look.
+        """List the files again, to see what was added or removed since `open` or the last refresh.
 
         Args:
-            topology: look for topics and queues too, not only at the log.
-            offsets: with `topology`: find the queues' offsets anew when they are next asked for.
-                (Else it is for the caller to `refresh` those queues that matter.)
+            topology: list topics and queues too, not only the log.
+            offsets: with `topology`: look up the offsets of the queues again on their next use.
+                Otherwise the caller must `refresh` the queues that it uses.
         """
         self.log.replace(self._load_log())
         self._log_end = None
@@ -164,20 +164,20 @@ class Store:
 
     @property
     def is_closed_cleanly(self) -> bool:
-        """Whether there is no `abort`: no broker runs on it, and none was killed on it."""
+        """Whether `abort` is missing: no broker has the store open, and none was killed."""
         return self.directory.is_closed_cleanly
 
     @property
     def is_being_written(self) -> bool:
-        """Whether a process of this machine has the store open for writing."""
+        """Whether a process on this machine has the store open for writing."""
         return not self.is_closed_cleanly and is_locked(self.directory.files, self.path)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What the store's checkpoint says; None where it has none.
+        """The store's checkpoint; None if it has none.
 
         Raises:
-            CorruptStoreError: the file is no checkpoint.
+            CorruptStoreError: the file is not a valid checkpoint.
         """
         try:
             data = self.directory.files.read(self.directory.checkpoint_path, 0, 4096)
@@ -191,11 +191,13 @@ class Store:
         return self.log.min_offset
 
     def log_end(self, wanted: int = 0) -> int:
-        """Where the log ends, as far as the queues may point (see `logend`).
+        """Return the physical offset where the log ends, up to which queues may point.
+
+        See `reader.log.end`.
 
         Args:
-            wanted: a place that a queue points up to. Where it lies past the end that is known, and
-                the log can have grown, the log's files are listed again.
+            wanted: a physical offset that a queue points up to. If it is past the known end, and
+                the log can have grown, the files of the log are listed again.
         """
         if self._log_end is None:
             self._killed = (
@@ -211,16 +213,17 @@ class Store:
         return self._log_end
 
     def _queue_cut(self, wanted: int) -> tuple[int, bool]:
-        """Past which place in the log no queue entry counts, and whether the broker was killed.
+        """Return the end of the log for queue entries, and whether the broker was killed.
 
-        In a store that was closed, or that is open, an entry past the log's end is damage (or the
-        store a part copy), and is left for the reading to report.
+        Entries past that physical offset do not count. In a store that was closed, or that is open,
+        an entry past the end of the log is damage, or the store is a partial copy. Such entries are
+        not cut off: reading them reports the error.
         """
         end = self.log_end(wanted)
         return (end if self._killed or self._dledger else _NO_CUT), self._killed
 
     def dispatched_end(self) -> int:
-        """One past the newest record that a queue of the store names; the log's begin if none."""
+        """Return the end of the newest record that a queue names; the log's begin if none does."""
         end = self.log.min_offset
         for queue in self.queues():
             if queue.max_offset > queue.min_offset:
@@ -229,15 +232,15 @@ class Store:
         return end
 
     def named_end(self) -> int:
-        """One past the newest record that queues vouch for; 0 where they cannot.
+        """Return the end of the newest record that queues name; 0 if they are not reliable.
 
-        (Those of a killed broker may name what never reached the disk.)
+        The queues of a killed broker may name records that never reached the disk.
         """
         self.log_end()
         return 0 if self._killed or not self.has_queues else self.dispatched_end()
 
     def published_end(self) -> int:
-        """Below it, what looks like a block that is still to be published is damage."""
+        """Return the offset below which what looks like an unpublished block is damage."""
         end = self.log_end()
         return end if self._killed else self.named_end()
 
@@ -245,26 +248,26 @@ class Store:
 
     @property
     def has_queues(self) -> bool:
-        """Whether any queue has files."""
+        """Whether a queue has files."""
         return bool(self.directory.topology.queues)
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether there are messages but no queues that would tell of them."""
+        """Whether the log has messages, but no queue has files."""
         if self.has_queues:
             return False
         first = next(iter(self.log.segments()), None)
         return first is not None and any(self.log.read(first.start, 8))
 
     def topics(self) -> list[Topic]:
-        """The topics that have queues, and those that are only configured, by name."""
+        """List the topics that have queues or are configured, sorted by name."""
         self._skips.tell(self.directory)
         return read_topics(self.directory)
 
     def known_topics(self) -> list[Topic]:
-        """As `topics`, for whom settings do not matter.
+        """List the topics like `topics`, for callers that do not need their settings.
 
-        Where `topics.json` cannot be read, that is logged, and they are the topics with queues.
+        If `topics.json` cannot be read, log that, and return the topics that have queues.
         """
         try:
             return self.topics()
@@ -274,10 +277,10 @@ class Store:
             return topics_with_queues(self.directory)
 
     def queue(self, topic: str, queue_id: int) -> Queue:
-        """One queue.
+        """Return a queue.
 
         Raises:
-            TopicNotFoundError: there is no such topic or queue; lists those that there are.
+            TopicNotFoundError: the topic or queue does not exist. The error lists those that do.
         """
         found = self._queues.get((topic, queue_id))
         if found is not None:
@@ -307,7 +310,7 @@ class Store:
         return queue
 
     def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
-        """All queues, or those of some topics, by topic and number."""
+        """List all queues, or those of the given topics, by topic and queueId."""
         self._skips.tell(self.directory, self.log.plain.strays)
         known = self.directory.topology.queues
         names = list(known) if topics is None else list(topics)
@@ -323,15 +326,15 @@ class Store:
         end: int | None = None,
         options: ReadOptions = ReadOptions(),
     ) -> Iterator[pa.RecordBatch]:
-        """Messages of a queue, in its order.
+        """Read messages of a queue, in its order.
 
         Args:
-            start: first offset; by default the least there is.
-            end: one past the last; by default the greatest there is.
+            start: first offset; by default the queue's minimum.
+            end: one past the last offset; by default the queue's maximum.
 
         Raises:
-            OptionError: the queue never had such offsets.
-            SegmentExpiredError, CorruptStoreError: as `read_split`, when iterated over.
+            OptionError: the offsets are past the queue's end, or in the wrong order.
+            SegmentExpiredError, CorruptStoreError: as `read_split`, during iteration.
         """
         queue = self.queue(topic, queue_id)
         _require_range(queue, start, end)
@@ -346,21 +349,22 @@ class Store:
         end: int | None = None,
         options: ReadOptions = ReadOptions(),
     ) -> Iterator[pa.RecordBatch]:
-        """All records of the log, in physical order: prepared and rolled-back ones too.
+        """Read all records of the log in physical order, also prepared and rolled-back ones.
 
-        Needs no queues. While a broker writes the store it ends at the newest record that was
-        dispatched to a queue, where there are queues; else at the end of the intact log.
+        A scan needs no queues. While a broker has the store open, it ends at the newest record
+        that was dispatched to a queue. If there are no queues, it ends at the end of the intact
+        log.
 
         Args:
             start: physical offset where a record begins; by default the log's first.
-            end: records that begin at or past it are left out.
+            end: records that begin at or past this physical offset are left out.
         """
         first = self.log.min_offset if start is None else start
         last = self.scan_end() if end is None else min(end, self.scan_end())
         return read_scan_split(self, ScanSplit(first, last), options)
 
     def scan_end(self) -> int:
-        """Where `scan` ends."""
+        """Return the physical offset where `scan` ends."""
         if self._dledger is None and self.is_being_written:
             if self.has_queues:
                 return self.dispatched_end()
@@ -369,7 +373,7 @@ class Store:
 
     @property
     def why_no_queues(self) -> str:
-        """Why a store without queues has none that can be read."""
+        """The reason why a store without queues has none that can be read."""
         if self.directory.has_rocksdb_queues:
             return "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
         if self.directory.batch_queues().queues:
@@ -377,14 +381,14 @@ class Store:
         return "it has no ConsumeQueues"
 
     def require_queues(self, purpose: str, remedy: str = "") -> None:
-        """Refuse what cannot be done without queues.
+        """Refuse an operation that needs queues, if the store has none.
 
         Args:
-            purpose: what needs them.
-            remedy: what to do, where reading the store in batch is not the answer.
+            purpose: what needs the queues.
+            remedy: what to do, if a batch read of the store does not help.
 
         Raises:
-            UnsupportedStoreError: the store has none; says why and what to do.
+            UnsupportedStoreError: the store has no queues. The error says why and what to do.
         """
         if self.has_queues:
             return

@@ -1,11 +1,11 @@
-"""A cheap look at whether a store's log has grown.
+"""A cheap check whether a store's log has grown.
 
-Nobody tells a reader when a broker writes: the files are of full length from the start, and their
-times stand still while they are written through memory. But the bytes behind the last record
-change. So two places are remembered, with what stands there: behind the newest record that is known
-to be dispatched to a queue, and the end of what can be walked from there (it lies further on where
-records of other queues follow, and where stale bytes of an earlier life of the log look like
-records).
+File sizes and times do not show that a broker writes: files have their full length from the start,
+and their times do not change while they are written through memory. But the bytes after the last
+record change. So `LogTip` remembers two physical offsets and the bytes there. The first is the end
+of the newest record that is known to be dispatched to a queue. The second is the end of the records
+that can be walked from there. It is further on if records of other queues follow, or if stale bytes
+that an earlier use of the file left look like records.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LogTip"]
 
-_HEAD: Final = 64  # up to and with storeTimestamp: another record differs somewhere in it
+_HEAD: Final = 64  # up to and including storeTimestamp: another record has other bytes here
 _CHUNK: Final = 1 << 20
-_MAX_CHUNKS: Final = 16  # of one look: a long way is walked in several
+_MAX_CHUNKS: Final = 16  # of one call: a long stretch is walked in several calls
 
 
 class LogTip:
-    """Remembers where a log ends, and tells when something was written there.
+    """Remembers where a log ends, and detects writes there.
 
     Args:
-        store: its log is looked at as it was listed last: a new file is seen after a `refresh`.
+        store: the store. A new file of its log is seen only after a `refresh`.
     """
 
     def __init__(self, store: Store) -> None:
@@ -46,7 +46,7 @@ class LogTip:
         self._walked_head: bytes | None = None
 
     def dispatched(self, offset: int) -> None:
-        """Take up where the newest record ends that is known to be in a queue."""
+        """Set the end of the newest record that is known to be in a queue."""
         if offset != self._dispatched:
             self._dispatched = offset
             self._dispatched_head = self._head(offset)
@@ -54,7 +54,7 @@ class LogTip:
             self._walked, self._walked_head = offset, None
 
     def moved(self) -> bool:
-        """Whether something was written since the last call; the first one can say so too."""
+        """Return whether something was written since the last call. The first call can be True."""
         if self._checkpoint is not None:
             return self._committed_moved(self._checkpoint)
         head = self._head(self._dispatched)
@@ -70,20 +70,20 @@ class LogTip:
         return moved
 
     def _head(self, offset: int) -> bytes:
-        """What stands at a place; nothing where no file holds it."""
+        """Return the bytes at a physical offset; none if no file holds it."""
         try:
             return self._store.log.read(offset, _HEAD)
         except (SegmentExpiredError, CorruptStoreError):
             return b""
 
     def _walk(self) -> bool:
-        """Go on over whole records; tells whether there were any."""
+        """Walk on over whole records. Return whether there were any."""
         begin = self._walked
         for _ in range(_MAX_CHUNKS):
             if not self._step():
                 break
         if self._walked != begin:
-            # One that is met in the middle of the way is looked at again at the next call.
+            # The walk may have ended before the last record: the next call must go on from here.
             self._walked_head = None
         return self._walked != begin
 
@@ -106,13 +106,13 @@ class LogTip:
         return moved
 
     def _large(self, filled: int) -> int:
-        """The size of a record that is longer than the buffer; 0 where none begins there."""
+        """Return the size of a record that is longer than the buffer; 0 if none begins there."""
         size = int.from_bytes(self._buffer[:4].tobytes(), "big", signed=True)
         own = int.from_bytes(self._buffer[28:36].tobytes(), "big", signed=True)
         return size if size > filled and own == self._walked else 0
 
     def _committed_moved(self, checkpoint: str) -> bool:
-        """A DLedger log counts up to what its checkpoint says is committed."""
+        """Return whether the checkpoint, which says how much of a DLedger log counts, changed."""
         try:
             text = self._store.directory.files.read(checkpoint, 0, 4096)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The topics of a store, and what in its folders is none."""
+"""Lists the topics of a store, and logs what its folders hold besides."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic, as its queues' folders and `config/topics.json` tell.
+    """A topic, from the folders of its queues and from `config/topics.json`.
 
     Attributes:
         name: its name.
         queue_ids: the queues that have files, ascending.
-        read_queue_nums: as configured; None where topics.json does not name the topic.
+        read_queue_nums: as configured; None if topics.json does not name the topic.
         write_queue_nums: likewise.
         perm: 4 readable + 2 writable + 1 inherited; likewise.
-        order: whether the topic is an ordered one; likewise.
-        is_system: it is the broker's own, or a group's retries.
+        order: whether the topic is ordered; likewise.
+        is_system: whether the topic belongs to the broker, or holds the retries of a group.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Topic:
 
 
 def read_topics(directory: StoreDirectory) -> list[Topic]:
-    """The topics that have queues, and those that are only configured, by name.
+    """List the topics that have queues or are configured, sorted by name.
 
     Raises:
-        CorruptStoreError: `topics.json` does not parse, nor does its `.bak`.
+        CorruptStoreError: neither `topics.json` nor its `.bak` can be parsed.
     """
     return _topics(directory, _settings(directory.config("topics.json")))
 
 
 def topics_with_queues(directory: StoreDirectory) -> list[Topic]:
-    """The topics that have queues, by name, without their settings: `topics.json` is not read."""
+    """List the topics that have queues, sorted by name. `topics.json` is not read."""
     return _topics(directory, {})
 
 
@@ -80,22 +80,22 @@ def _settings(config: Any) -> dict[str, dict[str, Any]]:
 
 
 def _of_type(kind: type[_T], value: object) -> _T | None:
-    """A value of a configuration file, None where it is not of the kind it should be."""
+    """Return a value of a configuration file, or None if it has the wrong type."""
     return value if type(value) is kind else None
 
 
 class Skips:
-    """Says in the log what of a store's folders is passed over, each thing once."""
+    """Logs the files and folders that are skipped in a store, each of them once."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def tell(self, directory: StoreDirectory, strays: Iterable[Skipped] = ()) -> None:
-        """Log what was not logged yet: a few by name, of more only how many.
+        """Log what was skipped and not logged yet: the first by name, the others as a count.
 
         Args:
-            directory: whose topics and queues.
-            strays: what lies in the folders of the log.
+            directory: the store directory whose topics and queues were listed.
+            strays: what was skipped in the folders of the log.
         """
         skipped = [*directory.topology.skipped, *strays]
         if directory.topology.queues:
@@ -108,7 +108,7 @@ class Skips:
         self.tell_of(skipped)
 
     def tell_of(self, skipped: Iterable[Skipped]) -> None:
-        """Log those that were not logged yet."""
+        """Log the items that were not logged yet."""
         new = [item for item in skipped if item.path not in self._told]
         self._told.update(item.path for item in new)
         for item in new[:_TOLD]:

@@ -1,12 +1,18 @@
-"""Verification of a whole store: every record, every queue entry, every key of the index.
+"""Verifies a whole store: every record, every queue entry, every key of the index.
 
-`verify` does it in one go. `make_plan`, `check_unit` and `verify_plan` are its parts, for spreading
-the pieces over many machines. docs/verify.md lists the checks, and what cannot be detected.
+`verify` checks a store in one process. `make_plan`, `check_unit` and `verify_plan` are its steps,
+for running the units on many machines. docs/verify.md lists the checks and what they cannot detect.
+The log is walked once. Each record is looked up in its queue, and its keys in the index. `Coverage`
+keeps the entries that match. Then every other entry is checked by itself.
 
-The log is walked over once. On the way each record is looked up in its queue, and each of its keys
-in the index; what these name rightly is remembered as ranges. All that no record vouched for is
-then looked at by itself. So a store that is in order costs one pass over its files, whatever the
-number of its queues, and one that is not is told apart entry by entry.
+run        verifies a store: runs the units and builds the report
+plan       takes a snapshot of the store, and cuts the work into units
+snapshot, extent    define the snapshot and the units, and find the end of the log
+log/, queues/, index/    check records, queue entries and index entries
+log_files, settings      check file names and sizes, the checkpoint and the configuration
+log_batch, topic_numbers, span_hash, portions    are shared by these checks
+findings, coverage, flaws    collect problems, matched entries, and damaged stretches of the log
+report, problem_kinds        define the report and the kinds of problems
 """
 
 from __future__ import annotations

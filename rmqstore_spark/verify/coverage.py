@@ -1,4 +1,4 @@
-"""Which entries of queues and index files were found to be right, as ranges of their numbers."""
+"""Keeps the numbers of the queue and index entries that are right, as ranges."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ I8 = npt.NDArray[np.int64]
 
 
 class Coverage:
-    """Ranges of numbers per file or queue.
+    """Ranges of numbers per queue or index file, called the owner.
 
-    What is not covered is looked at again, so a range may be forgotten: where a file has too many
-    of them, those that are farthest back stay and new ones are left out.
+    Numbers that are not covered are checked again, so ranges may be dropped. If an owner has too
+    many ranges, its first ones are kept and new ones are dropped.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Coverage:
             ranges.append((start, end))
 
     def add_numbers(self, owners: npt.NDArray[np.integer], numbers: I8) -> None:
-        """Cover single numbers, of which those of one owner come one behind the other."""
+        """Cover single numbers, which must be grouped by owner."""
         if not len(numbers):
             return
         breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(owners) != 0)) + 1
@@ -46,13 +46,13 @@ class Coverage:
             self.add(owner, start, end + 1)
 
     def merge(self, other: Coverage) -> None:
-        """Cover what another one covers."""
+        """Add the ranges of another coverage."""
         for owner, ranges in other._ranges.items():
             for start, end in ranges:
                 self.add(owner, start, end)
 
     def missing(self, owner: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The ranges of `start` to `end - 1` that are not covered, ascending."""
+        """Yield the ranges of `start` to `end - 1` that are not covered, ascending."""
         for covered, until in sorted(self._ranges.get(owner, [])):
             if covered > start:
                 yield start, min(covered, end)

@@ -1,8 +1,9 @@
-"""Up to where a store's log is verified: what lies behind is a crash's leftover, or still to come.
+"""Finds the end of the log that is verified.
 
-A store that was closed has dispatched all its records, so its log ends at the first place behind
-the newest record that a queue names where no whole record stands. Where a queue does name a record
-at that very place, the log has lost it: that is damage, not the end.
+The bytes after it are left over from a crash, or still to be dispatched. A store that was closed
+has dispatched all its records. So its log ends after the newest record that a queue names, at the
+first offset without a whole record. If a queue names a record at that very offset, the log has lost
+it: that is damage, not the end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HEAD: Final = 8
 
 @dataclass(frozen=True)
 class Extent:
-    """Where the log ends, and why nothing counts from there on."""
+    """The end of the log, and why nothing counts after it."""
 
     end: int
     cause: str
@@ -39,7 +40,7 @@ def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
     """Find the end of a store's log.
 
     Args:
-        bounds: of all queues.
+        bounds: the offsets of all queues.
     """
     log = store.log
     lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
@@ -55,7 +56,7 @@ def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
 def _killed_end(store: Store) -> int:
     try:
         return store.log_end()
-    except CorruptStoreError:  # the checkpoint is none, which is reported elsewhere
+    except CorruptStoreError:  # the checkpoint is invalid, which is reported elsewhere
         return intact_end(store.log, None)
 
 
@@ -77,7 +78,7 @@ def _closed_end(store: Store, bounds: Sequence[QueueBounds], lasts: list[tuple[i
 
 
 def readable_checkpoint(store: Store) -> Checkpoint | None:
-    """The store's checkpoint; None also where the file is none."""
+    """Return the store's checkpoint; None if it is missing or invalid."""
     try:
         return store.checkpoint
     except CorruptStoreError:
@@ -85,7 +86,7 @@ def readable_checkpoint(store: Store) -> Checkpoint | None:
 
 
 def _cause(log: CommitLog, end: int) -> str:
-    """Why no record counts at a place."""
+    """Return why no record counts at an offset."""
     if _is_unwritten(log, end):
         return "nothing is written here"
     for item in walk_log(log, end, min(end + 1, log.file_end)):
@@ -95,26 +96,26 @@ def _cause(log: CommitLog, end: int) -> str:
 
 
 def _is_unwritten(log: CommitLog, offset: int) -> bool:
-    """Whether nothing stands at a place; saves the walk's search for what might follow."""
+    """Return whether nothing is written at an offset. Saves a search for the next record."""
     return log.segment_at(offset) is None or not any(log.read(offset, _HEAD))
 
 
 def _last_record(store: Store, bounds: QueueBounds) -> tuple[int, int] | None:
-    """Where the record of a queue's last entry begins and ends, if it can lie in the log."""
+    """Return where the record of a queue's last entry begins and ends, if the log can hold it."""
     last = bounds.max_offset
     if last == bounds.min_offset:
         return None
     try:
         entry = store.queue(bounds.topic, bounds.queue_id).live_entries(last - 1, last)
     except (SegmentExpiredError, CorruptStoreError):
-        return None  # the check of the queue says why
+        return None  # the check of the queue reports it
     begin, size = int(entry["physicalOffset"][0]), int(entry["size"][0])
     inside = store.log.covers(np.array([begin]), np.array([size], np.int32))
     return (begin, begin + size) if inside[0] else None
 
 
 def _known_end(log: CommitLog, lasts: list[tuple[int, int]]) -> int | None:
-    """The end of the newest whole record that a queue names last; None where there is none."""
+    """Return the end of the newest whole record that is last in a queue; None if there is none."""
     for begin, end in sorted(lasts, reverse=True):
         record = record_head(log, begin)
         if record is not None and begin + int(record.store_size[0]) == end:
@@ -123,7 +124,7 @@ def _known_end(log: CommitLog, lasts: list[tuple[int, int]]) -> int | None:
 
 
 def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
-    """Whether an entry of a queue leads to just this place."""
+    """Return whether an entry of a queue points to exactly this offset."""
     queue, first, last = (
         store.queue(bounds.topic, bounds.queue_id), bounds.min_offset, bounds.max_offset,
     )  # fmt: skip
@@ -133,4 +134,4 @@ def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
         slot = first_true(first, last, lambda n: queue.physical_offset(n) >= offset)
         return queue.physical_offset(slot) == offset
     except (SegmentExpiredError, CorruptStoreError):
-        return False  # the check of the queue says why
+        return False  # the check of the queue reports it

@@ -1,4 +1,4 @@
-"""What one piece of a verification found; pieces are put together in any grouping."""
+"""Collects the findings of a unit. Findings of several units can be merged in any grouping."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from rmqstore_spark.verify.report import Problem, Severity, TornTail
 __all__ = ["LISTED", "Findings", "Place", "place_of"]
 
 LISTED: Final = 100
-"""So many problems of each kind are listed unless told otherwise; the others are counted."""
+"""How many problems of each kind are listed by default; the others are counted."""
 
 Place = tuple[str, int | None]
-"""A file and a byte in it; None for the whole file."""
+"""A file and an offset in it; None for the whole file."""
 
 _MOST_FLAWS: Final = 100_000
 _NEVER: Final = 1 << 62
 
 
 def place_of(error: Exception) -> Place:
-    """Where an error says that it is."""
+    """Return the file and offset that an error names."""
     return getattr(error, "file", ""), getattr(error, "offset", None)
 
 
 class Findings:
-    """Problems and counts, in the order of the store; small however much is damaged.
+    """Problems and counts, in the order of the store. They stay small in a badly damaged store.
 
     Args:
         listed: how many problems of each kind and severity are kept.
 
     Attributes:
-        counts: what was looked at, and how much of it.
+        counts: how much of each kind of data was checked.
         newest: the greatest storeTimestamp seen, ms.
-        oldest: the least one.
-        queues: entries that records in the log vouch for, by number of the queue.
-        index: index entries that records vouch for, by number of the index file.
-        flaws: stretches (from, to) of the log where no record stands.
-        displaced: queue, slot and physical offset of records whose entry leads to a later place.
-        torn_tail: what stands behind the log's end.
+        oldest: the least storeTimestamp seen, ms.
+        queues: queue entries that records in the log match, by number of the queue.
+        index: index entries that records in the log match, by number of the index file.
+        flaws: stretches (from, to) of the log that hold no record.
+        displaced: queue, slot and physical offset of records whose entry points to a later offset.
+        torn_tail: the bytes after the log's end.
     """
 
     def __init__(self, listed: int = LISTED) -> None:
@@ -61,15 +61,15 @@ class Findings:
         self.torn_tail: TornTail | None = None
 
     def error(self, kind: str, place: Place, text: str) -> None:
-        """Say of damage."""
+        """Report damage."""
         self.say("error", kind, place, text)
 
     def note(self, kind: str, place: Place, text: str) -> None:
-        """Say of what is unusual."""
+        """Report something unusual that is not damage."""
         self.say("note", kind, place, text)
 
     def say(self, severity: Severity, kind: str, place: Place, text: str) -> None:
-        """Say of a problem.
+        """Report a problem.
 
         Args:
             kind: one of KINDS.
@@ -90,7 +90,7 @@ class Findings:
         place: Callable[[int], Place],
         text: str | Callable[[int], str],
     ) -> None:
-        """Say of a problem of each row of a batch that is marked as bad."""
+        """Report a problem for each row of a batch that is marked as bad."""
         if not bad.any():
             return
         rows = np.flatnonzero(bad)
@@ -102,17 +102,17 @@ class Findings:
             self._totals[kind, severity] += len(rows) - room
 
     def flaw(self, start: int, end: int) -> None:
-        """Remember that no record stands in a stretch of the log."""
+        """Remember that a stretch of the log holds no record."""
         if len(self.flaws) < _MOST_FLAWS:
             self.flaws.append((start, end))
 
     def displace(self, queue: int, slot: int, offset: int) -> None:
-        """Remember that the entry of a record leads to a later place."""
+        """Remember that the entry of a record points to a later offset."""
         if len(self.displaced) < _MOST_FLAWS:
             self.displaced.append((queue, slot, offset))
 
     def merge(self, other: Findings) -> None:
-        """Take in what another piece found, best in the order of the store."""
+        """Add the findings of another unit, preferably in the order of the store."""
         for key, problems in other._problems.items():
             known = self._problems.setdefault(key, [])
             known.extend(problems[: max(0, self._listed - len(known))])
@@ -128,13 +128,13 @@ class Findings:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Those that are listed: errors first, then notes, by kind as they were met."""
+        """The listed problems: errors first, then notes. Kinds are in the order of discovery."""
         ordered = sorted(self._problems.items(), key=lambda item: item[0][1] != "error")
         return tuple(problem for _, problems in ordered for problem in problems)
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many of each kind there are."""
+        """The number of problems of each kind."""
         totals: Counter[str] = Counter()
         for (kind, _), count in self._totals.items():
             totals[kind] += count
@@ -142,5 +142,5 @@ class Findings:
 
     @property
     def errors(self) -> int:
-        """How many errors there are."""
+        """The number of errors."""
         return sum(count for (_, severity), count in self._totals.items() if severity == "error")

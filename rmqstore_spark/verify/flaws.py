@@ -1,4 +1,4 @@
-"""Stretches of the log where no record stands, looked up for many places at once."""
+"""Looks up many offsets at once in the stretches of the log that hold no record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Flaws"]
 
 
 class Flaws:
-    """Some stretches of the log that do not overlap.
+    """Stretches of the log that do not overlap.
 
     Args:
         stretches: (from, to), in any order.
@@ -24,7 +24,7 @@ class Flaws:
         self._starts, self._ends = table[:, 0], table[:, 1]
 
     def hold(self, offsets: I8) -> npt.NDArray[np.bool_]:
-        """Which places lie in one of them."""
+        """Return which physical offsets lie in one of the stretches."""
         at = np.searchsorted(self._starts, offsets, side="right") - 1
         inside: npt.NDArray[np.bool_] = (at >= 0) & (offsets < self._ends[np.maximum(at, 0)])
         return inside

@@ -1,4 +1,4 @@
-"""Records of a stretch of the log, with what several checks need of them worked out once."""
+"""Holds a batch of records, and computes once what several checks need of them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _NAMES: Final = (
 
 
 class LogBatch:
-    """n records that hold together.
+    """n records whose structure is sound.
 
     Args:
-        log: where they lie.
-        records: as `decode_records` gives them.
+        log: the log that holds them.
+        records: as `decode_records` returns them.
         offsets: n physical offsets that they were read from.
         table: numbers their topics.
     """
@@ -56,22 +56,22 @@ class LogBatch:
         return len(self.records)
 
     def place(self, row: int) -> Place:
-        """File and offset of a record."""
+        """Return the file and offset of a record."""
         return self._log.place(int(self.offsets[row]))
 
     @property
     def topics(self) -> list[str]:
-        """All topics that were met so far."""
+        """All topics seen so far."""
         return self._table.names
 
     @cached_property
     def topic_codes(self) -> I4:
-        """Which of `topics` is that of each record."""
+        """The number of each record's topic in `topics`."""
         return self._table.codes(self.records.topic)
 
     @cached_property
     def transaction(self) -> npt.NDArray[np.int32]:
-        """The transaction bits of each sysFlag."""
+        """The transaction bits of each record's sysFlag."""
         return self.records.sys_flag & TRANSACTION_MASK
 
     @cached_property
@@ -79,5 +79,5 @@ class LogBatch:
         return find_properties(self.records.properties, _NAMES)
 
     def named(self, name: str) -> Spans:
-        """The values of one of a few properties."""
+        """Return the values of a property, one of those that the checks use."""
         return self._found[name]

@@ -1,4 +1,4 @@
-"""Names and sizes of the files of a log, and what else lies among them."""
+"""Checks the names and sizes of a log's files, and the bytes after the end of the log."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CHUNK = 4 << 20
 def check_segments(
     segments: Segments, findings: Findings, kind: str, *, unit: int = 1, growing: bool = False
 ) -> None:
-    """Check the files of a log: all are of one size, they follow one another, nothing is between.
+    """Check that the files of a log have one size and no gaps, and that no other files lie there.
 
-    A broker refuses to start where that is not so.
+    Otherwise a broker refuses to start.
 
     Args:
-        kind: of the problems.
-        unit: bytes of an entry, of which a file holds a whole number.
-        growing: a broker writes them: a file can be seen before it has its length.
+        kind: the kind of the problems.
+        unit: bytes of an entry. A file must hold a whole number of entries.
+        growing: a broker writes the files. A new file can be listed before it has its full length.
     """
     for stray in segments.strays:
         text = f"{stray.reason}: a broker refuses it"
@@ -61,17 +61,17 @@ def check_segments(
 
 
 def _usual_size(segments: Segments) -> tuple[int, list[Segment]]:
-    """The length that most files have, and those that have another, the last one left out."""
+    """Return the size of most files, and the files of other sizes except the last file."""
     sizes = Counter(segment.size for segment in segments)
     size = max(sizes, key=lambda value: (sizes[value], value))
     odd = {segment for segment in list(segments)[:-1] if segment.size != size}
-    # A file that is too long overlaps the next one, and was cut there.
+    # A file that is too long overlaps the next one. `Segments` cuts it there.
     odd |= set(segments.odd_sizes) if segments.segment_size == size else {segments[0]}
     return size, sorted(odd)
 
 
 def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
-    """Look at what the files hold behind the end of the log: nothing, or a crash's leftovers."""
+    """Look for bytes after the end of the log, which a crash left there."""
     segments = log.dledger if log.dledger is not None else log.plain
     last, at = -1, unit.start
     while at < unit.end:

@@ -1,4 +1,4 @@
-"""Look over a store: what is there to verify, up to where, and in which pieces."""
+"""Plans a verification: takes a snapshot of the store, and cuts the work into units."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _GRACE_MS: Final = 3_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done.
+    """The plan of a verification.
 
     Attributes:
-        snapshot: the store as all pieces see it.
-        units: the pieces, which can be worked on in any order and anywhere.
-        findings: what was found on the way.
+        snapshot: the store as all units see it.
+        units: the units, which can be checked in any order and on any machine.
+        findings: the problems found while planning.
     """
 
     snapshot: Snapshot
@@ -64,25 +64,27 @@ def make_plan(
     listed: int = LISTED,
     unit_bytes: int = 256 << 20,
 ) -> Plan:
-    """Look over a store.
+    """Plan the verification of a store.
 
     Args:
         delay_levels: the broker's `messageDelayLevel`.
         listed: how many problems of each kind are listed.
-        unit_bytes: so many bytes of the log, or one file, make a piece.
+        unit_bytes: bytes of the log in a unit, which has at least one file.
     """
     findings = Findings(listed)
     checkpoint = readable_checkpoint(store)
     being_written = store.is_being_written
     killed = not store.is_closed_cleanly and not being_written
-    # A broker distrusts the last seconds before its checkpoint, and dispatches their records again.
+    # A broker does not trust the last seconds before its checkpoint: it dispatches their records
+    # again.
     vouched = (
         min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - _GRACE_MS
         if checkpoint
         else 0
     )
     indexed = checkpoint.index_msg_timestamp if checkpoint else 0
-    # A broker writes the index after the queues: whoever looks at it first sees no more of it.
+    # Read the index before the queues: a broker writes it after them, so it then holds nothing that
+    # the queues lack.
     index = find_index(
         store, indexed if killed else _ALWAYS, findings, open_end=being_written or killed
     )
@@ -128,7 +130,7 @@ def _bounds(queue: Queue, findings: Findings) -> QueueBounds:
 
 
 def _log_units(store: Store, end: int, unit_bytes: int) -> Iterator[LogUnit]:
-    """Neighbouring files of one kind make a unit until it is large enough."""
+    """Group adjacent files of one kind into units, until each is large enough."""
     unit: tuple[int, LogSegment] | None = None
     for segment in store.log.segments():
         if segment.start >= end:
@@ -156,7 +158,7 @@ def _queue_units(store: Store, snapshot: Snapshot) -> Iterator[QueuesUnit]:
 
 
 def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None:
-    """What can be said of the store as a whole."""
+    """Check the state of the store, and the files of its log."""
     abort = (f"{store.path}/abort", None)
     if snapshot.being_written:
         findings.note(
@@ -191,7 +193,7 @@ def _note_no_queues(store: Store, snapshot: Snapshot, findings: Findings) -> Non
 
 
 def left_over(snapshot: Snapshot, findings: Findings) -> tuple[Snapshot, tuple[Unit, ...]]:
-    """What is still to be done when all units of a plan are: entries that no record vouched for.
+    """Return the units that remain after those of a plan: entries that no record matched.
 
     Returns:
         The snapshot for these units, and the units.

@@ -1,4 +1,4 @@
-"""Many records are read a portion at a time, so that memory stays bounded."""
+"""Cuts records into portions, to limit the memory of a read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BYTES: Final = 16 << 20
 
 
 def portions(rows: I8, sizes: npt.NDArray[np.int32]) -> Iterator[I8]:
-    """Cut rows into pieces of at most so many rows, and about so many bytes.
+    """Cut rows into portions of at most 4096 rows and about 16 MiB.
 
     Args:
         rows: numbers of records.
-        sizes: of all records, bytes.
+        sizes: sizes of all records, bytes.
     """
     total = np.cumsum(sizes[rows], dtype=np.int64)
     first = 0

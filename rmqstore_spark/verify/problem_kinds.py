@@ -1,4 +1,4 @@
-"""The kinds of problems that a verification can find; docs/verify.md shows this table."""
+"""Defines the kinds of problems that a verification can find. docs/verify.md shows this table."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ KINDS: Final[dict[str, str]] = {
     "unreadable": "what could not be looked at, and why",
     "expired": "a file that expired while it was verified",
 }
-"""Kind to what it means."""
+"""The meaning of each kind."""

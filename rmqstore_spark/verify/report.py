@@ -1,4 +1,4 @@
-"""What a verification found, for people and for programs."""
+"""Defines the report of a verification, for users and for programs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Severity: TypeAlias = Literal["error", "note"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a store that is not as it should be.
+    """A problem in a store.
 
     Attributes:
-        kind: which check it failed (docs/verify.md lists them).
-        severity: an "error" is damage; a "note" is unusual, and yet no damage.
-        file: the file that it is in, or a folder.
-        offset: byte in that file; None where the whole file is meant.
+        kind: the check that failed (docs/verify.md lists them).
+        severity: an "error" is damage; a "note" is unusual, but not damage.
+        file: the file or folder with the problem.
+        offset: offset in that file; None for the whole file.
         text: what is wrong, in one phrase.
     """
 
@@ -35,15 +35,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class TornTail:
-    """Bytes behind the end of the intact log, which a crash left and a broker's start cuts off.
+    """Bytes that a crash left after the end of the intact log. A broker's start cuts them off.
 
     Attributes:
         physical_offset: where the intact log ends.
-        file: the file of that place.
-        offset: the byte in it.
+        file: the file of that offset.
+        offset: the offset in the file.
         size: bytes from there to the last one that is not zero.
         cause: why the record there does not count.
-        holds_records: whether whole records stand somewhere behind.
+        holds_records: whether the tail contains whole records.
     """
 
     physical_offset: int
@@ -59,16 +59,16 @@ class VerifyReport:
     """The outcome of a verification.
 
     Attributes:
-        problems: errors first, then notes; of each kind only the first ones.
-        totals: how many problems there are of each kind, those that are not listed included.
-        errors: how many of them are errors.
-        counts: what was looked at: `bytes`, `records`, `entries`, `indexEntries`, `files` and so
-            on; what is not there was not met.
+        problems: errors first, then notes; only the first ones of each kind.
+        totals: number of problems of each kind, including those that are not listed.
+        errors: number of errors among them.
+        counts: how much was checked: `bytes`, `records`, `entries`, `indexEntries`, `files` and so
+            on. Counts of zero are left out.
         log_begin: physical offset of the log's first byte.
         log_end: physical offset up to which the log was verified.
-        being_written: a broker has the store open: it was verified up to the newest record that
-            the queues knew at the start.
-        torn_tail: what a crash left behind the end of the log, if there is anything.
+        being_written: a broker has the store open. The log was verified up to the newest record
+            that the queues knew at the start.
+        torn_tail: what a crash left after the end of the log, if anything.
     """
 
     problems: tuple[Problem, ...]
@@ -82,16 +82,16 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no damage; notes and a torn tail are none."""
+        """Whether there is no damage. Notes and a torn tail are not damage."""
         return self.errors == 0
 
     @property
     def notes(self) -> int:
-        """How many of the problems are notes."""
+        """The number of notes."""
         return sum(self.totals.values()) - self.errors
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it; its names are written as RocketMQ writes names."""
+        """Return the report as values for JSON, with names in RocketMQ's spelling."""
         tail = self.torn_tail
         return {
             "ok": self.ok,

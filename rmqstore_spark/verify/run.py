@@ -1,4 +1,4 @@
-"""Verify a store: plan, work on the pieces, look at what is left over, report."""
+"""Verifies a store: plans, checks the units, checks the entries that are left over, reports."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from rmqstore_spark.verify.snapshot import (
 __all__ = ["Progress", "Work", "check_unit", "verify", "verify_plan"]
 
 Progress = Callable[[int, int], object]
-"""Told of the bytes that are done, and of all bytes."""
+"""Called with the bytes done and the total bytes."""
 
 Work = Callable[[Snapshot, Sequence[Unit]], Iterable[Findings]]
-"""Works on pieces, and gives what was found, best in the order of the pieces."""
+"""Checks units and returns their findings, preferably in the order of the units."""
 
 
 def verify(
@@ -50,14 +50,14 @@ def verify(
     """Check everything in a store that can be checked. Nothing is changed.
 
     Args:
-        progress: told now and then of the bytes done, and of all bytes.
-        delay_levels: the broker's `messageDelayLevel`, which the due times in the queues of
-            delayed messages follow.
+        progress: called from time to time with the bytes done and the total bytes.
+        delay_levels: the broker's `messageDelayLevel`, which determines the due times in the queues
+            of delayed messages.
         listed: how many problems of each kind are listed; the others are counted.
 
     Raises:
-        StoreAccessError: a folder may not be listed.
-        ValueError: `delay_levels` is no such setting.
+        StoreAccessError: permission to list a folder is denied.
+        ValueError: `delay_levels` is not a valid `messageDelayLevel`.
     """
     plan = make_plan(store, delay_levels=delay_levels, listed=listed)
     total = sum(unit.size for unit in plan.units)
@@ -77,10 +77,10 @@ def verify(
 
 
 def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
-    """Carry out a plan.
+    """Run a plan.
 
     Args:
-        work: does the pieces, here or elsewhere.
+        work: checks units, in this process or on other machines.
     """
     snapshot, findings = plan.snapshot, plan.findings
     for part in work(snapshot, plan.units):
@@ -90,7 +90,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     for part in work(later, units):
         findings.merge(part)
     check_checkpoint(store, snapshot, findings)
-    if not snapshot.being_written:  # the index follows the queues
+    if not snapshot.being_written:  # a broker writes the index after the queues
         _note_unindexed(store, findings)
     findings.counts["bytes"] = sum(unit.size for unit in plan.units)
     return VerifyReport(
@@ -106,7 +106,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
 
 
 def _note_displaced(store: Store, snapshot: Snapshot, findings: Findings) -> None:
-    """Records whose slot another record has, and that one with good reason."""
+    """Note records whose slot rightly belongs to another record."""
     for number, slot, offset in findings.displaced:
         if next(findings.queues.missing(number, slot, slot + 1), None) is None:
             bounds = snapshot.queues[number]
@@ -129,10 +129,10 @@ def check_unit(
     unit: Unit,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Findings:
-    """Work on one piece; what cannot be read is a finding too.
+    """Check a unit. What cannot be read becomes a finding, not an error.
 
     Args:
-        progress: told of bytes as they are done.
+        progress: called with the number of bytes done since the last call.
     """
     findings = Findings(snapshot.listed)
     told = 0
@@ -184,7 +184,7 @@ def _give_up(unit: Unit, findings: Findings) -> None:
 def _note_gone(
     store: Store, snapshot: Snapshot, unit: Unit, findings: Findings, error: SegmentExpiredError
 ) -> None:
-    """A file went away: by expiry if a broker runs and it was the first one, else it was lost."""
+    """Report a file that disappeared: it expired if the log now begins later, else it was lost."""
     _give_up(unit, findings)
     store.refresh(topology=False)
     if store.min_offset > snapshot.begin:

@@ -1,4 +1,4 @@
-"""What lies beside log, queues and index: checkpoint, abort, configuration."""
+"""Checks the checkpoint and the configuration of a store."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def check_configuration(store: Store, findings: Findings) -> None:
         try:
             fault = _fault(files, path)
         except FileNotFoundError:
-            continue  # replaced by a broker since it was listed
+            continue  # a broker replaced it after it was listed
         if fault:
             say = findings.note if spare else findings.error
             say("config", (path, None), f"this is no configuration in JSON: {fault}")
 
 
 def _fault(files: Files, path: str) -> str:
-    """Why a configuration file cannot be read; empty where it can. An empty one can."""
+    """Return why a configuration file cannot be read; empty if it can. An empty file is valid."""
     size = files.size(path)
     if size > _MAX_CONFIG:
         return f"{size} bytes"
@@ -63,7 +63,7 @@ def _fault(files: Files, path: str) -> str:
 
 
 def configured_topics(store: Store) -> dict[str, int] | None:
-    """The number of queues of each topic that topics.json names; None where it tells nothing."""
+    """Return the number of queues of each topic in topics.json; None if it cannot be used."""
     try:
         config = store.directory.config("topics.json")
     except CorruptStoreError:
@@ -83,7 +83,7 @@ def check_topics(
     queues: Iterable[QueueBounds], configured: dict[str, int] | None, store: Store,
     findings: Findings,
 ) -> None:  # fmt: skip
-    """Note queues that topics.json does not account for."""
+    """Note queues that topics.json does not configure."""
     if configured is None:
         return
     for queue in queues:
@@ -100,7 +100,7 @@ def check_topics(
 
 
 def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> None:
-    """Check the checkpoint's times against the newest record of the whole log."""
+    """Check the times of the checkpoint against the oldest and newest record of the log."""
     path = store.directory.checkpoint_path
     files = store.directory.files
     try:
@@ -112,7 +112,7 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
     try:
         checkpoint = Checkpoint.decode(data, file=path)
     except CorruptStoreError as error:
-        # A broker writes over it now and then.
+        # A broker overwrites the file from time to time.
         severity: Severity = "note" if snapshot.being_written else "error"
         findings.say(severity, "checkpoint", (path, None), error.cause)
         return
@@ -129,7 +129,7 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
         if time < 0:
             findings.error("checkpoint", (path, offset), f"{name} is negative: {time}")
         elif time > findings.newest and not snapshot.being_written:
-            # Of a killed broker's log, records that were dispatched can be lost, flushed ones not.
+            # A killed broker can lose records that it dispatched, but not records that it flushed.
             lost = snapshot.killed and offset > 0
             findings.say(
                 "note" if lost else "error", "checkpoint", (path, offset),

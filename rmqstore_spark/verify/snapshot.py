@@ -1,4 +1,4 @@
-"""What a verification takes the store to be: as it stood when it began, the same for all pieces."""
+"""Defines the snapshot of a store that all units of a verification share, and the units."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""`messageDelayLevel` of a broker that was not told otherwise."""
+"""The default `messageDelayLevel` of a broker."""
 
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def delays(levels: str) -> tuple[int, ...]:
-    """Milliseconds of each level of a broker's `messageDelayLevel`.
+    """Parse a broker's `messageDelayLevel` into the milliseconds of each level.
 
     Raises:
-        ValueError: the text is no such setting.
+        ValueError: the text is not a valid `messageDelayLevel`.
     """
     found = []
     for level in levels.split():
@@ -50,7 +50,7 @@ def delays(levels: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class QueueBounds:
-    """A queue, and the offsets that it had."""
+    """A queue and its offsets at the start of the verification."""
 
     topic: str
     queue_id: int
@@ -60,16 +60,16 @@ class QueueBounds:
 
 @dataclass(frozen=True)
 class IndexBounds:
-    """An index file, as its header was.
+    """An index file and its header at the start of the verification.
 
     Attributes:
         path: the file.
-        size: its bytes.
-        slots: how many slots it has; 0 where it holds no key or that could not be found out.
+        size: its size in bytes.
+        slots: number of its slots; 0 if it holds no key, or if the number could not be determined.
         header: its header.
-        keys: how many keys it holds, 0 where its slots are not known.
-        vouched: its bytes are known to be on disk; else a crash may have left it unfinished, and
-            a broker's start deletes it.
+        keys: number of its keys; 0 if `slots` is 0.
+        vouched: its bytes are known to be on disk. Otherwise a crash may have left it unfinished,
+            and a broker's start deletes it.
     """
 
     path: str
@@ -82,21 +82,21 @@ class IndexBounds:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The store as all pieces of a verification see it.
+    """The store as all units of a verification see it.
 
     Attributes:
         begin: physical offset of the log's first byte.
         end: physical offset up to which the log is verified.
-        being_written: a broker has it open.
-        killed: a broker had it open, and ended without closing it.
-        vouched_time: a message that was stored up to this time has its queue entries on disk, ms.
-        queues: by topic and number.
-        index: in the order of their creation.
-        batch_queues: topics and numbers of queues of RocketMQ 5's other kind.
-        configured_topics: those that topics.json names; None where there is no such file.
-        delays: of the levels, ms.
+        being_written: a broker has the store open.
+        killed: a broker had the store open, and was killed.
+        vouched_time: the queue entries of messages stored up to this time are on disk, ms.
+        queues: the queues, by topic and queueId.
+        index: the index files, in the order of their creation.
+        batch_queues: topics and numbers of RocketMQ 5's batch queues.
+        configured_topics: the topics in topics.json; None if it is missing or cannot be used.
+        delays: the delay of each level, ms.
         listed: how many problems of a kind are listed.
-        flaws: stretches (from, to) of the log where no record stands, once they are known.
+        flaws: stretches (from, to) of the log that hold no record, once they are known.
     """
 
     begin: int
@@ -114,23 +114,23 @@ class Snapshot:
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int], int]:
-        """Which of `queues` is the one of a topic and id."""
+        """The position in `queues` of each topic and queueId."""
         return {(queue.topic, queue.queue_id): n for n, queue in enumerate(self.queues)}
 
     @cached_property
     def min_offsets(self) -> npt.NDArray[np.int64]:
-        """Of each queue."""
+        """The minimum offset of each queue."""
         return np.array([queue.min_offset for queue in self.queues], np.int64)
 
     @cached_property
     def max_offsets(self) -> npt.NDArray[np.int64]:
-        """Of each queue."""
+        """The maximum offset of each queue."""
         return np.array([queue.max_offset for queue in self.queues], np.int64)
 
 
 @dataclass(frozen=True)
 class LogUnit:
-    """Whole files of the log, and what queues and index say of their records."""
+    """Whole files of the log, with the queue entries and index keys of their records."""
 
     start: int
     end: int
@@ -142,7 +142,7 @@ class LogUnit:
 
 @dataclass(frozen=True)
 class TailUnit:
-    """What the files hold behind the end of the log."""
+    """The bytes of the log's files after the end of the log."""
 
     start: int
     end: int
@@ -155,7 +155,7 @@ class TailUnit:
 
 @dataclass(frozen=True)
 class QueuesUnit:
-    """The files of some queues, and their entries outside of what they hold."""
+    """The files of some queues, and their entries outside of the queues' offsets."""
 
     first: int
     last: int
@@ -164,7 +164,7 @@ class QueuesUnit:
 
 @dataclass(frozen=True)
 class IndexFileUnit:
-    """One index file in itself."""
+    """An index file by itself."""
 
     number: int
     size: int
@@ -172,14 +172,14 @@ class IndexFileUnit:
 
 @dataclass(frozen=True)
 class DLedgerUnits:
-    """The index of a DLedger log in itself."""
+    """The index of a DLedger log by itself."""
 
     size: int
 
 
 @dataclass(frozen=True)
 class EntriesUnit:
-    """Entries of a queue for which no record was met."""
+    """Entries of a queue that no record matched."""
 
     queue: int
     start: int
@@ -189,7 +189,7 @@ class EntriesUnit:
 
 @dataclass(frozen=True)
 class IndexEntriesUnit:
-    """Entries of an index file for which no record was met."""
+    """Entries of an index file that no record matched."""
 
     number: int
     start: int

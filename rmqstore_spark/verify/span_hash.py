@@ -1,7 +1,7 @@
-"""Java's hash of many short strings that lie scattered in one buffer.
+"""Computes Java's hash of many short strings that are scattered in one buffer.
 
-A table of one row per string, right-aligned and filled up with zeros on the left, has the strings'
-hashes as its product with the powers of 31: leading zeros add nothing.
+The strings become the rows of a table, right-aligned and padded with zeros on the left. The product
+of this table and the powers of 31 holds their hashes: leading zeros add nothing.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ POWERS: Final = _powers()
 
 
 def tails(buffer: U1, ends: I8, width: int) -> npt.NDArray[np.uint8]:
-    """The last bytes before each of n places in a buffer: a table of n rows.
+    """Return the last bytes before each of n positions in a buffer: a table of n rows.
 
     Args:
-        ends: n places, none before `width`.
+        ends: n positions, each at least `width`.
     """
     rows = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
     return rows[ends - width].view(np.uint8).reshape(len(ends), width)
 
 
 def hash_spans(spans: Spans) -> tuple[U4, npt.NDArray[np.bool_]]:
-    """`String.hashCode` of the string in each of n spans; 0 for an empty one and for no value.
+    """Compute `String.hashCode` of the string in each of n spans; 0 for an empty or missing string.
 
     Returns:
         The hashes modulo 2**32, and which strings are not ASCII (their UTF-16 units are not bytes).

@@ -1,4 +1,4 @@
-"""The topics of a log, numbered as they are met."""
+"""Numbers the topics of a log in the order in which they are found."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ U8 = npt.NDArray[np.uint64]
 
 
 class TopicNumbers:
-    """Numbers topics, the same one each time, at the cost of a glance at their last bytes.
+    """Gives each topic a number. A known topic is found by a hash of its length and last bytes.
 
     Attributes:
-        names: of the topics, by number.
+        names: the names of the topics, by number.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TopicNumbers:
         self._pool = Spans(np.zeros(0, np.uint8), np.zeros(1, np.int64), np.full(1, -1, np.int32))
 
     def codes(self, topics: Spans) -> I4:
-        """The number of each of n topics."""
+        """Return the number of each of n topics."""
         if not len(topics):
             return np.zeros(0, np.int32)
         signs = _signs(topics)
@@ -47,7 +47,7 @@ class TopicNumbers:
         return codes
 
     def _learn(self, topics: Spans, signs: U8) -> I4:
-        """Number topics that were not known by their sign: new ones, and those that share one."""
+        """Number topics that the sign did not find: new ones, and those that share a sign."""
         encoded = binary_array(topics).dictionary_encode()
         which = encoded.indices.to_numpy()
         numbers, before = [], len(self.names)
@@ -66,15 +66,15 @@ class TopicNumbers:
         lengths = np.array([len(raw) for raw in pool], np.int32)
         starts = np.cumsum(lengths, dtype=np.int64) - lengths
         self._pool = Spans(np.frombuffer(b"".join(pool), np.uint8), starts, lengths)
-        if not before:  # what stood there only kept the tables from being empty
+        if not before:  # drop the placeholder that kept the tables from being empty
             self._signs, self._sign_numbers = signs[:0], codes[:0]
-        # Of topics with the same sign the one that was known first stays.
+        # If topics share a sign, the first one keeps it.
         self._signs, first = np.unique(np.concatenate([self._signs, signs]), return_index=True)
         self._sign_numbers = np.concatenate([self._sign_numbers, codes])[first]
 
 
 def _signs(topics: Spans) -> U8:
-    """A number per topic, made of its length and its last eight bytes."""
+    """Return a sign for each topic: a number made of its length and its last eight bytes."""
     lengths = topics.lengths.astype(np.int64)
     ends = topics.starts + lengths
     last = tails(topics.buffer, ends, _TAIL).view(">u8")[:, 0].astype(np.uint64)

@@ -1,6 +1,6 @@
-"""Looking messages up by key.
+"""Finds messages by key.
 
-index    the IndexFiles of a store
-search   the records that have a key
-split    such a search as a split that a task runs
+index    decides which IndexFiles of a store can be trusted, and looks up keys in them
+search   finds the records that have a key, through the index or in the log
+split    runs a search for keys as a split, in a task
 """

@@ -1,9 +1,9 @@
-"""The IndexFiles of a store: for which stretches of the log they answer, and what they answer.
+"""Finds the stretches of the log that IndexFiles cover, and looks up keys in them.
 
-Nothing guards an index file against damage, and a broker that was killed drops those that its
-checkpoint does not vouch for. So a file counts only where its header agrees with its entries and
-with the records it begins and ends at; for everything else the log itself must be read
-(docs/format.md, "An IndexFile" and "Start, recovery").
+An index file has no checksum, and a broker that was killed drops the files that its checkpoint does
+not vouch for. So a file counts only if its header agrees with its entries, and with the records
+where it begins and ends. For everything else the log itself must be read (docs/format.md,
+"An IndexFile" and "Start, recovery").
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["IndexedStretch", "indexed_stretches"]
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
-_MAX_READ: Final = 32 << 20  # bytes of entries that all chains together ask for at once
+_MAX_READ: Final = 32 << 20  # bytes of entries in one request for all chains
 _REMOTE_GAP: Final = 64 << 10
 
 _Chain = Generator[tuple[int, int], IndexEntries, I8]
@@ -52,17 +52,18 @@ _Chain = Generator[tuple[int, int], IndexEntries, I8]
 
 @dataclass(frozen=True)
 class IndexedStretch:
-    """A stretch of the log of which one index file holds all keys.
+    """A stretch of the log whose keys are all in one index file.
 
     Attributes:
         path: the index file.
-        slots: how many slots it has.
-        begin: its header's beginPhyOffset, before which it holds nothing.
-        start: physical offset where the first unit (`CommitLog.unit_start`) lies whose keys are
-            all in the file, or in it and the one before.
+        slots: number of its slots.
+        begin: the beginPhyOffset of its header. The file holds nothing before it.
+        start: physical offset of the first unit (`CommitLog.unit_start`) whose keys are all in this
+            file, or in this file and the previous one.
         end: one past the last such unit.
-        last: physical offset of the stretch's last record; None where a broker goes on with it.
-        edges: physical offsets of records of which the files beside this one may hold some keys.
+        last: physical offset of the last record of the stretch; None if a broker may still add
+            entries.
+        edges: physical offsets of records of which the neighboring files may hold some keys.
     """
 
     path: str
@@ -74,21 +75,22 @@ class IndexedStretch:
     edges: tuple[int, ...]
 
     def offsets(self, files: Files, hashes: npt.NDArray[np.int32]) -> I8:
-        """Physical offsets of the records that the file has for some key hashes.
+        """Return the physical offsets that the file holds for some key hashes.
 
         Args:
-            files: where it lies.
-            hashes: as `hashing.index_key_hash` gives them.
+            files: the file system of the index file.
+            hashes: as `hashing.index_key_hash` returns them.
 
         Returns:
-            Ascending, each once. Hashes collide: the records are still to be looked at.
+            Physical offsets of records, ascending, each once. Hashes collide, so the caller must
+            check the keys of the records.
 
         Raises:
             CorruptStoreError: a chain of the file is broken, or leads out of its stretch.
         """
         wanted = np.unique(hashes)
         newest = self._newest(files, wanted)
-        # Read after the slots: a broker may have put keys in since the stretch was looked up.
+        # Read after the slots: a broker may have added keys since the stretch was listed.
         header = IndexHeader.decode(files.read(self.path, 0, HEADER_SIZE), file=self.path)
         gap = files.max_gap if files.is_local else _REMOTE_GAP
         chains = [
@@ -110,7 +112,7 @@ class IndexedStretch:
         return every
 
     def _newest(self, files: Files, hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """What the slots of some hashes hold."""
+        """Return the newest entry of each hash, from its slot."""
         numbers, places = np.unique(hashes.astype(np.int64) % self.slots, return_inverse=True)
         out = np.empty(len(numbers) * SLOT_SIZE, np.uint8)
         offsets = slot_position(0) + numbers * SLOT_SIZE
@@ -122,7 +124,7 @@ class IndexedStretch:
 
 
 class _Walker:
-    """Follows many chains of one file side by side, so that each step is one request for all."""
+    """Follows many chains of one file in parallel: each step is one request for all of them."""
 
     def __init__(self, files: Files, stretch: IndexedStretch) -> None:
         self._files = files
@@ -131,7 +133,7 @@ class _Walker:
         self._found: list[I8] = []
 
     def run(self, chains: Sequence[_Chain]) -> list[I8]:
-        """The offsets that each chain holds; in no order of the chains."""
+        """Return the offsets of each chain. The order of the chains is arbitrary."""
         active = [(chain, wanted) for chain in chains if (wanted := self._next(chain, None))]
         while active:
             going_on = []
@@ -143,7 +145,7 @@ class _Walker:
         return self._found
 
     def _next(self, chain: _Chain, entries: IndexEntries | None) -> tuple[int, int] | None:
-        """What a chain wants to read next; None at its end."""
+        """Return the entries that a chain reads next; None at its end."""
         try:
             return next(chain) if entries is None else chain.send(entries)
         except StopIteration as end:
@@ -163,7 +165,7 @@ class _Walker:
 def _groups(
     active: list[tuple[_Chain, tuple[int, int]]],
 ) -> Generator[list[tuple[_Chain, tuple[int, int]]], None, None]:
-    """Cut what many chains want to read into requests of bounded size."""
+    """Group the reads of many chains into requests of limited size."""
     group: list[tuple[_Chain, tuple[int, int]]] = []
     size = 0
     for pair in active:
@@ -178,9 +180,9 @@ def _groups(
 
 
 def indexed_stretches(store: Store) -> list[IndexedStretch]:
-    """The stretches that index files answer for, ascending and apart from one another.
+    """Return the stretches of the log that index files cover, ascending and without overlaps.
 
-    Files that cannot be trusted are left out, and logged.
+    Index files that cannot be trusted are logged and left out.
     """
     directory = store.directory
     infos, strays = directory.index_files()
@@ -193,7 +195,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
         try:
             stretch = judge.stretch(path, info.size)
         except FileNotFoundError:
-            continue  # expired since it was listed
+            continue  # it expired after it was listed
         except RmqStoreError as error:
             _log.warning("The index is not used here, the log is read instead: %s", error)
             continue
@@ -203,7 +205,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
 
 
 def _apart(found: list[IndexedStretch]) -> list[IndexedStretch]:
-    """Cut each stretch where the one before ends; a copy of a file then has nothing left."""
+    """Cut each stretch where the previous one ends. Nothing is left of the copy of a file."""
     kept: list[IndexedStretch] = []
     for stretch in found:
         start = max(stretch.start, kept[-1].end if kept else 0)
@@ -219,14 +221,14 @@ class _Judge:
         self._files = store.directory.files
         self._log: CommitLog = store.log
         self._written = store.is_being_written
-        self._slots: int | None = None  # of the file before: a broker makes all alike
+        self._slots: int | None = None  # of the previous file: a broker gives all the same number
         self._vouched: int | None = None
         if not store.is_closed_cleanly and not self._written:
             checkpoint = store.checkpoint
             self._vouched = checkpoint.index_msg_timestamp if checkpoint else 0
 
     def stretch(self, path: str, size: int) -> IndexedStretch | None:
-        """What a file answers for; None where that is nothing.
+        """Return the stretch that a file covers; None if it covers none.
 
         Raises:
             CorruptStoreError: the file is damaged.
@@ -234,7 +236,7 @@ class _Judge:
         read = partial(self._files.read, path)
         header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
         if header.index_count <= 1 or header.end_phy_offset < self._log.min_offset:
-            return None  # no key yet, or all of them expired
+            return None  # it has no key yet, or all its records have expired
         if self._vouched is not None and header.end_timestamp > self._vouched:
             _log.info(
                 "The store was not closed cleanly, and its checkpoint does not vouch for %s: "
@@ -261,7 +263,7 @@ class _Judge:
         )
 
     def _matched(self, path: str, header: IndexHeader, slots: int) -> IndexedStretch | None:
-        """The stretch, if the log has the records that the header begins and ends with."""
+        """Return the stretch, if the log has the first and last record that the header names."""
         log = self._log
         begin, last = header.begin_phy_offset, header.end_phy_offset
         edges = []
@@ -272,7 +274,7 @@ class _Judge:
             start = log.unit_start(begin)
             edges.append(begin)
         if self._written and last >= log.file_end:
-            # The store was listed before the broker came that far: up to where it was, then.
+            # The log was listed before the broker wrote this record: end where the listing ends.
             return IndexedStretch(path, slots, begin, start, log.file_end, None, tuple(edges))
         size = self._size(last, header.end_timestamp)
         if size is None:
@@ -282,7 +284,7 @@ class _Judge:
         return IndexedStretch(path, slots, begin, start, last + size, ends_at, tuple(edges))
 
     def _size(self, offset: int, timestamp: int) -> int | None:
-        """Size of the record at a place; None where there is none that was stored at that time."""
+        """Return the size of the record at an offset; None if none was stored at that time."""
         record = record_head(self._log, offset)
         if record is None or int(record.store_timestamp[0]) != timestamp:
             return None

@@ -1,7 +1,8 @@
-"""Looking for the records that have a key: through the index where it answers, else in the log.
+"""Finds the records that have a key, through the index if it covers them, otherwise in the log.
 
-Complete either way: what no index file answers for is read record by record. And checked: index
-entries only say where to look (docs/format.md, "An IndexFile"; upstream: IndexService).
+The result is always complete: stretches that no index file covers are read record by record. Index
+entries only say where to look, so the keys of each record are checked (docs/format.md, "An
+IndexFile"; upstream: IndexService).
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ _SIZE_SIZE: Final = 4  # a record begins with its size
 
 @dataclass(frozen=True)
 class KeyWanted:
-    """Which records are looked for.
+    """The conditions of a search for records.
 
     Attributes:
         keys: each is a UNIQ_KEY, or one of KEYS.
-        topics: of the records themselves; None for any, with which no index can help.
+        topics: the topics of the records; None for any. The index needs topics: without them the
+            log is read.
         begin_ms: least storeTimestamp, milliseconds.
         end_ms: greatest storeTimestamp.
-        uniq_only: look at UNIQ_KEY alone.
+        uniq_only: check UNIQ_KEY alone.
     """
 
     keys: frozenset[str]
@@ -64,7 +66,7 @@ class KeyWanted:
     uniq_only: bool = False
 
     def matches(self, records: Records) -> npt.NDArray[np.bool_]:
-        """Which of n records are among them. Rolled-back ones never are: no index has them."""
+        """Return which of n records match. Rolled-back ones never do: no index holds them."""
         keep = (records.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK_TYPE
         keep &= records.store_timestamp >= self.begin_ms
         keep &= records.store_timestamp <= self.end_ms
@@ -76,7 +78,7 @@ class KeyWanted:
         return keep
 
     def hashes(self) -> npt.NDArray[np.int32]:
-        """What an index knows them by: one for each key of each topic."""
+        """Return the hashes in an index: one for each key of each topic."""
         topics, keys = sorted(self.topics or ()), sorted(self.keys)
         owners = pa.array([topic for topic in topics for _ in keys], pa.string())
         return index_key_hash(owners, keys * len(topics))
@@ -84,12 +86,12 @@ class KeyWanted:
 
 @dataclass(frozen=True)
 class IndexPiece:
-    """A stretch of the log, and who can tell of it.
+    """A stretch of the log, and the index file that covers it.
 
     Attributes:
         start: where a unit of the log begins.
-        end: one past its last byte.
-        index: the index file that answers for it; None where the log must be read.
+        end: one past the last byte of the stretch.
+        index: the index file that covers the stretch; None if the log must be read.
     """
 
     start: int
@@ -98,19 +100,19 @@ class IndexPiece:
 
 
 def known_topics(store: Store) -> frozenset[str]:
-    """The topics that have queues or settings in a store."""
+    """Return the topics that have queues or settings in a store."""
     return _texts(frozenset(topic.name for topic in store.known_topics()))
 
 
 def _texts(values: frozenset[str]) -> frozenset[str]:
-    """Those that are text: half a surrogate pair stands in no record."""
+    """Return the values that are valid text: no record holds half a surrogate pair."""
     return frozenset(v for v in values if v.encode("utf-8", "ignore").decode() == v)
 
 
 def index_pieces(
     store: Store, start: int | None = None, end: int | None = None
 ) -> list[IndexPiece]:
-    """Cut a stretch of the log by who can tell of it; ascending, without gaps.
+    """Cut a stretch of the log into pieces with and without an index, ascending, without gaps.
 
     Args:
         start: where a unit begins; by default the log's first.
@@ -137,10 +139,10 @@ def index_pieces(
 
 
 def _ends_with(store: Store, stretch: IndexedStretch) -> bool:
-    """Whether a cleanly closed log holds nothing behind a stretch.
+    """Return whether a cleanly closed log holds nothing after a stretch.
 
-    The rest of its last file is zeros, up to a gigabyte of them: they need not be read where the
-    checkpoint names the stretch's last record as the last of all.
+    The rest of the last file is up to a gigabyte of zeros. They need not be read if the checkpoint
+    says that no record is newer than the last one of the stretch.
     """
     checkpoint = store.checkpoint
     if not store.is_closed_cleanly or checkpoint is None or stretch.last is None:
@@ -153,13 +155,13 @@ def _ends_with(store: Store, stretch: IndexedStretch) -> bool:
 
 
 class KeySearch:
-    """One search.
+    """A search for records with a key.
 
     Args:
-        store: where.
-        wanted: for what.
-        options: the mode, and how much to read at once.
-        between: called between two batches of the log where that is walked.
+        store: the store to search.
+        wanted: the conditions.
+        options: the mode and the batch sizes.
+        between: called between two batches of a walk over the log.
     """
 
     def __init__(
@@ -184,18 +186,18 @@ class KeySearch:
         self._buffer: U1 | None = None
 
     def run(self, stretch: list[IndexPiece]) -> Iterator[Records]:
-        """The records that are wanted, the newest first.
+        """Find the records that match, the newest first.
 
         Args:
-            stretch: what to search, as `index_pieces` gives it.
+            stretch: the pieces to search, as `index_pieces` returns them.
 
         Yields:
-            Groups of records, ascending within a group, each group below the one before. Their
-            bytes are valid until the next is asked for.
+            Groups of records, ascending within a group. Each group lies before the previous one.
+            Their bytes are valid until the next group is requested.
 
         Raises:
-            CorruptRecordError: damage in the log, and the mode is FAILFAST.
-            SegmentExpiredError: a file went away.
+            CorruptRecordError: the log is damaged, and the mode is FAILFAST.
+            SegmentExpiredError: a file has expired.
         """
         if not self._wanted.keys:
             return
@@ -218,19 +220,19 @@ class KeySearch:
                 yield self._matching(records)
 
     def read(self, offsets: I8, sizes: I4) -> Iterator[Records]:
-        """Read records that a run has found.
+        """Read records that `run` has found.
 
         Args:
-            offsets: where they lie, ascending.
-            sizes: how large they are.
+            offsets: their physical offsets, ascending.
+            sizes: their sizes.
 
         Yields:
-            The records, ascending, a batch at a time. Their bytes are valid until the next is
-            asked for.
+            The records, ascending, a batch at a time. Their bytes are valid until the next batch is
+            requested.
 
         Raises:
-            CorruptRecordError: there is another record by now.
-            SegmentExpiredError: a file went away.
+            CorruptRecordError: the log now holds another record there.
+            SegmentExpiredError: a file has expired.
         """
         for first in range(0, len(offsets), self._options.batch_rows):
             rows = slice(first, first + self._options.batch_rows)
@@ -242,15 +244,15 @@ class KeySearch:
         return records.take(np.flatnonzero(self._wanted.matches(records)))
 
     def _indexed(self, piece: IndexPiece, index: IndexedStretch) -> I8:
-        """Where an index says that wanted records could be, ascending."""
+        """Return where an index says that matching records can be, ascending."""
         found = index.offsets(self._files, self._wanted.hashes())
         found = np.union1d(found, np.array(index.edges, np.int64))
         return found[(found >= piece.start) & (found < piece.end)]
 
     def _walked(self, start: int, end: int) -> I8:
-        """Where the log itself has wanted records, ascending."""
+        """Walk over the log, and return where matching records are, ascending."""
         found = [np.empty(0, np.int64)]
-        # Bodies are checked where they are decoded, as they are for what the index names.
+        # Decoding checks the bodies, as it does for records that the index names.
         for item in walk_log(self._log, start, end, check_crc=False, is_damage=self._is_damage):
             self._between()
             if isinstance(item, Flaw):
@@ -263,7 +265,7 @@ class KeySearch:
         return flaw.offset < self._published_end()
 
     def _read(self, offsets: I8) -> Iterator[Records]:
-        """The records at some places, the last ones first."""
+        """Read the records at some physical offsets, the last ones first."""
         for last in range(len(offsets), 0, -_CHUNK):
             chunk = offsets[max(0, last - _CHUNK) : last]
             sizes = self._sizes(chunk)
@@ -271,7 +273,7 @@ class KeySearch:
                 yield self._records(chunk[part], sizes[part])
 
     def _sizes(self, offsets: I8) -> I4:
-        """How large the records at some places are."""
+        """Read the sizes of the records at some physical offsets."""
         log = self._log
         lengths = np.full(len(offsets), _SIZE_SIZE, np.int32)
         self._require(log.covers(offsets, lengths), offsets)
@@ -297,7 +299,7 @@ class KeySearch:
 
 
 def _from_the_end(sizes: I4, limit: int) -> Iterator[slice]:
-    """Cut n records into runs of about so many bytes, the last ones first."""
+    """Cut n records into runs of about `limit` bytes, the last ones first."""
     end = len(sizes)
     while end:
         total = np.cumsum(sizes[:end][::-1], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Messages with a key as a source of rows: through the index, but just what the queues hold.
+"""Reads the messages with a key that the queues hold, through the index.
 
-The index knows records, and by their own topic alone; a record can stand in several queues (light
-queues), or in none. So each record that is found is looked for in all queues that it names, and
-counts where the queue's entry points at it.
+The index names records, and knows them by their own topic alone. But a record can be in several
+queues (light queues), or in none. So each record that is found is looked up in all queues that it
+names. It counts in those whose entry points to it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _COLUMNS: Final = (
 
 
 def read_key_split(store: Store, split: KeySplit, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The messages of a split that have one of `options.keys`, in the order of the log.
+    """Read the messages of a split that have one of `options.keys`, in the order of the log.
 
     Raises:
-        OptionError: there are no keys in the options.
+        OptionError: the options have no keys.
         SegmentExpiredError: messages of the ranges have expired, and `fail_on_data_loss` is set.
-        CorruptStoreError: damage in the log, and the mode is FAILFAST.
+        CorruptStoreError: the log is damaged, and the mode is FAILFAST.
     """
     if options.keys is None:
         raise OptionError("Messages by key were asked for, and no keys: set keys.")
@@ -68,7 +68,7 @@ def _found(store: Store, split: KeySplit, options: ReadOptions, holders: _Holder
 
 
 class _Holders:
-    """The queues of some ranges, and which records they hold."""
+    """The queues of some ranges, with a check which records they hold."""
 
     def __init__(self, store: Store, ranges: tuple[QueueRange, ...]) -> None:
         self._log = store.log
@@ -85,7 +85,7 @@ class _Holders:
         self._queue_ids = np.array([wanted.queue_id for wanted in ranges], np.int32)
 
     def report_expired(self, options: ReadOptions) -> None:
-        """Raise where a range begins with messages that are gone, or log how many they are."""
+        """Raise if a range begins with expired messages, or log how many there are."""
         for queue, wanted in zip(self._queues, self._ranges, strict=True):
             if not wanted.count:
                 continue
@@ -97,14 +97,14 @@ class _Holders:
             except SegmentExpiredError as gone:
                 error = gone
             except CorruptStoreError:
-                continue  # messages with other keys may be behind it
+                continue  # the damaged entry may belong to a message with another key
             if options.fail_on_data_loss:
                 raise error
             lost = min(queue.min_offset, wanted.end) - wanted.start
             say_lost(lost, f"{queue.topic}/{queue.queue_id}")
 
     def places(self, records: Records) -> Selection:
-        """Where n records stand in the ranges; in no order."""
+        """Return the entries of n records in the ranges, in arbitrary order."""
         rows, names, queue_ids, slots = dispatches(records)
         rows = np.concatenate([np.arange(len(records)), rows])
         names = pa.concat_arrays([string_array(records.topic), names])
@@ -129,7 +129,7 @@ class _Holders:
         )  # fmt: skip
 
     def _holds(self, number: int, slots: I8, records: Records) -> npt.NDArray[np.bool_]:
-        """Which of n records a range has in these slots."""
+        """Return which of n records a range holds in these slots."""
         wanted, segments = self._ranges[number], self._queues[number].segments
         held = (slots >= wanted.start) & (slots < wanted.end)
         places, lengths = slots * ENTRY_SIZE, np.full(len(slots), ENTRY_SIZE)
@@ -144,7 +144,7 @@ class _Holders:
         return held
 
     def joined(self, parts: list[Selection]) -> Selection:
-        """Some selections as one, in the order of the log; each message once."""
+        """Join selections into one, in the order of the log, with each message once."""
         offsets, sizes, queue, slots = (
             np.concatenate([getattr(part, name) for part in parts] + [np.empty(0, kind)])
             for name, kind in _COLUMNS

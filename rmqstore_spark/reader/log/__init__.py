@@ -1,6 +1,6 @@
-"""The CommitLog, read in its own order.
+"""Reads the CommitLog.
 
-commitlog   the log's segments: ranges of bytes, records at given places
-walk        record by record, without queues
-end         where the log of a store ends
+commitlog   reads bytes and records at given physical offsets of the log's segments
+walk        walks over the log record by record, without queues
+end         finds the end of a store's log
 """

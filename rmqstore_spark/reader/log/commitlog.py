@@ -1,7 +1,7 @@
-"""The CommitLog as one line of bytes: plain segments, DLedger segments, or one behind the other.
+"""Reads the CommitLog as one sequence of bytes, from plain segments, DLedger segments or both.
 
-A store that was switched to DLedger keeps its older segments in `commitlog/`; offsets below the
-DLedger log's begin are read there (docs/format.md, "DLedger").
+A store that was switched to DLedger keeps its older segments in `commitlog/`. Offsets below the
+begin of the DLedger log are read there (docs/format.md, "DLedger").
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DLEDGER_LEAD: Final = ENTRY_HEADER_SIZE
 
 @dataclass(frozen=True)
 class LogSegment:
-    """One file of the log, and how its records lie in it.
+    """A file of the log, and the layout of its records.
 
     Attributes:
         segment: the file.
@@ -47,10 +47,10 @@ class LogSegment:
 
 
 class CommitLog:
-    """All bytes of a store's log, by physical offset.
+    """The bytes of a store's log, by physical offset.
 
     Args:
-        plain: the segments in `commitlog/` (or in several folders).
+        plain: the segments in `commitlog/`, or in several folders.
         dledger: the segments of a DLedger log, if there is one.
         dledger_end: log offset one past the last committed DLedger entry.
     """
@@ -68,7 +68,7 @@ class CommitLog:
         self._starts = [segment.start for segment in self._segments]
 
     def replace(self, other: CommitLog) -> None:
-        """Take over what another look at the same log found: the queues hold on to this object."""
+        """Take over the files of a newer listing. The queues keep a reference to this object."""
         self.plain, self.dledger, self._dledger_end = (
             other.plain, other.dledger, other._dledger_end,
         )  # fmt: skip
@@ -83,18 +83,18 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """Physical offset of the first byte there is; 0 for a log without files."""
+        """Physical offset of the first byte; 0 for a log without files."""
         if len(self.plain) and self.plain.min_offset < self._dledger_begin:
             return self.plain.min_offset
         return self.dledger.min_offset if self.dledger else 0
 
     @property
     def file_end(self) -> int:
-        """One past the last byte of the last file, or the last committed one of a DLedger log."""
+        """One past the last byte of the last file; in a DLedger log, the last committed byte."""
         return self._dledger_end if self.dledger else self.plain.end_offset
 
     def segments(self) -> Sequence[LogSegment]:
-        """The files in the order of the log, each cut where the next log takes over."""
+        """Return the files in the order of the log. The plain log ends where DLedger's begins."""
         return self._segments
 
     def _in_order(self) -> Iterator[LogSegment]:
@@ -106,18 +106,18 @@ class CommitLog:
                 yield LogSegment(segment, min(segment.end, self._dledger_end), DLEDGER_LEAD)
 
     def segment_at(self, offset: int) -> LogSegment | None:
-        """The file that holds a byte; None where there is none."""
+        """Return the file that holds a physical offset; None if there is none."""
         number = bisect.bisect_right(self._starts, offset) - 1
         if number >= 0 and offset < self._segments[number].end:
             return self._segments[number]
         return None
 
     def unit_start(self, offset: int) -> int:
-        """Where the unit of a record begins: the record itself, or in a DLedger log its entry."""
+        """Return where a record's unit begins: the record, or in a DLedger log its entry."""
         return offset - DLEDGER_LEAD if offset >= self._dledger_begin else offset
 
     def missing(self, offsets: I8) -> npt.NDArray[np.bool_]:
-        """Which places lie before the log's first byte, or where one of its files is missing."""
+        """Return which offsets lie before the log's first byte, or in a missing file."""
         ends = np.array([segment.end for segment in self._segments], np.int64)
         numbers = np.searchsorted(np.array(self._starts, np.int64), offsets, side="right") - 1
         inside = numbers >= 0
@@ -126,12 +126,15 @@ class CommitLog:
         return ~inside & (offsets < self.file_end)
 
     def cuts(self, begin: int, end: int, size: int, least: int) -> list[int]:
-        """Edges that cut a stretch of the log into pieces of equal bytes, holes not counted.
+        """Cut a stretch of the log into pieces of equal bytes. Missing files do not count.
 
         Args:
-            begin, end: the stretch; the first edge and the last.
-            size: most bytes of a piece.
-            least: so many pieces at least.
+            begin, end: the stretch.
+            size: maximum bytes of a piece.
+            least: minimum number of pieces.
+
+        Returns:
+            The edges of the pieces, from `begin` to `end`.
         """
         held = [(max(s.start, begin), min(s.end, end)) for s in self._segments]
         held = [(first, last) for first, last in held if first < last]
@@ -146,30 +149,30 @@ class CommitLog:
         return [*edges, end]
 
     def place(self, offset: int) -> tuple[str, int]:
-        """File and byte in it of a physical offset, for a message to a person."""
+        """Return the file of a physical offset and the offset in that file, for error texts."""
         found = self.segment_at(offset)
         if found is None:
             return ", ".join(self.plain.folders), offset
         return found.segment.path, offset - found.start
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the log; fewer than `length` where the segment ends.
+        """Read bytes of the log; fewer than `length` if the segment ends.
 
         Raises:
-            SegmentExpiredError: the file is gone.
+            SegmentExpiredError: the file has expired.
             CorruptStoreError: the offset is past the log's end.
         """
         return self._side(offset).read(offset, length)
 
     def read_into(self, offset: int, out: U1) -> int:
-        """Fill `out` from the log; returns how much, less than its size where the segment ends."""
+        """Fill `out` from the log. Return the bytes read; fewer if the segment ends."""
         return self._side(offset).read_into(offset, out)
 
     def _side(self, offset: int) -> Segments:
         return self.dledger if self.dledger and offset >= self._dledger_begin else self.plain
 
     def covers(self, offsets: I8, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """Which spans lie whole in one file of the log, before its end."""
+        """Return which spans lie completely in one file of the log, before the log's end."""
         if self.dledger is None:
             return self.plain.covers(offsets, lengths)
         newer = offsets >= self._dledger_begin
@@ -180,13 +183,13 @@ class CommitLog:
     def read_entries(
         self, offsets: I8, lengths: npt.NDArray[np.int32], buffer: U1 | None
     ) -> tuple[U1, I8]:
-        """Read spans into a buffer that is reused and grown when needed.
+        """Read spans into a buffer, which is reused and grows as needed.
 
         Returns:
             The buffer, and where each span begins in it.
 
         Raises:
-            SegmentExpiredError: a file went away.
+            SegmentExpiredError: a file has expired.
             CorruptStoreError: a span is not in the log.
         """
         newer = offsets >= self._dledger_begin
@@ -201,7 +204,7 @@ class CommitLog:
         return np.concatenate([first, second]), positions
 
     def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
-        """The error for a span that `covers` says is not there."""
+        """Return the error for a span that `covers` does not find in the log."""
         if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
             return SegmentExpiredError(
                 f"no file of the CommitLog holds offset {offset}",

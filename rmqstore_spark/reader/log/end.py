@@ -1,14 +1,14 @@
-"""Where the log of a store ends, as far as a reader may trust it.
+"""Finds the end of a store's log, up to which a reader can trust it.
 
-Three cases (docs/format.md, "Start, recovery"):
+There are three cases (docs/format.md, "Start, recovery"):
 
-- A store that was closed cleanly, or that a broker has open: up to what its files hold; a queue
-  entry is written after its record, so what the queues name is there.
-- A store whose broker was killed: the log is walked from where the checkpoint vouches for it. The
-  first record that is not whole ends it, unless it lies before what is known as flushed: that is
-  damage, and the log goes on behind it. A block that was not published ends it too, unless the
-  checkpoint knows its time: it never covers one that is still to be published.
-- A DLedger log: up to the entry that is known as committed.
+- The store was closed cleanly, or a broker has it open. The log ends at the end of its files. A
+  queue entry is written after its record, so the log holds whatever the queues name.
+- The broker was killed. The log is walked from the newest file that the checkpoint vouches for. It
+  ends at the first record that is not whole. If that record is known to have been flushed, this is
+  damage instead, and the log continues after it. An unpublished block also ends the log, unless the
+  checkpoint covers its time: a checkpoint never covers a block that is not published yet.
+- The log is a DLedger log. It ends after the last entry that is known to be committed.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ __all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
 
 _log = logging.getLogger(__name__)
 
-_GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
+_GRACE_MS: Final = 3_000  # a broker does not trust the last three seconds before its checkpoint
 _F_OFD_GETLK: Final = 36
 
 
 def is_locked(files: Files, path: str) -> bool:
-    """Whether a process of this machine holds a store's lock, as a running broker does.
+    """Return whether a process on this machine holds a store's lock, as a running broker does.
 
-    Always False where the files are on another machine: nothing can be known there.
+    Always False if the files are on another machine, where locks cannot be seen.
     """
     if not files.is_local:
         return False
     try:
-        # Without waiting: what is called `lock` there may be a pipe.
+        # O_NONBLOCK: `lock` may be a pipe, and opening it would wait.
         fd = os.open(join(path, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        # Asked as an open file description of its own, so that a lock of this very process counts.
+        # Through a separate open file description, so that a lock of this process counts too.
         asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         answer = fcntl.fcntl(fd, _F_OFD_GETLK, asked)
         return int(struct.unpack("hhqqi4x", answer)[0]) != fcntl.F_UNLCK
@@ -77,11 +77,11 @@ def is_locked(files: Files, path: str) -> bool:
 
 
 def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
-    """Log offset one past the last committed entry of a DLedger log.
+    """Return the log offset one past the last committed entry of a DLedger log.
 
     Raises:
-        CorruptStoreError: neither the checkpoint nor its `.bak` says which entry that is, the
-            index does not know it, or the entry is not where the index says.
+        CorruptStoreError: neither the checkpoint nor its `.bak` names the entry, the index does not
+            hold it, or the entry is not where the index says.
     """
     if not len(data):
         return 0
@@ -138,7 +138,7 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
             )
         return index
     if damage is None and not any(data.read(data.min_offset, DLEDGER_LEAD)):
-        return -1  # a member that has just been set up
+        return -1  # a new member without entries
     raise damage or CorruptStoreError(
         "there is no DLedger checkpoint, and nothing else tells which entries are final",
         file=dledger.checkpoint,
@@ -147,7 +147,7 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
 
 
 def record_head(log: CommitLog, offset: int) -> Records | None:
-    """The record at a place, its CRC unchecked; None where no whole one stands there."""
+    """Read the record at a physical offset, without a CRC check; None if no whole one is there."""
     found = log.segment_at(offset)
     if found is None or found.end - offset < MIN_RECORD_SIZE:
         return None
@@ -162,9 +162,10 @@ def record_head(log: CommitLog, offset: int) -> Records | None:
 
 
 def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
-    """Where the log of a killed broker's store ends.
+    """Find the end of the log of a killed broker's store.
 
-    Reads from the newest segment that the checkpoint vouches for; without one, the whole log.
+    Reads from the newest segment that the checkpoint vouches for. Without a checkpoint, reads the
+    whole log.
     """
     flushed = checkpoint.physic_msg_timestamp if checkpoint else 0
     vouched = min(flushed, checkpoint.logics_msg_timestamp) - _GRACE_MS if checkpoint else 0
@@ -191,11 +192,12 @@ def _is_covered(flaw: Flaw, flushed: int) -> bool:
 
 
 def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
-    """Whether a flaw lies past the message that the checkpoint knows as flushed.
+    """Return whether a flaw lies past the last message that the checkpoint knows to be flushed.
 
-    That message's own time is `flushed`. Where the record in question does not tell its own, it is
-    past that message if one before it already is, or if one before it is of that very time and the
-    next one behind it later: then nothing says that what is lost was flushed.
+    That message was stored at the time `flushed`. If the flaw hides the time of its record, the
+    neighbors decide. The flaw is past the message if a record before it was stored later than
+    `flushed`. It also is if the record before it was stored at exactly `flushed`, and the next one
+    later: then nothing shows that the lost bytes were flushed.
     """
     if flaw.unpublished is not None:
         return flaw.unpublished > flushed

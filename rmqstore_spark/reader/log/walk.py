@@ -1,8 +1,8 @@
-"""A walk over the CommitLog itself, record by record in physical order, without the queues.
+"""Walks over the CommitLog record by record, in physical order, without the queues.
 
-Where a record fails, the walk says so, looks for the next one that is whole and goes on there: the
-caller decides whether that is damage or the end of the log. A block that is not published yet ends
-the walk (docs/format.md, "A block that is not published yet").
+At a record that is not whole, the walk yields a flaw, searches for the next whole record, and
+continues there. The caller decides whether the flaw is damage or the end of the log. A block that
+is not published yet ends the walk (docs/format.md, "A block that is not published yet").
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
 
 @dataclass(frozen=True)
 class Stretch:
-    """Records that follow one another without a gap.
+    """A run of records without a gap.
 
     Attributes:
         records: n sound records.
@@ -54,16 +54,16 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Flaw:
-    """A place where no whole record stands.
+    """A physical offset where no whole record begins.
 
     Attributes:
-        offset: physical offset of the place.
+        offset: the physical offset.
         cause: what is wrong there.
-        resumes: where the next whole record stands, or None: the log ends at `offset`.
-        empty: there is nothing at all there (zeros), as behind the last record of a log.
+        resumes: where the next whole record begins; None if the log ends at `offset`.
+        empty: there are only zeros, as after the last record of a log.
         missing: no file holds the stretch up to `resumes`.
-        unpublished: storeTimestamp of the record there, which is whole but for a magic code of
-            zero: a writer has not published the block that it begins. None for anything else.
+        unpublished: storeTimestamp of the record, if it is whole except that its magic code is
+            zero: a writer has not published the block that begins with it. None otherwise.
     """
 
     offset: int
@@ -83,23 +83,23 @@ def walk_log(
     is_damage: Callable[[Flaw], bool] | None = None,
     resume: bool = True,
 ) -> Iterator[Stretch | Flaw]:
-    """Walk from one physical offset to another.
+    """Walk over the log from one physical offset to another.
 
     Args:
-        start: where a record (in a DLedger log: an entry) begins.
-        end: records that begin at or past it are left out.
+        start: where a record begins; in a DLedger log, where an entry begins.
+        end: records that begin at or past this offset are left out.
         check_crc: check the CRC of each body too.
-        is_damage: whether what looks like an unpublished block is known to have been published,
-            so that the walk goes on behind it; by default it ends there.
-        resume: look for the next whole record behind a flaw, and go on there; else the first flaw
-            ends the walk, and nobody searches what may be a gigabyte of zeros.
+        is_damage: returns whether a flaw that looks like an unpublished block is known to have been
+            published. If so, the walk continues after it. By default the walk ends there.
+        resume: search for the next whole record after a flaw, and continue there. Otherwise the
+            first flaw ends the walk, which saves a search through up to a gigabyte of zeros.
 
     Yields:
-        Stretches of records, ascending, and the flaws between them. A flaw without a place to
-        resume at is the last item. The records of a stretch are valid until the next is asked for.
+        Stretches of records, ascending, and the flaws between them. A flaw whose `resumes` is None
+        is the last item. The records of a stretch are valid until the next item is requested.
 
     Raises:
-        SegmentExpiredError: a file went away under the walk.
+        SegmentExpiredError: a file expired during the walk.
     """
     at = start
     whole = np.empty(_CHUNK, np.uint8)
@@ -124,7 +124,7 @@ def walk_log(
         step = _Step(segment, buffer, filled, at, min(end, segment.end))
         stretch, at, flaw = step.take(check_crc)
         if flaw is not None and flaw.offset >= end:
-            flaw = None  # of what is left out
+            flaw = None  # it lies in what the caller left out
         if stretch is not None:
             yield stretch
         if flaw is not None:
@@ -133,7 +133,7 @@ def walk_log(
                     yield flaw
                     return
                 flaw = replace(flaw, cause="there is no whole record here (its magic code is 0)")
-            room = _FIRST_CHUNK  # flaws may follow one another closely
+            room = _FIRST_CHUNK  # the next flaw may be close
             resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
             lead = _lead_at(segments, resumes)
             at = resumes - lead if resumes is not None else end
@@ -149,7 +149,7 @@ def _lead_at(segments: Sequence[LogSegment], offset: int | None) -> int:
 
 
 def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1, int]:
-    """Read from `at` on, at least one whole unit where the segment holds one."""
+    """Read from `at` on: at least one whole unit, if the segment holds one."""
     left = segment.end - at
     filled = log.read_into(at, buffer[: min(len(buffer), left)])
     if filled >= 8 and filled < left:
@@ -164,7 +164,7 @@ def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1,
 
 @dataclass(frozen=True)
 class _Step:
-    """One buffer full of a segment."""
+    """A buffer of bytes from a segment."""
 
     segment: LogSegment
     buffer: U1
@@ -173,7 +173,7 @@ class _Step:
     end: int
 
     def take(self, check_crc: bool) -> tuple[Stretch | None, int, Flaw | None]:
-        """The records in the buffer, where to go on, and what stopped the walk if it is a flaw."""
+        """Return the records in the buffer, where to continue, and the flaw that ends them."""
         lead = self.segment.lead
         walk = walk_records(self.buffer, 0, self.filled, self.at, lead, limit=1 << 15)
         positions = walk.positions[walk.positions + self.at - lead < self.end]
@@ -223,7 +223,7 @@ class _Step:
 
 
 def _unpublished_time(head: U1, offset: int) -> int | None:
-    """The storeTimestamp of a record that is hidden by a magic code of zero; None for others."""
+    """Return the storeTimestamp of a record that a magic code of zero hides; None for others."""
     if len(head) < MIN_RECORD_SIZE or head[4:8].any():
         return None
     size = int.from_bytes(head[:4].tobytes(), "big", signed=True)
@@ -237,14 +237,14 @@ def _unpublished_time(head: U1, offset: int) -> int | None:
 def next_record(
     log: CommitLog, offset: int, *, check_crc: bool = True, patience: Patience | None = None
 ) -> int | None:
-    """Where the next whole record at or past an offset begins; None where there is none.
+    """Find the next whole record at or past an offset; None if there is none.
 
-    It is known by its magic code, by naming its own place, by lengths that add up and by the CRC
-    of its body. A body that was made to look like a record at its very place would be taken for
-    one: the format has nothing to tell the two apart.
+    A record is recognized by its magic code, its own physical offset, consistent lengths and the
+    CRC of its body. A body that was made to look like a record at exactly this offset is taken for
+    one: the format offers nothing to distinguish the two.
 
     Raises:
-        CorruptStoreError: so much looks like a record and is none that the search was given up.
+        CorruptStoreError: there are too many false record headers; the search stopped.
     """
     patience = patience or Patience()
     chunk = _FIRST_CHUNK
@@ -270,9 +270,9 @@ def next_record(
 
 
 class Patience:
-    """How many bytes of false records may still be looked at: some for each byte searched.
+    """Limits how many bytes of false records a search reads, in proportion to the bytes searched.
 
-    Without a bound, a log made of overlapping heads of records would be read over and over.
+    Without a limit, a log of overlapping record headers would be read over and over.
     """
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ def _is_whole(log: CommitLog, segment: LogSegment, offset: int, size: int, check
 
 
 def _candidates(data: U1, base: int) -> list[int]:
-    """Where in the data a magic code stands and the place names itself, ascending."""
+    """Return the positions with a magic code and the right physical offset, ascending."""
     begins = np.flatnonzero(data[4 : max(4, len(data) - 32)] == _MAGIC_HEAD[0])
     for k in (1, 2):
         begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]

@@ -1,10 +1,11 @@
-"""From queues to rows, a batch at a time.
+"""Turns queue entries and records into rows, a batch at a time.
 
-splits      the pieces that tasks read: ranges of queues, or of the log
-selection   which entries of a queue are wanted, by tag and time
-merge       several queues in the order in which the broker stored their messages
-intake      records fetched for chosen entries
-read, scan  rows of a split: by queue, and by the log
-unpack      compressed bodies, within bounds
-decoder     records to rows
+splits      defines the pieces that tasks read: ranges of queues, or of the log
+read        reads a split through queue entries
+scan        reads a split of the log, without queues
+selection   selects the entries of a queue by tag, and cuts them into portions
+merge       merges several queues in the order in which the broker stored their messages
+intake      reads the records of selected entries into memory
+decoder     checks and filters records, and turns them into rows
+unpack      decompresses bodies within a memory limit
 """

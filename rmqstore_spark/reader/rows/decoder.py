@@ -1,8 +1,8 @@
-"""From raw records to the rows that were asked for: check, decompress, filter, build.
+"""Turns raw records into rows: checks, filters and decompresses them, and builds batches.
 
-The checks are all that the format allows: it has a checksum for the body alone, so a record must
-also lie where it says, be as long as its queue entry says, and be the message that the queue
-expects at that slot (docs/format.md, "A CommitLog record").
+These are all the checks that the format allows. It has a checksum for the body alone. So a record
+must also lie at the physical offset that it states, be as long as its queue entry says, and be the
+message that the queue expects in that slot (docs/format.md, "A CommitLog record").
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _log = logging.getLogger(__name__)
 
 
 class Decoder:
-    """Turns records into record batches, one after the other.
+    """Turns records into record batches.
 
     Args:
-        broker_name: fills the column of that name.
-        options: what is wanted.
-        place: file and offset of a physical offset, for errors.
-        max_bytes: what all its batches together may take in memory; by default there is no limit.
+        broker_name: the value of the column of that name.
+        options: the options of the read.
+        place: returns the file of a physical offset and the offset in it, for errors.
+        max_bytes: maximum memory of all its batches together; by default there is no limit.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """Check n records and build the columns of those that pass the filters.
 
-        Gives one batch, and more where the bodies unpack to more than `batch_bytes`.
+        Yields one batch, or several if the decompressed bodies take more than `batch_bytes`.
 
         Args:
-            records: as `decode_records` gives them.
+            records: as `decode_records` returns them.
             expected_offset: n physical offsets that the records were read from.
-            expected_size: n sizes that their queue entries state, if they have any.
-            identity: the queue and slot of each, if they were found through queues.
+            expected_size: n sizes that the queue entries state, if there are entries.
+            identity: the queue and slot of each record, if they were found through queues.
 
         Raises:
-            CorruptRecordError: one is damaged and the mode is FAILFAST.
+            CorruptRecordError: a record is damaged and the mode is FAILFAST.
             OptionError: the batches take more than `max_bytes`.
         """
         if self._options.check_crc and not records.crc_checked:
@@ -154,7 +154,7 @@ class Decoder:
         return found
 
     def _reject(self, offsets: I8, cause: str) -> None:
-        """Raise, or count and say what is left out."""
+        """Raise, or count and log the records that are left out."""
         file, at = self._place(int(offsets[0]))
         if self._options.mode == "FAILFAST":
             raise CorruptRecordError(cause, file=file, offset=at)
@@ -165,7 +165,7 @@ class Decoder:
         )  # fmt: skip
 
     def wanted(self, records: Records) -> npt.NDArray[np.int64] | None:
-        """Rows of n sound records that pass the filters; None where there are no filters."""
+        """Return which of n sound records pass the filters; None if there are no filters."""
         options = self._options
         if options.tags is None and options.keys is None:
             return None
@@ -181,10 +181,10 @@ class Decoder:
 def has_key(
     records: Records, keys: frozenset[str], *, uniq_only: bool = False
 ) -> npt.NDArray[np.bool_]:
-    """Which records an IndexFile would hold under one of these keys: UNIQ_KEY, or one of KEYS.
+    """Return which records an IndexFile would hold under one of these keys: UNIQ_KEY, or KEYS.
 
     Args:
-        uniq_only: look at UNIQ_KEY alone.
+        uniq_only: check UNIQ_KEY alone.
     """
     found = find_properties(records.properties, (PROPERTY_UNIQ_KEY, PROPERTY_KEYS))
     hit = is_in(string_array(found[PROPERTY_UNIQ_KEY]), keys)
@@ -196,7 +196,7 @@ def has_key(
 
 
 def is_in(values: pa.StringArray, wanted: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Which of n strings are among the wanted ones; a null never is."""
+    """Return which of n strings are among the wanted ones. A null never is."""
     hits = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string()))
     return np.array(hits.to_numpy(zero_copy_only=False), np.bool_)
 

@@ -1,8 +1,9 @@
-"""Records from the log into memory: bodies into the buffer of their future column, the rest apart.
+"""Reads records from the log: bodies into the buffer of their column, the rest separately.
 
-A body is most of a record, and its column is a copy of what the log holds. So where the records of
-a portion lie close together, the log is read straight into the body column's own buffer, a stretch
-at a time that fits the processor's cache, and the bodies are moved up over what stood between them.
+The body is most of a record, and its column is a copy of what the log holds. So if the records of a
+portion lie close together, the log is read directly into the buffer of the body column, in
+stretches that fit the processor's cache. The bodies are then moved together over the bytes between
+them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _WASTE: Final = 0.25
 
 
 class Intake:
-    """Reads portions of entries; what it gives is valid until the next portion.
+    """Reads the records of portions of entries. Its result is valid until the next portion.
 
     Args:
-        log: where the records lie.
-        bodies: whether the bodies are wanted; else they are read over.
-        check_crc: check the CRC of wanted bodies, and of whole records that have one.
+        log: the log that holds the records.
+        bodies: return the bodies; otherwise they are skipped.
+        check_crc: check the CRC of returned bodies, and of whole records that have one.
     """
 
     def __init__(self, log: CommitLog, *, bodies: bool, check_crc: bool) -> None:
@@ -42,10 +43,12 @@ class Intake:
         self._rest = np.empty(0, np.uint8)
 
     def take(self, portion: Selection) -> Records:
-        """Read the records of a portion, ascending by physical offset; `status` tells the sound.
+        """Read the records of a portion, ascending by physical offset.
+
+        The `status` of each record says whether it is sound.
 
         Raises:
-            SegmentExpiredError: a file went away.
+            SegmentExpiredError: a file has expired.
         """
         total = int(portion.sizes.sum(dtype=np.int64))
         if len(self._rest) < total:
@@ -61,7 +64,7 @@ class Intake:
         return space.records(bodies if self._wants_bodies else None)
 
     def _is_dense(self, portion: Selection, total: int) -> bool:
-        """Whether the records lie in one file, one behind the other, and little is between them."""
+        """Return whether the records lie in one file, in order, with little between them."""
         first, last = int(portion.offsets[0]), int(portion.offsets[-1])
         end = last + int(portion.sizes[-1])
         if end - first > total * (1 + _WASTE):
@@ -99,12 +102,12 @@ class Intake:
 
 
 def _body_buffer(size: int) -> U1:
-    """Memory of Arrow's own pool, which is used over and over."""
+    """Allocate from Arrow's memory pool, which reuses its memory."""
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 class _Space:
-    """Where the parts of n records go, and how far it is filled."""
+    """The memory for the parts of n records, and its fill level."""
 
     def __init__(self, n: int, rest: U1, checks: int) -> None:
         self._rest = rest

@@ -1,7 +1,7 @@
-"""The entries of many queues in the order of the log, a window of it at a time.
+"""Merges the entries of many queues in the order of the log, a window of the log at a time.
 
-This is what makes one pass over the CommitLog give just the rows that the queues hold: not the log
-is asked what it contains, but the queues are asked what of it is theirs.
+So one pass over the CommitLog returns exactly the rows that the queues hold: the entries decide
+which records are read, not the records themselves.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ __all__ = ["merged"]
 _FEWEST: Final = 64
 _MOST: Final = 16_384
 _BUFFERED: Final = 1 << 20  # entries that all cursors together hold
-_ENOUGH: Final = 1 << 18  # entries in a window: what each queue costs is little by then
+_ENOUGH: Final = 1 << 18  # entries in a window: enough to make the cost per queue small
 _NEVER: Final = 1 << 62
 
 
 class _Cursor:
-    """The entries of some slots of a queue, in portions that grow as the queue proves busy.
+    """Reads the entries of some slots of a queue, in portions that grow if the queue is busy.
 
-    A queue's entries ascend with the log. One that does not is damaged: it counts as lying where
-    the next one lies, so that it holds none of the others up; its record will not be its own.
+    The physical offsets of a queue's entries ascend. An entry that breaks this order is damaged. It
+    is sorted as if it had the offset of the next entry, so that it does not hold up the others. The
+    check of its record then fails.
     """
 
     def __init__(self, queue: Queue, slots: range, most: int, options: ReadOptions) -> None:
@@ -46,7 +47,7 @@ class _Cursor:
         self._at = 0
 
     def next_place(self) -> int:
-        """Where in the log the next entry lies."""
+        """Return the physical offset of the next entry."""
         while self._at == len(self._entries) and self._left:
             now, self._left = self._left[: self._portion], self._left[self._portion :]
             self._entries, self._slots = usable_entries(
@@ -60,7 +61,7 @@ class _Cursor:
         return int(self._places[self._at]) if self._at < len(self._entries) else _NEVER
 
     def take(self, end: int) -> Iterator[tuple[EntryColumns, I8]]:
-        """Entries that lie before a physical offset, and their slots, in portions."""
+        """Yield the entries before a physical offset, and their slots, in portions."""
         while self.next_place() < end:
             upto = int(np.searchsorted(self._places, end))
             yield self._entries[self._at : upto], self._slots[self._at : upto]
@@ -68,15 +69,15 @@ class _Cursor:
 
 
 def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> Iterator[Selection]:
-    """All entries of a split, in the order of the log.
+    """Merge all entries of a split in the order of the log.
 
     Args:
-        queues: the queue of each of the split's ranges.
-        split: what is wanted.
-        options: what is left out; see `usable_entries`.
+        queues: the queue of each range of the split.
+        split: the split.
+        options: the options of the read, which decide what is left out; see `usable_entries`.
 
     Yields:
-        Selections; none is empty.
+        Selections. None of them is empty.
 
     Raises:
         CorruptStoreError: an entry is damaged, and the mode is FAILFAST.
@@ -120,10 +121,10 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
 
 
 def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) -> range:
-    """The slots that a split has of one of its ranges.
+    """Return the slots of one of a split's ranges that belong to the split.
 
-    Both neighbours of an edge find the same slot there by the same search, so that no entry is left
-    out or read twice, even where a damaged one leads the search astray.
+    The splits on both sides of an edge find the same slot there with the same search. So no entry
+    is left out or read twice, even if a damaged entry misleads the search.
     """
     is_continued = number in split.continued
     wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)

@@ -1,4 +1,4 @@
-"""Splits to record batches: entries are selected, their records read in one go and decoded."""
+"""Reads splits of queues: selects entries, reads their records, and decodes them into batches."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ _FILTERED_BLOCK: Final = 300_000
 
 
 class QueueSource(Protocol):
-    """What these readers need of a store."""
+    """The part of a store that these readers need."""
 
     broker_name: str
     log: CommitLog
 
     def queue(self, topic: str, queue_id: int) -> Queue:
-        """A queue of the store."""
+        """Return a queue of the store."""
         ...
 
     def named_end(self) -> int:
-        """One past the newest record that queues vouch for; 0 where they cannot."""
+        """Return the end of the newest record that queues name; 0 if they are not reliable."""
         ...
 
     def published_end(self) -> int:
-        """Below it, what looks like a block that is still to be published is damage."""
+        """Return the offset below which what looks like an unpublished block is damage."""
         ...
 
     def refresh(self, *, topology: bool = True) -> None:
@@ -61,10 +61,10 @@ class QueueSource(Protocol):
 def read_queue_split(
     store: QueueSource, split: QueueSplit, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range of one queue, in its order.
+    """Read the messages of a range of one queue, in its order.
 
     Raises:
-        SegmentExpiredError: some have expired, and `fail_on_data_loss` is set.
+        SegmentExpiredError: messages have expired, and `fail_on_data_loss` is set.
         CorruptStoreError: an entry or a record is damaged, and the mode is FAILFAST.
     """
     tags = TagFilter(options.tags) if options.tags is not None else None
@@ -75,7 +75,7 @@ def read_queue_split(
 def read_log_split(
     store: QueueSource, split: LogSplit, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of many queues that lie in a stretch of the log, in its order.
+    """Read the messages of many queues in a stretch of the log, in its order.
 
     Raises:
         SegmentExpiredError, CorruptStoreError: as `read_queue_split`.
@@ -108,7 +108,7 @@ def _selections(
 def read_entries_of(
     store: QueueSource, selections: Iterator[Selection], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Read and decode the records that selections of entries point at."""
+    """Read and decode the records of selected entries."""
     reader = _Reader(store, options)
     for selection in selections:
         for portion in portions(selection, options.batch_rows, options.batch_bytes):
@@ -116,7 +116,7 @@ def read_entries_of(
 
 
 class _Reader:
-    """Reads portions into one buffer that is used over and over."""
+    """Reads portions, and reuses one buffer for all of them."""
 
     def __init__(self, store: QueueSource, options: ReadOptions) -> None:
         self._store = store
@@ -133,16 +133,16 @@ class _Reader:
         except SegmentExpiredError:
             if self._options.fail_on_data_loss:
                 raise
-            # The file went between the look at it and the reading: look again.
+            # The file expired after `_present` had checked it.
             self._store.refresh(topology=False)
             yield from self._decode(self._present(portion))
 
     def _present(self, portion: Selection) -> Selection:
-        """The part of a portion that the log holds; raises or reports for the rest."""
+        """Return the part of a portion that the log holds. Raise or log an error for the rest."""
         log = self._store.log
         there = log.covers(portion.offsets, portion.sizes)
         if (portion.offsets[~there] >= log.file_end).any():
-            # The queue may know of a file that the log got since it was looked at.
+            # The queue may point into a file that was created after the log was listed.
             self._store.refresh(topology=False)
             there = log.covers(portion.offsets, portion.sizes)
         if there.all():

@@ -1,4 +1,4 @@
-"""Reading the CommitLog alone, in physical order."""
+"""Reads the CommitLog alone, in physical order."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 def read_scan_split(
     store: QueueSource, split: ScanSplit, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """All records that begin in a stretch of the log.
+    """Read all records that begin in a stretch of the log.
 
-    The stretch must begin where a record (in a DLedger log: an entry) does. A search for the next
-    record could be led astray by a body that was made to look like one.
+    The stretch must begin where a record begins (in a DLedger log, where an entry begins). A search
+    for the next record could be misled by a body that was made to look like one.
 
     Raises:
-        CorruptRecordError: a damaged place with whole records behind it, and the mode is FAILFAST.
-        SegmentExpiredError: a file went away.
+        CorruptRecordError: the log is damaged before whole records, and the mode is FAILFAST.
+        SegmentExpiredError: a file has expired.
     """
     log = store.log
     decoder = Decoder(store.broker_name, options, log.place)
@@ -49,12 +49,13 @@ def read_scan_split(
         if not isinstance(item, Flaw):
             yield from _batches(decoder, item, split, options)
         elif item.empty and _is_written_since(log, item):
-            # A store process shows no more than there was: what was put since ends the scan.
+            # Records were written here after the walk passed. The scan ends with the newest of them
+            # that a queue names.
             named = min(store.named_end(), split.end)
             yield from read_scan_split(store, replace(split, start=item.offset, end=named), options)
             return
         elif item.resumes is None and item.offset < split.end:
-            # Behind it is no whole record; but if a queue names one there, it is lost.
+            # No whole record follows. If a queue names one there, it is lost.
             named = min(store.named_end(), split.end)
             if named > item.offset:
                 report_flaw(log, replace(item, resumes=named), split.end, options)
@@ -63,18 +64,18 @@ def read_scan_split(
 
 
 def _is_written_since(log: CommitLog, flaw: Flaw) -> bool:
-    """Whether a whole record stands where there was nothing when the walk came by."""
+    """Return whether a whole record is now where the walk found nothing."""
     return isinstance(next(walk_log(log, flaw.offset, flaw.offset + 1), None), Stretch)
 
 
 def report_flaw(log: CommitLog, flaw: Flaw, end: int, options: ReadOptions) -> None:
-    """Raise for damage that a walk met, or log it; the end of the log is none.
+    """Raise or log the damage at a flaw. The end of the log is not damage.
 
     Args:
-        end: where the walk was to end, at the latest.
+        end: the offset where the walk had to end.
 
     Raises:
-        CorruptRecordError: there are whole records behind the flaw, and the mode is FAILFAST.
+        CorruptRecordError: whole records follow the flaw, and the mode is FAILFAST.
         SegmentExpiredError: a file is missing there, and `fail_on_data_loss` is set.
     """
     if flaw.resumes is None or flaw.offset >= end:

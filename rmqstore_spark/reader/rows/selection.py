@@ -1,4 +1,4 @@
-"""Entries on their way to the log: which of a queue's slots are read, and in what portions."""
+"""Selects the queue entries to read, and cuts them into portions."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _FEW = 8  # tags for which comparing with each is cheaper than `isin`
 
 @dataclass(frozen=True)
 class Selection:
-    """n entries, of one queue or of many, ascending by physical offset.
+    """n entries of one or more queues, ascending by physical offset.
 
     Attributes:
         offsets: n physical offsets.
         sizes: n record sizes, bytes.
-        queue: n numbers of queues, into `topics` and `queue_ids`.
+        queue: n numbers of queues: indexes into `topics` and `queue_ids`.
         slots: n queue offsets.
         topics: one span per queue.
         queue_ids: one per queue.
@@ -62,7 +62,7 @@ class Selection:
         return len(self.offsets)
 
     def take(self, rows: npt.NDArray[np.int64] | slice) -> Selection:
-        """Some of the entries, in that order."""
+        """Return the given entries, in the given order."""
         return Selection(
             self.offsets[rows], self.sizes[rows], self.queue[rows], self.slots[rows],
             self.topics, self.queue_ids,
@@ -70,14 +70,14 @@ class Selection:
 
     @property
     def identity(self) -> Identity:
-        """Topic, queueId and queueOffset that each record must have."""
+        """The topic, queueId and queueOffset that each record must have."""
         return Identity(
             self.topics.take(self.queue.astype(np.int64)), self.queue_ids[self.queue], self.slots
         )
 
 
 def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
-    """Cut a selection into pieces of at most so many rows, and about so many bytes."""
+    """Cut a selection into pieces of at most `rows` rows and about `size` bytes."""
     total = np.cumsum(selection.sizes, dtype=np.int64)
     first = 0
     while first < len(selection):
@@ -89,17 +89,17 @@ def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
 
 
 def say_lost(count: int, what: str) -> None:
-    """Log that expired messages are passed over."""
+    """Log that expired messages were skipped."""
     _log.warning("failOnDataLoss=false: skipped %d expired message(s) of %s", count, what)
 
 
 def unexpired(
     queue: Queue, wanted: QueueRange, options: ReadOptions, *, tell: bool = True
 ) -> QueueRange:
-    """The range without what has expired, where that may be passed over.
+    """Return a range without its expired messages, if the options allow to skip them.
 
     Args:
-        tell: log how much it is.
+        tell: log how many messages are skipped.
     """
     if options.fail_on_data_loss or wanted.start >= queue.min_offset:
         return wanted
@@ -112,10 +112,10 @@ def unexpired(
 def usable_entries(
     queue: Queue, first: int, last: int, options: ReadOptions
 ) -> tuple[EntryColumns, I8]:
-    """Entries of a range of a queue, and their offsets, without those that stand for nothing.
+    """Read entries of a queue, and their offsets, without empty and damaged entries.
 
     Raises:
-        CorruptStoreError: there is one that does, and the mode is FAILFAST.
+        CorruptStoreError: an entry is empty or damaged, and the mode is FAILFAST.
     """
     slots = np.arange(first, last)
     if not options.fail_on_data_loss:
@@ -144,9 +144,9 @@ def usable_entries(
 
 
 class TagFilter:
-    """Decides by an entry's tagsCode alone which records cannot have one of the tags.
+    """Rules out records that cannot have one of the tags, by the tagsCode of their entry alone.
 
-    Different tags can share a hash code: what passes is checked again on the record.
+    Different tags can have the same hash code, so the records that pass must be checked themselves.
     """
 
     def __init__(self, tags: frozenset[str]) -> None:
@@ -154,9 +154,9 @@ class TagFilter:
         self._codes = hashes.astype(np.int64)
 
     def may_match(self, queue: Queue, entries: EntryColumns) -> npt.NDArray[np.bool_]:
-        """Which of n entries can stand for a message with one of the tags."""
+        """Return which of n entries can be those of a message with one of the tags."""
         if queue.topic == SCHEDULE_TOPIC:
-            return np.ones(len(entries), np.bool_)  # the field holds a time there
+            return np.ones(len(entries), np.bool_)  # tagsCode is a time in this topic
         codes = entries.codes
         passed = self._is_wanted(codes)
         addressed = np.flatnonzero(is_ext_address(codes))
@@ -173,7 +173,7 @@ class TagFilter:
         return wanted
 
     def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
-        """The same by the extension units that these addresses name; a lost unit may match."""
+        """Check the extension units at these addresses. A unit that is missing may match."""
         passed = np.ones(len(addresses), np.bool_)
         if queue.ext is None:
             return passed

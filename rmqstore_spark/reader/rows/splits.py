@@ -1,4 +1,4 @@
-"""Pieces of work: small, picklable, each read by one task."""
+"""Splits: small, picklable pieces of a read. One task reads each of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QueueRange:
 
 @dataclass(frozen=True)
 class QueueSplit:
-    """A range of one queue; `size` is about how many bytes of the log it takes."""
+    """A range of one queue. `size` estimates its bytes in the log."""
 
     range: QueueRange
     size: int
@@ -35,10 +35,11 @@ class LogSplit:
     """The messages of some queue ranges that lie from `start` to `end - 1` in the log.
 
     Attributes:
-        ranges: what is wanted of the queues.
-        continued: numbers of the ranges whose earlier messages are another split's. Of the others
-            all up to `end` are this one's, wherever a damaged entry says that they lie.
-        unfinished: numbers of the ranges whose later messages are another split's; likewise.
+        ranges: the queue ranges.
+        continued: numbers of the ranges whose earlier messages belong to another split. Of the
+            other ranges, all messages up to `end` belong to this split, whatever physical offset a
+            damaged entry states.
+        unfinished: numbers of the ranges whose later messages belong to another split; likewise.
     """
 
     start: int
@@ -54,10 +55,10 @@ class LogSplit:
 
 @dataclass(frozen=True)
 class ScanSplit:
-    """All records that begin from `start` to `end - 1` in the log, whatever the queues say.
+    """All records that begin from `start` to `end - 1` in the log. Queues are not used.
 
     Attributes:
-        topics: only records of these topics; None for all.
+        topics: read only records of these topics; None for all.
     """
 
     start: int
@@ -73,7 +74,7 @@ class ScanSplit:
 class KeySplit:
     """The messages of some queue ranges, from `start` to `end - 1` in the log, that have a key.
 
-    The keys are those of the options it is read with.
+    The keys are in the options of the read.
 
     Attributes:
         start: where a unit of the log begins (`CommitLog.unit_start`).

@@ -1,4 +1,4 @@
-"""Compressed bodies of a batch, unpacked within bounds."""
+"""Decompresses the bodies of a batch within a memory limit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NO_LIMIT: Final = 1 << 62
 
 
 class Allowance:
-    """How many bytes of memory the messages of one read may take.
+    """Limits the memory that the messages of one read take.
 
     Args:
-        most: bytes of all batches together; by default there is no limit.
+        most: maximum bytes of all batches together; by default there is no limit.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -34,14 +34,14 @@ class Allowance:
         """Count a batch.
 
         Raises:
-            OptionError: the batches take more than is allowed.
+            OptionError: the batches take more than the limit.
         """
         self.left -= size
         if self.left < 0:
             raise self.exceeded()
 
     def exceeded(self) -> OptionError:
-        """The error of messages that take more than is allowed."""
+        """Return the error for messages that take more than the limit."""
         return OptionError(
             f"the messages found take more than {self._most} bytes. Ask for fewer, as of a "
             "shorter time."
@@ -51,16 +51,16 @@ class Allowance:
 def decompressed(
     records: Records, batch_bytes: int, allowance: Allowance
 ) -> Iterator[tuple[npt.NDArray[np.int64], Spans | None, dict[int, str]]]:
-    """The bodies of n records, compressed ones unpacked, in groups of bounded size.
+    """Decompress the compressed bodies of n records, in groups of limited size.
 
     Args:
         records: the n records.
-        batch_bytes: a group is complete when its unpacked bodies have more bytes than this.
-        allowance: what the read has left. A body that does not fit into it is not unpacked.
+        batch_bytes: a group is complete when its decompressed bodies have more bytes than this.
+        allowance: the memory that the read has left. A body that does not fit is not decompressed.
 
     Yields:
-        The rows of a group, in order and without those that failed; their bodies (None where no
-        record of the batch is compressed: the stored ones serve); why rows failed, by row.
+        The rows of a group, in order and without those that failed; their bodies, or None if no
+        record is compressed and the stored bodies can be used; the causes of failed rows, by row.
 
     Raises:
         OptionError: the allowance is used up.
@@ -84,7 +84,7 @@ def _unpack_group(
     batch_bytes: int,
     allowance: Allowance,
 ) -> tuple[int, dict[int, bytes], dict[int, str]]:
-    """Unpack from a row on until the group is full; gives one past its last row."""
+    """Decompress from a row on until the group is full. The first result is the group's end."""
     body = records.body
     unpacked: dict[int, bytes] = {}
     failed: dict[int, str] = {}
@@ -107,9 +107,9 @@ def _unpack_group(
 
 
 def _bodies(records: Records, rows: npt.NDArray[np.int64], unpacked: dict[int, bytes]) -> Spans:
-    """Bodies of some rows: the unpacked ones where there are any, else the stored ones.
+    """Return the bodies of some rows: decompressed if they were compressed, else as stored.
 
-    Empties `unpacked`: of bodies that may be large, no more than two copies exist at a time.
+    Empties `unpacked`, so that no more than two copies of large bodies exist at a time.
     """
     targets = np.searchsorted(rows, list(unpacked))
     sizes = np.array([len(plain) for plain in unpacked.values()], np.int32)

@@ -1,9 +1,9 @@
-"""Verifying the IndexFiles.
+"""Verifies the IndexFiles.
 
-bounds      which files there are, and how large each is
-unit        a file by itself: header, slots, chains
-keys        the keys under which a broker indexes records
-span_hash   Java's hash of many keys
-line, match     the entries of all files against the keys of the log, in one pass
-check       entries that the walk over the log did not meet
+bounds   lists the files, and finds how many slots and keys each holds
+unit     checks a file by itself: header, slots, chains
+keys     hashes the keys under which a broker indexes records
+line     reads the entries of all files as one sequence
+match    compares the keys of the log with these entries, in one pass
+check    checks the entries that no record matched
 """

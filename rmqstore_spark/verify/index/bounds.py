@@ -1,4 +1,4 @@
-"""Which index files a store has, and how many slots and keys each holds."""
+"""Lists the index files of a store, and finds how many slots and keys each holds."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _BLOCK: Final = 1 << 16
 def find_index(
     store: Store, vouched_time: int, findings: Findings, *, open_end: bool
 ) -> tuple[IndexBounds, ...]:
-    """Look at the headers of a store's index files.
+    """Read the headers of a store's index files.
 
     Args:
-        vouched_time: a file whose last record was stored up to this time is on disk as a whole.
-        open_end: a broker has the store open, or was killed: it makes a file before it gives it
-            its length, so that one can be seen, or be left, without any.
-        findings: takes what is wrong already.
+        vouched_time: a file whose last record was stored up to this time is completely on disk.
+        open_end: a broker has the store open, or was killed. A broker creates a file before it sets
+            its length, so a file can be empty.
+        findings: collects the problems.
     """
     files, folder = store.directory.files, store.directory.index_folder
     found, skipped = store.directory.index_files()
@@ -54,7 +54,7 @@ def find_index(
             text = "the file ends within its header"
             findings.say(severity, "index-header", (path, info.size), text)
         else:
-            with suppress(FileNotFoundError):  # expired since it was listed
+            with suppress(FileNotFoundError):  # it expired after it was listed
                 bounds.append(_look(files, path, info, vouched_time))
     usual = Counter((b.size, b.slots) for b in bounds if b.slots)
     return tuple(b if b.slots else _like_the_others(files, b, usual) for b in bounds)
@@ -74,7 +74,7 @@ def _look(files: Files, path: str, info: FileInfo, vouched_time: int) -> IndexBo
 def _like_the_others(
     files: Files, bounds: IndexBounds, usual: Counter[tuple[int, int]]
 ) -> IndexBounds:
-    """Take a file whose header says nothing of use to have as many slots as others of its size."""
+    """Give a file with an unusable header the number of slots of other files of its size."""
     candidates = [slots for (size, slots), _ in usual.most_common() if size == bounds.size]
     if bounds.size == entry_position(DEFAULT_SLOTS, DEFAULT_ENTRIES):
         candidates.append(DEFAULT_SLOTS)
@@ -86,7 +86,7 @@ def _like_the_others(
 
 
 def _written(files: Files, bounds: IndexBounds, slots: int) -> int:
-    """The number of the last entry that is not all zeros; 0 where there is none."""
+    """Return the number of the last entry that is not all zeros; 0 if there is none."""
     try:
         last = geometry(bounds.size, slots)
     except CorruptStoreError:

@@ -1,4 +1,4 @@
-"""Index entries for which the walk over the log met no record with their key."""
+"""Checks the index entries that no record matched during the walk over the log."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _HASH_BITS: Final = 31
 def check_index_entries(
     store: Store, snapshot: Snapshot, unit: IndexEntriesUnit, findings: Findings
 ) -> None:
-    """Look at entries of an index file that no record vouched for."""
+    """Check entries of an index file that no record matched."""
     checker = _Checker(store, snapshot, unit.number, findings)
     for first in range(unit.start, unit.end, _BLOCK):
         checker.check(first, min(first + _BLOCK, unit.end))
 
 
 class _Checker:
-    """Looks at entries of one file."""
+    """Checks entries of one file."""
 
     def __init__(self, store: Store, snapshot: Snapshot, number: int, findings: Findings) -> None:
         self._log = store.log
@@ -53,7 +53,7 @@ class _Checker:
         self._topics = TopicNumbers()
 
     def check(self, start: int, end: int) -> None:
-        """Look at the entries numbered from `start` to `end - 1`."""
+        """Check the entries with the numbers `start` to `end - 1`."""
         at = entry_position(self._bounds.slots, start)
         wanted = (end - start) * ENTRY_SIZE
         data = self._files.read(self._bounds.path, at, wanted).ljust(wanted, b"\0")
@@ -94,11 +94,11 @@ class _Checker:
         )  # fmt: skip
 
     def _names_its_key(self, entries: IndexEntries, rows: I8) -> npt.NDArray[np.bool_]:
-        """Which entries lead to a record that has a key of their hash.
+        """Return which entries point to a record that has a key of their hash.
 
         Args:
             entries: n entries.
-            rows: those to look at, ascending by where they lead.
+            rows: the entries to check, ascending by physical offset.
         """
         right = np.zeros(len(entries), np.bool_)
         offsets = entries["phyOffset"].astype(np.int64)

@@ -1,6 +1,7 @@
-"""The keys under which a broker indexes records, in its order (upstream: IndexService.buildIndex).
+"""Hashes the keys under which a broker indexes records (upstream: IndexService.buildIndex).
 
-A record is indexed under its UNIQ_KEY, then under each of its KEYS; a rolled-back one not at all.
+A broker indexes a record under its UNIQ_KEY, then under each of its KEYS. It does not index a
+rolled-back record.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class IndexKeys:
     """m keys of the records of a batch.
 
     Attributes:
-        rows: m, ascending, which record each is of.
-        hashes: m, as an index file holds them.
+        rows: m numbers of records, ascending.
+        hashes: m hashes, as an index file holds them.
     """
 
     rows: I8
@@ -38,13 +39,13 @@ class IndexKeys:
 
 
 class KeyHasher:
-    """Hashes keys; remembers what it worked out for the topics."""
+    """Hashes keys. Caches the hashes of the topics."""
 
     def __init__(self) -> None:
         self._prefixes = np.zeros(0, np.uint32)
 
     def keys(self, batch: LogBatch) -> IndexKeys:
-        """The keys of a batch's records."""
+        """Return the keys of a batch's records, in the order of a broker."""
         unique, listed = batch.named(PROPERTY_UNIQ_KEY), batch.named(PROPERTY_KEYS)
         rolled_back = batch.transaction == TRANSACTION_ROLLBACK_TYPE
         if rolled_back.any():
@@ -66,10 +67,10 @@ class KeyHasher:
         return IndexKeys(np.repeat(rows, each), hashes)
 
     def _hash(self, keys: Spans, rows: I8, batch: LogBatch) -> I4:
-        """Hashes of keys of the batch's records.
+        """Hash keys of the batch's records.
 
-        The hash of `topic#key` is that of `topic#`, times 31 for each UTF-16 unit of the key, plus
-        that of the key.
+        The hash of `topic#key` is the hash of `topic#`, times 31 for each UTF-16 unit of the key,
+        plus the hash of the key.
         """
         codes = batch.topic_codes[rows]
         if len(self._prefixes) < len(batch.topics):
@@ -77,7 +78,7 @@ class KeyHasher:
             self._prefixes = np.array(prefixes, np.uint32)
         own, wide = hash_spans(keys)
         hashes = np.abs((self._prefixes[codes] * POWERS[keys.lengths] + own).view(np.int32))
-        if wide.any():  # a byte is not always a UTF-16 unit there
+        if wide.any():  # not ASCII: a byte is not always a UTF-16 unit
             odd = np.flatnonzero(wide)
             topics = pa.array([batch.topics[code] for code in codes[odd].tolist()], pa.string())
             hashes[odd] = index_key_hash(topics, string_array(keys.take(odd)))
@@ -86,12 +87,12 @@ class KeyHasher:
 
 
 def _without(spans: Spans, rows: np.ndarray) -> Spans:
-    """The same spans, and none in some rows."""
+    """Return the same spans, without a value in some rows."""
     return Spans(spans.buffer, spans.starts, np.where(rows, np.int32(-1), spans.lengths))
 
 
 def _pieces(keys: Spans) -> tuple[I8, Spans]:
-    """The single keys of each row: where those of a row begin, and the keys."""
+    """Split the keys of each row. Return where the keys of each row begin, and all keys."""
     room = int(((np.maximum(keys.lengths, 0).astype(np.int64) + 1) // 2).sum())
     rows = np.empty(len(keys) + 1, np.int32)
     at, length = np.empty(room, np.int64), np.empty(room, np.int32)

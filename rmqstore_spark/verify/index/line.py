@@ -1,4 +1,4 @@
-"""The entries of all index files of a store, as one line in the order of the log."""
+"""Reads the entries of all index files of a store as one sequence, in the order of the log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _BLOCK: Final = 1 << 16
 
 
 class IndexLine:
-    """The entries of all index files as one line, numbered through from 0.
+    """The entries of all index files as one line, numbered from 0.
 
     Args:
-        files: where the index files lie.
+        files: the file system of the index files.
         index: the index files.
     """
 
@@ -44,10 +44,10 @@ class IndexLine:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def locate(self, numbers: I8) -> tuple[I8, I8]:
-        """Which file holds each of n entries, and which number it has there: the first one has 1.
+        """Return the file of each of n entries, and its number in the file, which starts at 1.
 
         Args:
-            numbers: n of the line, ascending.
+            numbers: n numbers of the line, ascending.
         """
         first, last = np.searchsorted(self.ends, numbers[[0, -1]], side="right").tolist()
         if first == last:
@@ -56,11 +56,11 @@ class IndexLine:
         return files, numbers - self.begins[files] + 1
 
     def ends_of(self, file: int) -> tuple[int, int]:
-        """Where the records of a file's first and last entry lie."""
+        """Return the physical offsets in a file's first and last entry."""
         return self._offset(int(self.begins[file])), self._offset(int(self.ends[file]) - 1)
 
     def read(self, start: int, count: int) -> IndexEntries:
-        """Entries of the line; fewer at its end."""
+        """Read entries of the line; fewer at its end."""
         end = min(start + count, len(self))
         if end <= start:
             return self._block[:0]
@@ -81,12 +81,12 @@ class IndexLine:
             at = entry_position(bounds.slots, within + 1)
             data = self._files.read(bounds.path, at, part * ENTRY_SIZE)
             entries = decode_entries(data)
-            loaded[done : done + len(entries)] = entries  # a file that was cut gives zeros
+            loaded[done : done + len(entries)] = entries  # a file that is too short gives zeros
             done += part
         return loaded
 
     def first_at(self, offset: int) -> int:
-        """The first entry whose record lies at or past a physical offset."""
+        """Find the first entry whose record is at or past a physical offset."""
         return first_true(0, len(self), lambda n: self._offset(n) >= offset)
 
     def _offset(self, number: int) -> int:

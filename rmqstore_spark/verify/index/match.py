@@ -1,7 +1,7 @@
-"""Keys of the records in the log against the entries of the index files, in one pass over both.
+"""Compares the keys of the log's records with the index entries, in one pass over both.
 
-A broker puts keys in as it dispatches records, so all files together hold them in the order of the
-log. Where that is so, comparing them costs one look at each.
+A broker adds keys as it dispatches records, so the files together hold them in the order of the
+log. In this order, each key is compared with a single entry.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Mask = npt.NDArray[np.bool_]
 
 
 class IndexMatcher:
-    """Looks for the keys of each record, batch after batch along the log.
+    """Matches the keys of each record with index entries, for the batches of the log in order.
 
-    An entry that names a record with its key is covered; all others are looked at afterwards. A
-    key without an entry is looked up as a reader would, by its chain, before it counts as missing.
+    An entry that names a record with its key is covered. All others are checked afterwards. A key
+    without an entry is looked up through its chain, as a reader does, before it counts as missing.
 
     Args:
-        snapshot: of the store.
-        files: where the index files lie.
+        snapshot: the snapshot of the store.
+        files: the file system of the index files.
         start: physical offset of the first batch.
-        findings: takes what is found.
+        findings: collects the problems.
     """
 
     def __init__(self, snapshot: Snapshot, files: Files, start: int, findings: Findings) -> None:
@@ -92,7 +92,7 @@ class IndexMatcher:
             self._align(batch, keys, offsets)
 
     def _align(self, batch: LogBatch, keys: IndexKeys, offsets: I8) -> None:
-        """The same where the two do not run side by side."""
+        """Match keys and entries that are not in the same order."""
         base, last = int(batch.offsets[0]), int(batch.offsets[-1])
         self._skip_to(base)
         entries = self._line.read(self._next, len(offsets) + _SLACK)
@@ -111,7 +111,7 @@ class IndexMatcher:
         self._look_up(keys, offsets, ~np.isin(wanted, given))
 
     def _skip_to(self, offset: int) -> None:
-        """Pass over entries of records before an offset."""
+        """Skip the entries of records before an offset."""
         while self._next < len(self._line):
             places = self._line.read(self._next, _SLACK)["phyOffset"]
             later = np.flatnonzero(places >= offset)
@@ -120,14 +120,14 @@ class IndexMatcher:
                 return
 
     def _matched(self, numbers: I8, entries: IndexEntries, times: I8) -> None:
-        """Entries of which each names a record that has its key, stored at its time."""
+        """Cover entries that name a record with their key, and check their timeDiff."""
         owner, own = self._line.locate(numbers)
         self._findings.index.add_numbers(owner, own)
         self._findings.counts["indexEntries"] += len(numbers)
         begin = self._begin_times[owner]
         diff = np.clip((times - begin) // 1000, 0, _MAX_DIFF)
         diff[begin <= 0] = 0
-        # The first of a file is measured from the end of the file before.
+        # A broker measures the first entry of a file from the end of the previous file.
         wrong = (entries["timeDiff"] != diff) & (own > 1)
         self._findings.each(
             "error", "index-time", wrong,
@@ -140,7 +140,7 @@ class IndexMatcher:
         return bounds.path, entry_position(bounds.slots, number) + byte
 
     def _look_up(self, keys: IndexKeys, offsets: I8, lost: Mask) -> None:
-        """Keys that were not met: look them up if a file claims to hold them."""
+        """Look up keys that no entry matched, if a file claims to hold them."""
         rows = np.flatnonzero(lost)
         at = np.searchsorted(self._spans[:, 0], offsets[rows], side="left") - 1
         # At its first and last record a file may hold only some of the keys.
@@ -160,7 +160,7 @@ class IndexMatcher:
             )
 
     def _chain(self, number: int, key_hash: int) -> frozenset[int]:
-        """Where the records with a hash lie, as an index file tells."""
+        """Return the physical offsets that an index file holds for a hash."""
         known = self._chains.get((number, key_hash))
         if known is not None:
             return known
@@ -175,7 +175,7 @@ class IndexMatcher:
         try:
             found = chain(key_hash, bounds.slots, newest, bounds.keys + 1, read_entries)
         except CorruptStoreError:
-            found = np.empty(0, np.int64)  # the check of the file itself says why
+            found = np.empty(0, np.int64)  # the check of the file reports it
         if len(self._chains) >= _REMEMBERED:
             self._chains.clear()
         self._chains[number, key_hash] = frozenset(found.tolist())

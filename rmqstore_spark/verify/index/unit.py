@@ -1,4 +1,4 @@
-"""One index file in itself: header, slots and chains (docs/format.md, "An IndexFile")."""
+"""Checks an index file by itself: header, slots and chains (docs/format.md, "An IndexFile")."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_index_file(
 def _check_unreadable(bounds: IndexBounds, snapshot: Snapshot, findings: Findings) -> None:
     header = bounds.header
     if header.index_count <= 1:
-        return  # no key is in it yet
+        return  # it has no key yet
     _say(
         findings, bounds, snapshot, "index-header", 0,
         f"header ({header.index_count} entries) and content do not agree whatever the number of "
@@ -65,7 +65,7 @@ def _say(
 
 
 class _IndexFile:
-    """The check of one file. Holds 4 bytes of each slot and 5 of each entry."""
+    """Checks a file. Holds 4 bytes per slot and 5 bytes per entry in memory."""
 
     def __init__(
         self, files: Files, bounds: IndexBounds, snapshot: Snapshot, findings: Findings
@@ -95,7 +95,7 @@ class _IndexFile:
             numbers = np.arange(first, first + count)
             slot = entries["keyHash"] % np.int32(self._bounds.slots)
             self._hash_slots[numbers] = slot
-            newest[slot] = numbers  # of several entries of a slot the last one stays
+            newest[slot] = numbers  # if a slot occurs several times, the last entry remains
             self._check_entries(numbers, entries, slot)
         self._check_slots(newest)
         self._check_reached()
@@ -109,18 +109,18 @@ class _IndexFile:
     def _each(
         self, kind: str, bad: npt.NDArray[np.bool_], first: int, step: int, text: str
     ) -> None:
-        """Say of rows that lie `step` bytes apart, the first one at `first`."""
+        """Report rows that are `step` bytes apart, the first one at `first`."""
         self._findings.each(
             _severity(self._bounds, self._snapshot), kind, bad,
             lambda row: (self._bounds.path, first + row * step), text,
         )  # fmt: skip
 
     def _check_entries(self, numbers: I8, entries: IndexEntries, slot: I4) -> None:
-        """Each entry leads on to an older one of its slot, or is the oldest."""
+        """Check that each entry links to an older one of its slot, or is the oldest."""
         at = entry_position(self._bounds.slots, int(numbers[0]))
         self._each("index-entry", entries["keyHash"] < 0, at, ENTRY_SIZE, "a negative hash")
         previous = entries["previous"].astype(np.int64)
-        # A broker takes a slot that leads past its newest entry for unused, but for the link.
+        # A broker treats a slot that leads past the newest entry as unused, except for the link.
         leads = (previous > 0) & (previous < numbers)
         leads[leads] = self._hash_slots[previous[leads]] == slot[leads]
         self._each(
@@ -130,8 +130,8 @@ class _IndexFile:
         self._reached[previous[leads]] = True
 
     def _check_slots(self, newest: I4) -> None:
-        """Each slot leads to its newest entry."""
-        # While a broker writes, newer entries can have come since.
+        """Check that each slot leads to its newest entry."""
+        # A broker that has the store open may have added newer entries.
         wrong = self._slots < newest if self._snapshot.being_written else self._slots != newest
         text = "the slot does not lead to its newest entry"
         self._each("index-slot", wrong, HEADER_SIZE, SLOT_SIZE, text)
@@ -142,7 +142,7 @@ class _IndexFile:
             self._reached[newest] = True
 
     def _check_reached(self) -> None:
-        """No entry is left out of its chain."""
+        """Check that each entry is in its chain."""
         lost = ~self._reached
         lost[0] = False
         at = slot_position(self._bounds.slots)

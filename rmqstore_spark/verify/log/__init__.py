@@ -1,9 +1,6 @@
-"""Verifying the CommitLog.
+"""Verifies the CommitLog.
 
-files     names and sizes of its files
-unit      whole files of it, record by record
-batch     records of a stretch, with what several checks need
-records   what a record says by itself
-flaws     stretches without a record
-dledger   DLedger's entries and index
+unit      walks over whole files of the log, record by record
+records   checks each record by itself
+dledger   checks DLedger's entries and index
 """

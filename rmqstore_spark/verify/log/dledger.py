@@ -1,4 +1,4 @@
-"""A DLedger log: headers of its entries, and the index that finds them.
+"""Checks a DLedger log: the headers of its entries, and its index.
 
 See docs/format.md, "DLedger".
 """
@@ -28,15 +28,15 @@ from rmqstore_spark.verify.log_batch import LogBatch
 __all__ = ["DLedgerChecker", "check_units"]
 
 _PORTION: Final = 1 << 16
-_FIELDS: Final = {"size": 4, "index": 8, "term": 16, "position": 24}  # and where they stand
+_FIELDS: Final = {"size": 4, "index": 8, "term": 16, "position": 24}  # with their offsets
 
 
 class DLedgerChecker:
     """Checks the headers in front of records, and the index unit of each.
 
     Args:
-        store: one with a DLedger log.
-        findings: takes what is found.
+        store: a store with a DLedger log.
+        findings: collects the problems.
     """
 
     def __init__(self, store: Store, findings: Findings) -> None:
@@ -94,13 +94,13 @@ class DLedgerChecker:
 
 
 def index_segments(store: Store) -> Segments:
-    """The files of the index of a store's DLedger log."""
+    """List the files of the index of a store's DLedger log."""
     folder = store.directory.dledger_log()
     return Segments.load(store.directory.files, [folder.index] if folder else [])
 
 
 def check_units(store: Store, end: int, findings: Findings) -> None:
-    """Check the index of a DLedger log in itself: each unit has its number, and follows the last.
+    """Check that each unit of a DLedger index has its number, and follows the previous one.
 
     Args:
         end: log offset up to which entries are committed.
@@ -125,10 +125,10 @@ def check_units(store: Store, end: int, findings: Findings) -> None:
         before = np.concatenate([[reached], stop[:-1]])
         follows = (position == before) | ((before == -1) & (number == 0) & (position == 0))
         follows |= np.isin(position, data.starts) & (position >= before)
-        follows |= (before == -1) & (position <= data.min_offset)  # older ones have expired
+        follows |= (before == -1) & (position <= data.min_offset)  # older entries have expired
         wrong = (found["magic"] != ENTRY_MAGIC) | (found["size"] <= ENTRY_HEADER_SIZE) | ~follows
         wrong |= found["index"] != np.arange(number, number + count)
-        wrong &= np.maximum.accumulate(before) < end  # the others may still be written anew
+        wrong &= np.maximum.accumulate(before) < end  # uncommitted entries may be overwritten
         findings.each(
             "error", "dledger-index", wrong,
             partial(_unit_place, units, number),
@@ -137,7 +137,7 @@ def check_units(store: Store, end: int, findings: Findings) -> None:
         reached = max(reached, int(stop.max()))
         number += count
         if wrong.any():
-            return  # one damaged unit makes its neighbours look wrong: the first ones tell
+            return  # a damaged unit makes its neighbors look wrong too
 
 
 def _unit_place(units: Segments, first: int, row: int) -> Place:

@@ -1,4 +1,4 @@
-"""What can be said of CommitLog records by themselves (docs/format.md, "A CommitLog record")."""
+"""Checks CommitLog records by themselves (docs/format.md, "A CommitLog record")."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ZEROS: Final = 8
 
 
 class RecordChecker:
-    """Checks batch after batch of a log.
+    """Checks the batches of a log in order.
 
     Args:
-        findings: takes what is found.
+        findings: collects the problems.
     """
 
     def __init__(self, findings: Findings) -> None:
@@ -43,7 +43,7 @@ class RecordChecker:
         self._known_topics = 0
 
     def check(self, batch: LogBatch) -> None:
-        """Check records that hold together."""
+        """Check records whose structure is sound."""
         records = batch.records
         crc = records.body_crc_mismatch()
         self._findings.each(
@@ -82,7 +82,7 @@ class RecordChecker:
             )  # fmt: skip
 
     def _check_numbers(self, batch: LogBatch) -> None:
-        """Numbers that are never negative, and those that a pending transaction leaves zero."""
+        """Check numbers that are never negative, and those that a pending transaction leaves 0."""
         records = batch.records
         self._never_negative(batch, "queueId", records.queue_id)
         self._never_negative(batch, "queueOffset", records.queue_offset)
@@ -99,7 +99,7 @@ class RecordChecker:
         self._check_prepared_offset(batch)
 
     def _check_prepared_offset(self, batch: LogBatch) -> None:
-        """The place of a transaction's first record, which comes before its end."""
+        """Check preparedTransactionOffset: it must lie before the record itself."""
         prepared = batch.records.prepared_transaction_offset
         if not prepared.any():
             return
@@ -189,20 +189,20 @@ class RecordChecker:
 
 
 def _runs(marks: npt.NDArray[np.bool_], length: int) -> npt.NDArray[np.bool_]:
-    """Where so many marks in a row end."""
+    """Return where runs of `length` marks end."""
     running = np.concatenate([np.zeros(length, np.int64), np.cumsum(marks)])
     ends: npt.NDArray[np.bool_] = running[length:] - running[:-length] == length
     return ends
 
 
 def _per_row(marks: npt.NDArray[np.bool_], offsets: I8) -> I8:
-    """How many marks lie between neighbouring offsets."""
+    """Count the marks between adjacent offsets."""
     running = np.concatenate([[0], np.cumsum(marks, dtype=np.int64)])
     return running[offsets[1:]] - running[offsets[:-1]]
 
 
 def _not_utf8(joined: pa.Array[Any], data: U1, offsets: I8) -> npt.NDArray[np.bool_]:
-    """Which values are no UTF-8."""
+    """Return which values are not UTF-8."""
     bad = np.zeros(len(joined), np.bool_)
     try:
         joined.cast(pa.string())

@@ -1,4 +1,4 @@
-"""Whole files of the log: each record, its queue entries and its keys in the index."""
+"""Checks whole files of the log: each record, its queue entries and its keys in the index."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def check_log(
     findings: Findings,
     progress: Callable[[int], None],
 ) -> None:
-    """Walk over the records of some files of the log.
+    """Check the records of some files of the log.
 
     Args:
-        progress: told of the bytes that were walked over since it was last called.
+        progress: called with the number of bytes walked since the last call.
     """
     _LogPass(store, snapshot, unit, findings).run(progress)
 
 
 class _LogPass:
-    """One walk."""
+    """A walk over the files of a unit."""
 
     def __init__(self, store: Store, snapshot: Snapshot, unit: LogUnit, findings: Findings) -> None:
         self._log = store.log
@@ -59,17 +59,17 @@ class _LogPass:
         self._flaws = 0
 
     def run(self, progress: Callable[[int], None]) -> None:
-        """Check everything up to the unit's end, or until too much is damaged."""
+        """Check everything up to the end of the unit, or until too much is damaged."""
         done = self._unit.start
-        # A body that fails its CRC does not stop the walk: what follows is checked all the same.
-        # The unit ends before what is not published: what looks so in it is damage.
+        # The walk does not check CRCs, so that a record with a wrong body is still checked.
+        # The unit ends before any unpublished block: what looks like one in it is damage.
         start, stop = self._unit.start, self._unit.end
         for item in walk_log(self._log, start, stop, check_crc=False, is_damage=lambda _: True):
             if isinstance(item, Stretch):
                 self._check(item)
                 end = item.end
             elif item.offset >= self._unit.end:
-                break  # what lies behind the end is looked at elsewhere
+                break  # `check_tail` checks the bytes after the end
             else:
                 end = self._note_flaw(item)
                 if self._flaws >= _MOST_FLAWS:
@@ -91,7 +91,7 @@ class _LogPass:
         self._index.check(batch)
 
     def _note_flaw(self, flaw: Flaw) -> int:
-        """Report a place without a whole record; gives where the walk goes on."""
+        """Report a flaw. Return where the walk continues."""
         self._flaws += 1
         end = self._unit.end if flaw.resumes is None else flaw.resumes
         lost = min(end, self._unit.end) - flaw.offset

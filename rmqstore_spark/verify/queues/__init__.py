@@ -1,9 +1,10 @@
-"""Verifying the ConsumeQueues.
+"""Verifies the ConsumeQueues.
 
-unit       their files, and what lies before and behind their entries
-entries    queue entries by themselves
-expected   the entries that a broker makes of records
-pool       entries read ahead for the walk over the log
-match      records of the log against entries
-judge, check    entries that the walk did not meet, one by one
+unit       checks the files, and the entries before and after a queue's offsets
+expected   computes the entries that a broker writes for records
+pool       reads entries ahead for the walk over the log
+match      compares the records of the log with their entries
+check      checks the entries that no record matched
+judge      follows single entries to their records
+entries    locates entries, and checks extension units
 """

@@ -1,4 +1,4 @@
-"""Queue entries for which the walk over the log met no record."""
+"""Checks the queue entries that no record matched during the walk over the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS: Final = {
 
 
 def check_entries(store: Store, snapshot: Snapshot, unit: EntriesUnit, findings: Findings) -> None:
-    """Look at entries of a queue's range that no record vouched for."""
+    """Check entries of a queue that no record matched."""
     bounds = snapshot.queues[unit.queue]
     queue = store.queue(bounds.topic, bounds.queue_id)
     checker = _Checker(store, snapshot, queue, findings)
@@ -43,7 +43,7 @@ def check_entries(store: Store, snapshot: Snapshot, unit: EntriesUnit, findings:
 
 
 class _Checker:
-    """Looks at entries of one queue."""
+    """Checks entries of one queue."""
 
     def __init__(self, store: Store, snapshot: Snapshot, queue: Queue, findings: Findings) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class _Checker:
         self._judge = EntryJudge(store.log, snapshot)
 
     def check(self, slots: I8) -> None:
-        """Look at the entries of some offsets, which follow one another."""
+        """Check the entries of consecutive offsets."""
         queue, findings = self._queue, self._findings
         at = slots * ENTRY_SIZE
         there = queue.segments.covers(at, np.full(len(at), ENTRY_SIZE))
@@ -106,10 +106,10 @@ class _Checker:
         return f"offset {int(record.queue_offset[0])} of {topic}/{int(record.queue_id[0])}"
 
     def _guilty(self, slot: int, offset: int) -> Place:
-        """Which of an entry and its record, that disagree, is the damaged one.
+        """Return the place of the damage if an entry and its record disagree.
 
-        Where the record calls itself by an offset that is not there, or that another record has
-        with good reason, it is the record; where its own entry names it, or none does, the entry.
+        The record is damaged if the offset that it states does not exist, or rightly belongs to
+        another record. Otherwise the entry is damaged.
         """
         mine = entry_place(self._queue, slot)
         record = record_head(self._store.log, offset)

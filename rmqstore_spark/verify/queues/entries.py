@@ -1,4 +1,4 @@
-"""Queue entries and extension units by themselves: where they lie, what they lead to."""
+"""Locates queue entries, and checks the extension units that they name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["entry_place", "wrong_units"]
 
 
 def entry_place(queue: Queue, slot: int, byte: int = 0) -> Place:
-    """File and offset of an entry; the queue's folder where no file reaches so far.
+    """Return the file and offset of an entry; the queue's folder if no file holds the entry.
 
     Args:
         slot: the entry's offset in its queue.
-        byte: in the entry.
+        byte: offset in the entry.
     """
     try:
         segment = queue.segments.locate(slot * ENTRY_SIZE)
@@ -31,13 +31,13 @@ def entry_place(queue: Queue, slot: int, byte: int = 0) -> Place:
 
 
 def wrong_units(ext: Segments | None, addresses: I8, codes: I8, times: I8) -> npt.NDArray[np.bool_]:
-    """Which addresses do not lead to the extension unit of their record.
+    """Return which addresses do not lead to the extension unit of their record.
 
     Args:
-        ext: the files of a queue's units, None where it has none.
-        addresses: n, as entries hold them in place of a tagsCode.
-        codes: n, the tagsCode of each record.
-        times: n, the storeTimestamp of each record.
+        ext: the files of a queue's extension units; None if it has none.
+        addresses: n addresses that entries hold in place of a tagsCode.
+        codes: n tagsCodes of the records.
+        times: n storeTimestamps of the records.
     """
     wrong = np.ones(len(addresses), np.bool_)
     if ext is None:

@@ -1,7 +1,7 @@
-"""The queue entries that a broker makes of records.
+"""Computes the queue entries that a broker writes for records.
 
-A record has one entry in its own queue, unless it is a prepared or rolled-back one, and one in each
-light queue that it names (docs/format.md, "A ConsumeQueue entry", "Light queues"; upstream
+A record has an entry in its own queue and in each light queue that it names, unless it is prepared
+or rolled back (docs/format.md, "A ConsumeQueue entry", "Light queues"; upstream
 `CommitLogDispatcherBuildConsumeQueue`).
 """
 
@@ -39,13 +39,13 @@ _SLOT: Final = r"^[0-9]{1,18}$"
 
 @dataclass(frozen=True)
 class Expected:
-    """m entries that records of a batch should have.
+    """m entries that the records of a batch should have.
 
     Attributes:
-        rows: m, which record of the batch each is of.
-        queue: m numbers of queues, -1 for one that the store has not.
+        rows: m numbers of records in the batch.
+        queue: m numbers of queues, -1 for a queue that the store does not have.
         slots: m queue offsets.
-        light: from this one on they are entries of light queues.
+        light: the entries from this position on belong to light queues.
     """
 
     rows: I8
@@ -54,16 +54,16 @@ class Expected:
     light: int
 
     def take(self, chosen: I8) -> Expected:
-        """Some of the entries, ascending."""
+        """Return the given entries. Their numbers must ascend."""
         light = int(np.searchsorted(chosen, self.light))
         return Expected(self.rows[chosen], self.queue[chosen], self.slots[chosen], light)
 
 
 class EntryMaker:
-    """Knows the queues of a store by their names.
+    """Computes the entries of records in the queues of a store.
 
     Args:
-        numbers: of each topic and queue id.
+        numbers: the number of each queue, by topic and queueId.
     """
 
     def __init__(self, numbers: dict[tuple[str, int], int]) -> None:
@@ -76,7 +76,7 @@ class EntryMaker:
         self._numbers = np.array([number for _, number in known] or [-1], np.int32)
 
     def expected(self, batch: LogBatch) -> Expected:
-        """The entries that records of a batch should have."""
+        """Return the entries that the records of a batch should have."""
         live = batch.transaction == TRANSACTION_NOT_TYPE
         live |= batch.transaction == TRANSACTION_COMMIT_TYPE
         rows = np.flatnonzero(live)
@@ -93,8 +93,8 @@ class EntryMaker:
         )
 
     def _known(self, batch: LogBatch) -> I8:
-        """The number that each topic of the log has among those with queues, -1 for none."""
-        codes = batch.topic_codes  # knowing these, the batch knows all its topics
+        """Return the number of each topic of the log among those with queues; -1 for none."""
+        codes = batch.topic_codes  # computing these fills `batch.topics`
         if len(codes) and len(self._of_log) < len(batch.topics):
             self._of_log = self._numbered(batch.topics)
         return self._of_log
@@ -103,13 +103,13 @@ class EntryMaker:
         return np.array([self._topics.get(topic or "", -1) for topic in topics], np.int64)
 
     def _find(self, known: I8, codes: I4, queue_ids: I4) -> I4:
-        """The numbers of queues by topic and id; -1 where there is no such queue."""
+        """Return the numbers of queues by topic and queueId; -1 if a queue does not exist."""
         keys = np.where(queue_ids >= 0, known[codes] << 32 | queue_ids, -2)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[at] == keys, self._numbers[at], np.int32(-1))
 
     def _light(self, batch: LogBatch, live: Any) -> Expected | None:
-        """The entries in light queues, None where no record names any."""
+        """Return the entries in light queues; None if no record names any."""
         names = batch.named(PROPERTY_INNER_MULTI_DISPATCH)
         rows = np.flatnonzero((names.lengths > 0) & live)
         if not len(rows):
@@ -136,15 +136,15 @@ class EntryMaker:
 
 
 def tags_codes(batch: LogBatch, delays: tuple[int, ...]) -> tuple[I8, Any]:
-    """The tagsCode that the entries of each record have.
+    """Compute the tagsCode of each record's entries.
 
     Args:
         batch: n records.
         delays: milliseconds of each delay level.
 
     Returns:
-        n codes: the hash of the TAGS, and for a delayed message the time at which it is due.
-        Which of the n have a DELAY that is no number: a broker's start ends its log there.
+        n codes: the hash of the TAGS, or the due time of a delayed message.
+        A mask of the n records whose DELAY is not a number: a broker's start ends its log there.
     """
     codes = hash_spans(batch.named(PROPERTY_TAGS))[0].view(np.int32).astype(np.int64)
     bad = np.zeros(len(batch), np.bool_)
@@ -166,5 +166,5 @@ def tags_codes(batch: LogBatch, delays: tuple[int, ...]) -> tuple[I8, Any]:
 
 
 def _wait(level: int, delays: tuple[int, ...]) -> int:
-    """Milliseconds that a level waits, -1 for one that is no delay."""
+    """Return the milliseconds of a delay level; -1 if the level is not a delay."""
     return delays[min(level, len(delays)) - 1] if level > 0 and delays else -1

@@ -1,4 +1,4 @@
-"""Where a queue's entries lead, one by one: what the walk over the log could not settle."""
+"""Follows queue entries to their records, if the walk over the log did not match them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["EntryJudge", "Verdict"]
 
 
 class Verdict(IntEnum):
-    """What became of an entry."""
+    """The result of the check of an entry."""
 
     RIGHT = 0
     UNWRITTEN = 1
@@ -45,11 +45,11 @@ class Verdict(IntEnum):
 
 
 class EntryJudge:
-    """Follows entries to their records.
+    """Follows entries to their records, and judges them.
 
     Args:
-        log: where they lead.
-        snapshot: of the store.
+        log: the log that the entries point into.
+        snapshot: the snapshot of the store.
     """
 
     def __init__(self, log: CommitLog, snapshot: Snapshot) -> None:
@@ -59,12 +59,12 @@ class EntryJudge:
         self._topics = TopicNumbers()
 
     def judge(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
-        """A `Verdict` for each of n entries of a queue.
+        """Return a `Verdict` on each of n entries of a queue.
 
         Args:
             queue: the queue.
-            slots: n offsets in it.
-            entries: n entries as they stand there.
+            slots: n queue offsets.
+            entries: the n entries at these offsets.
         """
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = entries["size"].astype(np.int32)
@@ -91,7 +91,7 @@ class EntryJudge:
         return verdict
 
     def _follow(self, queue: Queue, slots: I8, entries: Entries) -> npt.NDArray[np.int8]:
-        """Verdicts on entries that lead into the log, ascending by where."""
+        """Return the verdicts on entries that point into the log, ascending by physical offset."""
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = entries["size"].astype(np.int32)
         buffer, positions = self._log.read_entries(offsets, sizes, None)
@@ -108,7 +108,7 @@ class EntryJudge:
     def _compare(
         self, queue: Queue, slots: I8, entries: Entries, batch: LogBatch
     ) -> npt.NDArray[np.int8]:
-        """Verdicts on entries of which each leads to a record."""
+        """Return the verdicts on entries that point to records."""
         records = batch.records
         count = len(slots)
         identity = Identity(

@@ -1,4 +1,4 @@
-"""Records of the log against the entries of the queues that they belong to."""
+"""Compares the records of the log with their queue entries."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Mask = npt.NDArray[np.bool_]
 
 
 class QueueMatcher:
-    """Looks up the entry of each record, batch after batch along the log.
+    """Looks up the entry of each record, for the batches of the log in order.
 
-    An entry that names its record is covered. All others of a queue's range are looked at when the
-    whole log was seen, so a record without its entry is reported here only where its offset lies
-    outside of that range.
+    An entry that names its record is covered. The other entries within a queue's offsets are
+    checked after the whole log was walked. So a record without an entry is reported here only if
+    its offset lies outside of the queue's offsets.
 
     Args:
-        snapshot: of the store.
-        queue: gives a queue by its number.
-        findings: takes what is found.
+        snapshot: the snapshot of the store.
+        queue: returns a queue by its number.
+        findings: collects the problems.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class QueueMatcher:
             self._unmatched(batch, expected, entries, ~same, fresh)
 
     def _fresh(self, batch: LogBatch) -> Mask:
-        """Which records a killed broker may not have dispatched to disk any more."""
+        """Return the records whose entries a killed broker may not have flushed."""
         if not self._snapshot.killed:
             return np.zeros(len(batch), np.bool_)
         fresh: Mask = batch.records.store_timestamp > self._snapshot.vouched_time
@@ -99,20 +99,20 @@ class QueueMatcher:
     def _check_codes(
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
     ) -> None:
-        """Entries whose tagsCode is not the record's own: it may be the address of a unit."""
+        """Check tagsCodes that differ from the record's: they may be addresses of units."""
         addressed = unlike & is_ext_address(stated)
         wrong = unlike & ~addressed
         for number in np.unique(queue[addressed]).tolist():
             rows = np.flatnonzero(addressed & (queue == number))
             ext = self._queue(number).ext
             wrong[rows] = wrong_units(ext, stated[rows], codes[rows], times[rows])
-            addressed[rows] = ext is not None  # else it only looks like an address
+            addressed[rows] = ext is not None  # without units it only looks like an address
         self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
 
         def place(m: int) -> Place:
             return entry_place(self._queue(int(queue[m])), int(slots[m]), 12)
 
-        # A crash can have lost the page of a unit, or the later one of two that an entry lies on.
+        # A crash can lose the page of a unit, or the second of two pages that an entry lies on.
         lost = wrong & fresh & (addressed | (stated == 0))
         self._findings.each(
             "note", "undispatched", lost, place,
@@ -131,7 +131,8 @@ class QueueMatcher:
 
     def _cover(self, queue: I4, slots: I8, same: Mask, *, ordered: bool) -> None:
         owners, numbers = queue[same], slots[same]
-        # Few queues fit into 16 bits, for which NumPy's stable sort is linear.
+        # NumPy's stable sort is linear for 16-bit numbers, which suffice for fewer than 32,768
+        # queues.
         keys = owners.astype(np.int16) if len(self._snapshot.queues) < 1 << 15 else owners
         order = np.argsort(keys, kind="stable") if ordered else np.lexsort((numbers, owners))
         self._findings.queues.add_numbers(owners[order], numbers[order])
@@ -141,7 +142,7 @@ class QueueMatcher:
         self, batch: LogBatch, expected: Expected, entries: npt.NDArray[np.void], bad: Mask,
         fresh: Mask,
     ) -> None:  # fmt: skip
-        """Records whose slot does not name them."""
+        """Report records whose slot does not name them."""
         rows, queue, slots = expected.rows, expected.queue, expected.slots
         inside = slots >= self._snapshot.min_offsets[queue]
         inside &= slots < self._snapshot.max_offsets[queue]
@@ -150,7 +151,7 @@ class QueueMatcher:
         older = bad & ~live & (slots >= self._snapshot.min_offsets[queue])
         for number in np.unique(queue[older]).tolist():
             older &= (queue != number) | (offsets < self._begin_of(number))
-        # A later record may have the slot with good reason: that shows when all are seen.
+        # The slot may rightly belong to a later record: this is decided after the last batch.
         later = bad & live & inside & (entries["physicalOffset"] > offsets)
         for m in np.flatnonzero(later).tolist():
             self._findings.displace(int(queue[m]), int(slots[m]), int(offsets[m]))
@@ -160,7 +161,7 @@ class QueueMatcher:
         )  # fmt: skip
         missing = bad & ~older & ~inside
         waiting = missing & fresh
-        if self._snapshot.being_written:  # a broker may dispatch it any moment
+        if self._snapshot.being_written:  # a broker may still dispatch it
             missing &= slots < self._snapshot.max_offsets[queue]
 
         def place(m: int) -> Place:
@@ -180,12 +181,12 @@ class QueueMatcher:
         )  # fmt: skip
 
     def _begin_of(self, number: int) -> int:
-        """Where the first record of a queue lies in the log; 0 where that cannot be told."""
+        """Return the physical offset of a queue's first record; 0 if it cannot be read."""
         if number not in self._begins:
             queue, bounds = self._queue(number), self._snapshot.queues[number]
             self._begins[number] = 0
             if bounds.max_offset > bounds.min_offset:
-                # What is wrong with the entry is reported as that entry's.
+                # The check of the entry reports its damage.
                 with suppress(SegmentExpiredError, CorruptStoreError):
                     self._begins[number] = queue.physical_offset(bounds.min_offset)
         return self._begins[number]
@@ -195,7 +196,7 @@ class QueueMatcher:
         return f"{bounds.topic}/{bounds.queue_id}"
 
     def _note_homeless(self, batch: LogBatch, expected: Expected, homeless: Mask) -> None:
-        """Count records that belong to queues which the store has not."""
+        """Count records of queues that the store does not have."""
         own = homeless[: expected.light]
         self._findings.counts["missingLightQueueEntries"] += int(
             np.count_nonzero(homeless[expected.light :])
@@ -211,10 +212,10 @@ class QueueMatcher:
             known[2] += fresh
 
     def finish(self, place: Callable[[int], Place]) -> None:
-        """Say what could be said only after the last batch.
+        """Report the problems that are known only after the last batch.
 
         Args:
-            place: file and offset of a physical offset.
+            place: returns the file of a physical offset and the offset in it.
         """
         for (topic, queue_id), (offset, count, fresh) in self._homeless.items():
             if (topic, queue_id) in self._snapshot.batch_queues:
@@ -233,5 +234,5 @@ class QueueMatcher:
 
 
 def older_text(queue: str, slot: int) -> str:
-    """What to say of a record that belongs to a queue that is no more."""
+    """Return the text of the problem of a record that is older than its queue."""
     return f"the record of offset {slot} is older than its queue {queue}, which was made anew"

@@ -1,4 +1,4 @@
-"""Entries of many queues at once, read ahead while a walk over the log asks for them in order."""
+"""Reads the entries of many queues ahead, for a walk over the log that needs them in order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NO_SLOT: Final = 1 << 58
 
 
 class EntryPool:
-    """Holds a portion of the entries of each queue, a million in all at most or 64 of each.
+    """Holds some entries of each queue: at most a million in all, or 64 of each.
 
     Args:
-        queues: how many queues there are.
-        segments: gives the files of one by its number.
-        growing: a broker writes them: files can have come since they were listed.
+        queues: number of queues.
+        segments: returns the files of a queue by its number.
+        growing: a broker writes the queues, and may have added files after they were listed.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class EntryPool:
         self._segments = segments
         self._growing = growing
         self._portion = min(_MOST, max(_FEWEST, _HELD // max(1, queues)))
-        # Memory is taken only where entries are put.
+        # `np.empty` takes memory only for the pages that are written.
         self._held = np.empty((queues, self._portion), ENTRY_DTYPE)
         self._flat = self._held.reshape(-1)
         self._first = np.zeros(queues, np.int64)
         self._count = np.zeros(queues, np.int64)
 
     def look_up(self, queue: I4, slots: I8) -> Entries:
-        """The entries at some slots, as they stand in the files.
+        """Return the entries at some slots, as they are in the files.
 
         Args:
             queue: m numbers of queues.
             slots: m queue offsets.
 
         Returns:
-            m entries; all zeros, as an unwritten one, where the files do not reach.
+            m entries. An entry that no file holds is all zeros, like an unwritten one.
         """
         found = self._held_ones(queue, slots)
         if found is not None:
@@ -69,14 +69,14 @@ class EntryPool:
         return found
 
     def _held_ones(self, queue: I4, slots: I8) -> Entries | None:
-        """The entries, if all of them are held."""
+        """Return the entries, if the pool holds all of them."""
         at = slots - self._first[queue]
         if len(at) and (at.min() < 0 or (at >= self._count[queue]).any()):
             return None
         return self._flat[queue.astype(np.int64) * self._portion + at]
 
     def _refill(self, queue: I4, slots: I8, todo: I8) -> npt.NDArray[np.bool_]:
-        """Read on in each queue from the first slot that is wanted; tells what is not there."""
+        """Read each queue from its first wanted slot on. Return which slots no file holds."""
         owners, firsts = np.unique(queue[todo], return_index=True)
         dead = np.zeros(len(todo), np.bool_)
         for owner, row in zip(owners.tolist(), firsts.tolist(), strict=True):
@@ -94,7 +94,7 @@ class EntryPool:
         return dead
 
     def _read(self, owner: int, slot: int) -> int:
-        """Read a portion from a slot on; returns how many entries that gave."""
+        """Read a portion from a slot on. Return the number of entries read."""
         segments = self._segments(owner)
         if self._growing and slot * ENTRY_SIZE >= segments.end_offset:
             segments.refresh()

@@ -1,4 +1,4 @@
-"""The files of queues: their names and sizes, and the entries before and behind what counts."""
+"""Checks the files of queues, and the entries before and after a queue's offsets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BLOCK: Final = 1 << 12
 
 
 def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: Findings) -> None:
-    """Check the files of some queues, but for the entries of their range.
+    """Check the files of some queues, and their entries outside of the queues' offsets.
 
-    Those are matched with the records of the log.
+    `QueueMatcher` compares the entries inside with the records of the log.
     """
     judge = EntryJudge(store.log, snapshot)
     for bounds in snapshot.queues[unit.first : unit.last]:
@@ -42,7 +42,7 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
 
 
 class _QueueEnds:
-    """What one queue's files hold outside of its range."""
+    """The entries in a queue's files that lie outside of its offsets."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _QueueEnds:
         self._name = f"{queue.topic}/{queue.queue_id}"
 
     def check_before(self) -> None:
-        """What comes before the first entry that counts is a filler, or has expired."""
+        """Check that every entry before the minimum offset is a filler or has expired."""
         slot = self._queue.first_slot
         while slot < self._bounds.min_offset:
             entries = self._read(slot, min(slot + _BLOCK, self._bounds.min_offset))
@@ -84,7 +84,7 @@ class _QueueEnds:
         )  # fmt: skip
 
     def check_behind(self) -> None:
-        """What comes behind the last entry is unwritten, or left over from before a recovery."""
+        """Check that every entry after the last one is unwritten, or left over from a recovery."""
         slot = self._bounds.max_offset
         stale, first = 0, -1
         while True:
@@ -109,7 +109,8 @@ class _QueueEnds:
             )  # fmt: skip
 
     def _report_hole(self, follower: int) -> None:
-        # A power cut loses pages of a queue in any order; a broker's start puts their entries in.
+        # A power failure loses pages of a queue in any order. A broker's start writes the entries
+        # again.
         end = self._bounds.max_offset
         self._findings.say(
             "note" if self._killed else "error", "entry-unwritten", entry_place(self._queue, end),
@@ -118,7 +119,7 @@ class _QueueEnds:
         )  # fmt: skip
 
     def _read(self, start: int, end: int) -> Entries:
-        """Entries of a range, fewer where its file ends."""
+        """Read the entries of a range; fewer if its file ends."""
         try:
             data = self._queue.segments.read(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
         except (SegmentExpiredError, CorruptStoreError):
