@@ -95,7 +95,7 @@ class BlockReader:
         return command
 
     def group(self) -> list[SentBlock]:
-        """Return all blocks that have arrived, at least one; an empty list at the end of the stream.
+        """Return all blocks that have arrived, at least one; an empty list after the last.
 
         Raises:
             RefusedError: a message is not a block.
@@ -112,9 +112,8 @@ class BlockReader:
             except RefusedError as refusal:
                 if not found:
                     raise
-                self._refusal = str(
-                    refusal.args[0]
-                )  # raised once the blocks before it are stored and answered
+                # Raised by the next call, once the blocks before it are stored and answered.
+                self._refusal = str(refusal.args[0])
                 break
             if block is not None:
                 found.append(block)

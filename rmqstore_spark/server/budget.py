@@ -41,7 +41,7 @@ class Budget:
         return bool(self._queue)
 
     def try_take(self, count: int) -> bool:
-        """Take bytes if there is room and nobody waits; return whether this succeeded."""
+        """Take bytes if there is room and nobody waits; return whether it succeeded."""
         with self._changed:
             if self._queue or not self._fits(count):
                 return False

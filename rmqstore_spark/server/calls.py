@@ -24,7 +24,7 @@ _STAGE_SECONDS: Final = 10.0
 with its next put; the loss of a stage is the loss of a task's work.
 """
 _SHARE: Final = 8
-"""A connection with more streams than this, and more than the new stream's, loses one even if busy."""
+"""A connection with more streams than this, and than the new stream's, loses one even if busy."""
 
 
 class TooManyCallsError(Exception):

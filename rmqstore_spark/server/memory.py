@@ -21,7 +21,7 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2
 _MAPPED: Final = 8 << 20
-"""Larger allocations return to the system when freed. What a sink sends is smaller, and is reused."""
+"""Larger allocations return to the system when freed. What a sink sends is smaller, and reused."""
 _KEPT: Final = 64 << 20
 _LOOK_SECONDS: Final = 1.0
 

@@ -172,7 +172,7 @@ def _queues(queues: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Iterable[Met
 
 
 def new_registry(stats: Stats) -> CollectorRegistry:
-    """Return a registry with the store's figures, and the memory, time and files of this process."""
+    """Return a registry with the store's figures and the memory, time and files of this process."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(StoreCollector(stats))

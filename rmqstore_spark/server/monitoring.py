@@ -109,7 +109,7 @@ class _Places:
         self._doing: dict[socket.socket, _Doing] = {}  # in order of arrival
 
     def take(self, connection: socket.socket) -> bool:
-        """Take a place, closing a waiting connection if none is free; return whether this succeeded."""
+        """Take a place, closing a waiting connection if none is free; return whether it succeeded."""
         with self._changed:
             if not self._is_free():
                 oldest = self._oldest_idle()
@@ -185,12 +185,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = io.BytesIO(self._read_head())
         self.server.places.note(self.connection, _Doing.WORKING)
-        self.connection.settimeout(
-            _ANSWER_SECONDS
-        )  # for the whole answer: `sendall` counts the total
+        # For the whole answer: `sendall` counts the total.
+        self.connection.settimeout(_ANSWER_SECONDS)
 
     def _read_head(self) -> bytes:
-        """Read the request line and the headers; return nothing if they are too slow or too long."""
+        """Read the request line and headers; return nothing if they are too slow or too long."""
         end = time.monotonic() + _HEAD_SECONDS
         head = b""
         with suppress(OSError):

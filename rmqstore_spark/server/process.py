@@ -62,8 +62,8 @@ def serve(
 
     Raises:
         StoreLockedError: another process has the store open.
-        OptionError, ServiceError: the store cannot be served with this configuration, or the process
-            was told to end during recovery.
+        OptionError, ServiceError: the store cannot be served with this configuration, or the
+            process was told to end during recovery.
         StoreWriteError, CorruptStoreError: the store cannot be opened.
     """
     from rmqstore_spark.engine.store import StoreWriter
@@ -190,7 +190,7 @@ class _End:
 
 
 def _signals() -> list[signal.Signals]:
-    """Return the signals that end the process. SIGHUP is one, unless nohup made the process ignore it."""
+    """Return the signals that end the process: SIGHUP too, unless nohup made it ignored."""
     told = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     return [n for n in told if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 

@@ -87,9 +87,7 @@ class BlockStreams:
             blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
             return False
         if len(group) == 1:
-            done = [
-                self._store.put(group[0].data)
-            ]  # stored together with the blocks of other streams
+            done = [self._store.put(group[0].data)]  # together with blocks of other streams
         else:
             done = self._store.put_all([block.data for block in group])
         for block, result in zip(group, done, strict=False):

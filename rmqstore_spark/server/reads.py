@@ -70,7 +70,7 @@ def range_messages(
 def _pieces(
     offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Split long ranges into pieces: return their starts, sizes, and whether each ends its range."""
+    """Split long ranges into pieces: their starts, their sizes, whether each ends its range."""
     counts = np.maximum(-(-lengths // _PIECE), 1)
     total = int(counts.sum())
     nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)

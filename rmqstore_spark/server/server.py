@@ -66,7 +66,7 @@ __all__ = ["StoreServer"]
 _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20
-"""Maximum bytes of messages larger than 1 MiB, of all clients, that are received but not handled."""
+"""Maximum bytes of received, unhandled messages of more than 1 MiB each, over all clients."""
 _SMALL_BYTES: Final = 16 << 20
 """The same for messages of up to 1 MiB."""
 _SENT_BYTES: Final = 64 << 20
@@ -179,7 +179,10 @@ class StoreServer:
         }
 
     def drain(self, seconds: float) -> bool:
-        """Refuse new calls, and wait until all others wait for their client; return whether they do."""
+        """Refuse new calls, and wait until none is at work; return whether that happened.
+
+        Calls that wait for their client are not waited for.
+        """
         self._calls.is_stopping = True
         return self._calls.wait_until(
             lambda calls: all(call.waiting_since is not None for call in calls), seconds

@@ -178,8 +178,8 @@ class StoreView:
             out: the buffer, as long as all ranges together.
 
         Returns:
-            The number of bytes read of each range. It is less than the length only where the file ends;
-            the next range then follows directly in `out`.
+            The number of bytes read of each range. It is less than the length only where the file
+            ends; the next range then follows directly in `out`.
         """
         end = self._published_end()  # taken before the read: all bytes below it are written
         size = os.fstat(descriptor).st_size
@@ -255,7 +255,7 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
 
 
 def _unopened(path: str, error: OSError) -> ViewError:
-    """Return the error for a path that could not be opened. Not every cause means that it is missing."""
+    """Return the error for a path that could not be opened: not every cause means it is missing."""
     if error.errno in _TRANSIENT:
         return ViewError(
             UNAVAILABLE, f"The store process could not open {path[:200]!r}: {error.strerror}."
