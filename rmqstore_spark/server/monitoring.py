@@ -109,7 +109,7 @@ class _Places:
         self._doing: dict[socket.socket, _Doing] = {}  # in order of arrival
 
     def take(self, connection: socket.socket) -> bool:
-        """Take a place, closing a waiting connection if none is free; return whether it succeeded."""
+        """Take a place, closing a waiting connection if none is free; return whether it worked."""
         with self._changed:
             if not self._is_free():
                 oldest = self._oldest_idle()
