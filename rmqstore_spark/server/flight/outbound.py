@@ -139,7 +139,7 @@ class Outbound:
         seconds: float,
         budget: Budget | None,
     ) -> None:
-        """Send a message as the client's window allows; headers precede the first one.
+        """Send a message as the client's window allows, after the headers if it is the first.
 
         Raises:
             EndedError: the client has gone.

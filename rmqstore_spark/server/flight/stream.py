@@ -255,8 +255,8 @@ class Stream:
         Args:
             parts: the parts of the message.
             seconds: how long the client may accept nothing.
-            budget: the budget that the message draws on; a client that reads it slowly loses it when
-                others wait for room.
+            budget: the budget that the message draws on; a client that reads it slowly loses it
+                when others wait for room.
 
         Raises:
             EndedError: the client has gone.
