@@ -121,8 +121,7 @@ class BlockStream:
         """Send a block, waiting while the window is full.
 
         Args:
-            data: bytes-like, encoded records one directly behind the other; must not change until
-                it is acknowledged.
+            data: bytes-like, contiguous encoded records; must not change until it is acknowledged.
 
         Returns:
             The block's number.
@@ -319,7 +318,7 @@ def _join(thread: threading.Thread | None) -> None:
 
 
 _open_streams: Final[WeakSet[BlockStream]] = WeakSet()
-os.register_at_fork(after_in_child=_open_streams.clear)  # a forked child has no such threads
+os.register_at_fork(after_in_child=_open_streams.clear)  # a forked child has none of their threads
 
 
 @atexit.register

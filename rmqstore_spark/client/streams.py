@@ -26,7 +26,7 @@ _MAX_INFO: Final = 64 << 10
 
 
 class PutStream(BlockStream):
-    """Appends blocks to the log. Each is durable by itself, as the store is configured.
+    """Appends blocks to the log. Each block is as durable as the store is configured to make it.
 
     If the store refuses a block because it is overloaded or temporarily unavailable, the stream
     sends the block again after a pause, and all later blocks in their order. A block that is open,

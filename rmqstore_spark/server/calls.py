@@ -93,7 +93,7 @@ class Calls:
     """All calls in progress. Thread-safe.
 
     Args:
-        most_streams: maximum number of streams, and of other calls besides.
+        most_streams: maximum number of streams, and, counted separately, of other calls.
 
     Attributes:
         is_stopping: whether new calls are refused.

@@ -107,7 +107,7 @@ class BlockStreams:
             while not blocks.is_finished:
                 group = blocks.group()
                 if not (group or blocks.is_finished):
-                    return  # the client went away
+                    return  # the client has gone
                 try:
                     if not _append(stage, blocks, group):
                         return

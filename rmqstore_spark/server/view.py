@@ -170,7 +170,7 @@ class StoreView:
         lengths: npt.NDArray[np.int32],
         out: npt.NDArray[np.uint8],
     ) -> npt.NDArray[np.int64]:
-        """Read ranges of a file into a buffer, one directly behind the other.
+        """Read ranges of a file into a buffer, without gaps between them.
 
         Args:
             path, descriptor: the file.
@@ -236,7 +236,7 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
     """Return an entry of a folder; None if it is no plain file or folder, or its name is not UTF-8.
 
     Raises:
-        ViewError: it is a link, and messages may lie behind it.
+        ViewError: it is a link that may lead to messages.
     """
     with suppress(OSError, UnicodeEncodeError):
         path.encode("utf-8")

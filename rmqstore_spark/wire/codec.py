@@ -1,4 +1,4 @@
-"""Converts messages to JSON and back, and refuses whatever is not exactly as declared.
+"""Converts messages to JSON and back, and refuses any message that is not exactly as declared.
 
 A message is a frozen dataclass, and its annotations say what a field may be. JSON names are the
 names of the fields in camelCase. Values are not converted and unknown fields are not skipped.

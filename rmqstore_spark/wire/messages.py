@@ -89,7 +89,7 @@ class TopicSettings:
 
 @dataclass(frozen=True)
 class OpenReply:
-    """What clients need to know of a store.
+    """The properties of a store that its clients need.
 
     Attributes:
         protocol: version of the protocol.

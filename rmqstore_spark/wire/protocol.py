@@ -95,7 +95,7 @@ def block_batch(data: Any) -> pa.RecordBatch:
     """Wrap a block in a record batch, without a copy.
 
     Args:
-        data: bytes-like, the records one directly behind the other; less than 2 GiB.
+        data: bytes-like, the contiguous records; less than 2 GiB.
     """
     buffer = pa.py_buffer(data)
     bounds = pa.py_buffer(np.array([0, buffer.size], np.int32))

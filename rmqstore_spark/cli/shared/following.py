@@ -38,7 +38,7 @@ class Tail:
         store: an open store; its topology is refreshed.
         choice: the queues to read.
         options: how to read. Without `fail_on_data_loss`, a reader that is slower than expiry
-            continues behind the gap.
+            continues after the gap.
         wait: sleeps for a number of seconds.
     """
 
@@ -57,7 +57,7 @@ class Tail:
         self._next = {(q.topic, q.queue_id): q.max_offset for q in self._queues}
 
     def last(self, count: int) -> Iterator[pa.RecordBatch]:
-        """Yield the newest messages of the start, `count` at most, oldest first."""
+        """Yield the newest messages that existed at the start, `count` at most, oldest first."""
         is_filtered = self._options.tags is not None or self._options.keys is not None
         reach = count
         counted = replace(self._options, columns=("physicalOffset",))
@@ -103,7 +103,7 @@ class Tail:
         ]
 
     def follow(self) -> Iterator[pa.RecordBatch]:
-        """Yield messages as they are dispatched after the start; does not end."""
+        """Yield messages that are dispatched after the start, as they come; this never ends."""
         pause = _TOPOLOGY_SECONDS
         looked = time.monotonic()
         while True:

@@ -43,7 +43,7 @@ class MessageEncoder:
         self._turns: dict[str, int] = {}
 
     def block(self, messages: Sequence[Message], first: int) -> U1:
-        """Encode messages as a block: their records, one directly behind the other.
+        """Encode messages as a block of contiguous records.
 
         Args:
             messages: n messages.

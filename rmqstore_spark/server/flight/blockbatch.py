@@ -26,8 +26,8 @@ from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 __all__ = ["block_span", "ranges_message", "read_schema"]
 
 _RECORD_BATCH: Final = 3
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # of Message
-_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # of RecordBatch
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # fields of RecordBatch
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _MOST_SCHEMA: Final = 64 << 10
 _MOST_BATCH: Final = 4 << 10
@@ -100,7 +100,7 @@ def ranges_message(
     """Encode a batch of RANGES_SCHEMA.
 
     Args:
-        data: uint8[bytes], the bytes of all ranges, one directly behind the other.
+        data: uint8[bytes], the contiguous bytes of all ranges.
         lengths: the length of each.
         last: whether each is the last piece of its range.
 

@@ -54,7 +54,7 @@ _PING_BYTES: Final = 8
 
 
 class Service(Protocol):
-    """Takes the calls of connections.
+    """Handles the calls of connections.
 
     Attributes:
         room: the room for messages of admitted calls.

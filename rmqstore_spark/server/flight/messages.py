@@ -26,7 +26,7 @@ _LONGEST_VARINT: Final = 10
 _MOST_TYPE: Final = 256
 _MOST_FIELDS: Final = 64
 
-_HEADER, _METADATA, _BODY = 2, 3, 1000  # of FlightData
+_HEADER, _METADATA, _BODY = 2, 3, 1000  # fields of FlightData
 _DESCRIPTOR, _COMMAND = 1, 2
 
 

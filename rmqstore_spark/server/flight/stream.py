@@ -132,7 +132,7 @@ class Stream:
         self._since = 0.0
         self._prepaid = 0  # bytes still to come that were granted already
         self.blocked_since: float | None = None  # guarded by the connection
-        self._early: bytearray | None = None  # bytes of a message that waits for room
+        self._early: bytearray | None = None  # bytes that wait for room
         self._wanted = 0
         self._queue: deque[ReceivedMessage] = deque()
         self._held = 0
@@ -344,7 +344,7 @@ class Stream:
             self._complete()
 
     def _stashed(self, data: memoryview) -> bool:
-        """Keep bytes whose message has no room yet; return False if it has."""
+        """Keep bytes that have no room yet, within the window; return False if there is room."""
         if self._early is None:
             return False
         self._early += data
@@ -448,7 +448,7 @@ class Stream:
         self._send_refund()
 
     def _send_refund(self) -> None:
-        """Grant the client as many bytes as were taken in, once that is worth a frame."""
+        """Grant the client as many bytes as were taken in, once they are many or the client needs them."""
         with self._changed:
             count = self._refund
             if not count or (count < _SMALL and not self._is_starving()):
