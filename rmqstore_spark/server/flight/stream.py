@@ -448,7 +448,7 @@ class Stream:
         self._send_refund()
 
     def _send_refund(self) -> None:
-        """Grant the client as many bytes as were taken in, once they are many or the client needs them."""
+        """Grant the client as many bytes as were taken in, once they are many or it needs them."""
         with self._changed:
             count = self._refund
             if not count or (count < _SMALL and not self._is_starving()):
