@@ -1,10 +1,10 @@
 """The `rmqstore` command (docs/cli.md).
 
-    app        the commands by name, and how they end
-    commands/  a module for each command, or for a few that belong together
-    shared/    arguments, connections, printing
+    app        registers the commands, and handles how they end
+    commands/  a module for each command, or for a few related ones
+    shared/    arguments, connections, reading, printing
 
-Modules that take long to import are imported inside the command that needs them.
+Modules that are slow to import are imported inside the command that needs them.
 """
 
 from __future__ import annotations

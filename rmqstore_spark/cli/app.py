@@ -1,4 +1,4 @@
-"""The command's entry: its commands by name, and how each of them ends."""
+"""The entry point of the command: registers its commands, and handles how they end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """All commands; each ends as `ending` says."""
+    """The group of all commands. `ending` handles how each of them ends."""
 
     def invoke(self, ctx: Any) -> Any:
         with ending():
@@ -93,7 +93,7 @@ def _start(
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
-    # gRPC would write of each handshake that fails, among our own words or lines of JSON.
+    # Otherwise gRPC would log failed handshakes between our messages or lines of JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app(prog_name="rmqstore")

@@ -1,13 +1,13 @@
-"""The client of a store process: what Spark's tasks, the commands and scripts use.
+"""The client of a store process, for Spark's tasks, the commands and scripts.
 
-    store        `StoreClient`: a process as its clients see it
-    streams      `PutStream`, `StageStream`: what blocks are sent for
-    blockstream  blocks on their way, each acknowledged
-    connection   one connection: time limits, retries, plain errors
-    hangup, sockets    ending connections for certain
-    filesystem   the store's files, as a file system of fsspec
+    store        `StoreClient`: calls a store process
+    streams      `PutStream`, `StageStream`: put blocks, or stage them
+    blockstream  sends blocks, many in flight, and takes their acknowledgements
+    connection   one connection, with time limits, retries and plain errors
+    hangup, sockets    end connections to a process that is stalled
+    filesystem   gives access to the store's files as a file system of fsspec
 
-It imports neither the engine nor the reader: a Spark task starts with it.
+It imports neither the engine nor the reader, so that Spark tasks start fast.
 """
 
 from rmqstore_spark.client.store import StoreClient

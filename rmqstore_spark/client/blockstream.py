@@ -1,7 +1,7 @@
-"""How blocks get to a store process: many on their way at once, each acknowledged.
+"""Sends blocks to a store process: many in flight at once, each acknowledged.
 
-The caller's thread sends, a second one takes acknowledgements, a third ends a stream on which
-nothing moves. Blocks on their way are held until they are acknowledged, a window's worth at most.
+The caller's thread sends, a second thread takes acknowledgements, and a third ends a stream that
+makes no progress. Blocks are kept until they are acknowledged, at most a window of bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CANCEL_SECONDS: Final = 1.0
 
 
 class _Sent(NamedTuple):
-    """A block on its way."""
+    """A block in flight."""
 
     number: int
     batch: pa.RecordBatch
@@ -43,11 +43,11 @@ class _Sent(NamedTuple):
 
 
 class _Lane:
-    """One stream of Flight: a `BlockStream` takes another one when it has to begin again.
+    """One stream of Flight. A `BlockStream` opens another to send blocks again.
 
     Attributes:
-        has_ended: nothing more comes.
-        refusal: why the store ended it, where that passes.
+        has_ended: whether no more answers come.
+        refusal: the transient refusal with which the store ended it, or None.
     """
 
     def __init__(self, writer: Any, reader: Any) -> None:
@@ -58,7 +58,7 @@ class _Lane:
         self._thread: threading.Thread | None = None
 
     def start(self, take: Callable[[_Lane], None]) -> None:
-        """Have a thread of its own take what comes."""
+        """Start a thread that takes the answers."""
         name = "rmqstore-acknowledgements"
         self._thread = threading.Thread(target=take, args=(self,), name=name, daemon=True)
         self._thread.start()
@@ -67,24 +67,23 @@ class _Lane:
         if not self.has_ended:
             self.reader.cancel()
         _join(self._thread)
-        # What fails here has been told already, or the stream was given up.
+        # An error here was raised before, or the stream was abandoned.
         with suppress(flight.FlightError, pa.ArrowException):
             self.writer.close()
 
 
 class BlockStream:
-    """A stream of blocks, whatever they are for. One thread uses it at a time.
+    """A stream of blocks, for puts or for a stage. Only one thread may use it at a time.
 
     Args:
-        connection: to the store process.
-        command: what the stream is for.
-        max_in_flight_bytes: blocks that may be on their way together. One always may.
-        on_ack: told of each acknowledgement, in order, from another thread.
-        begins_again: whether blocks may be sent again after the store refused them for a reason
-            that passes.
+        connection: the connection to the store process.
+        command: the purpose of the stream.
+        max_in_flight_bytes: maximum bytes of blocks in flight. A single block may be larger.
+        on_ack: called with each acknowledgement, in order, from another thread.
+        begins_again: whether blocks are sent again after a transient refusal.
 
     Attributes:
-        rows: records that have been acknowledged.
+        rows: number of acknowledged records.
     """
 
     def __init__(
@@ -122,15 +121,14 @@ class BlockStream:
         """Send a block, waiting while the window is full.
 
         Args:
-            data: bytes-like, encoded records one behind the other; not to be changed until it is
-                acknowledged.
+            data: bytes-like, contiguous encoded records; must not change until it is acknowledged.
 
         Returns:
             The block's number.
 
         Raises:
-            RefusedError: the store refused this block, or one before it.
-            ServiceError: the store process cannot be reached, or stands still.
+            RefusedError: the store refused this block or an earlier one.
+            ServiceError: the store process cannot be reached, or is stalled.
         """
         batch = block_batch(data)
         size = batch.column(0).buffers()[2].size
@@ -147,20 +145,20 @@ class BlockStream:
         return sent.number
 
     def drain(self) -> None:
-        """Wait until all that was sent is acknowledged.
+        """Wait until all blocks are acknowledged.
 
         Raises:
-            RefusedError, ServiceError: as `send`.
+            RefusedError, ServiceError: as for `send`.
         """
         self._wait(lambda: not self._waiting)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the stream was ended in order, with everything acknowledged."""
+        """Whether the stream was finished, with all blocks acknowledged."""
         return self._is_finishing and self._lane.has_ended and self._failure is None
 
     def close(self) -> None:
-        """End the stream. What has not been acknowledged may be in the store or not."""
+        """End the stream. Blocks without an acknowledgement may be in the store or not."""
         with self._moved:
             if self._is_closed:
                 return
@@ -170,20 +168,20 @@ class BlockStream:
         _join(self._watcher)
 
     def _finish(self) -> bytes | None:
-        """Say that nothing more comes, and wait for the answer to that."""
+        """Announce the end of the stream, and return the final answer."""
         self.drain()
         with self._moved:
             self._is_finishing = True
             self._since = time.monotonic()
             lane = self._lane
-        # Not `done_writing` too: where the connection breaks, the thread that reads does the same,
-        # and gRPC aborts the process if both do it at once.
+        # No `done_writing` here: if the connection breaks, the reading thread does the same, and
+        # gRPC aborts the process if both do it at once.
         self._write(lane, lambda: lane.writer.write_metadata(FINISH))
         self._wait(lambda: lane.has_ended)
         return self._last_words
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, beginning again where that is called for."""
+        """Wait until a condition holds, and send blocks again when necessary."""
         while True:
             with self._moved:
                 self._moved.wait_for(lambda: self._failure or self._must_begin_again or condition())
@@ -199,7 +197,7 @@ class BlockStream:
             work()
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             with self._moved:
-                # Why the stream was ended, the other direction tells.
+                # The reading thread learns why the stream was ended.
                 self._moved.wait_for(
                     lambda: self._failure or lane.has_ended, timeout=self._connection.timeout_s
                 )
@@ -213,7 +211,7 @@ class BlockStream:
                 self._moved.notify_all()
 
     def _begin_again(self) -> None:
-        """Send what is not acknowledged once more, in another stream, after a while."""
+        """Send all unacknowledged blocks again on another stream, after a pause."""
         time.sleep(next(self._waits))
         with self._moved:
             self._must_begin_again = False
@@ -233,7 +231,7 @@ class BlockStream:
         return lane
 
     def _fail(self, failure: RmqStoreError) -> None:
-        """Remember the first failure. The lock is held."""
+        """Keep the first failure. The caller holds the lock."""
         if self._failure is None:
             self._failure = failure
         self._moved.notify_all()
@@ -241,7 +239,7 @@ class BlockStream:
     # ---- the other threads ---------------------------------------------------------------------
 
     def _take(self, lane: _Lane) -> None:
-        """Take acknowledgements until a stream ends, or a block is to be sent again."""
+        """Take acknowledgements until the stream ends, or blocks must be sent again."""
         failure: RmqStoreError | None = None
         try:
             while lane.refusal is None:
@@ -291,12 +289,12 @@ class BlockStream:
             self._moved.notify_all()
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
-        """Look at an acknowledgement. The lock is held."""
+        """Handle an acknowledgement. The caller holds the lock."""
         if not ack.is_ok:
             self._fail(RefusedError(ack.remark, ack.status, is_open=ack.is_open))
 
     def _watch(self) -> None:
-        """End the stream when what was sent is not answered in time."""
+        """End the stream when no answer comes in time."""
         limit = self._connection.timeout_s
         with self._moved:
             while not (self._is_closed or self._failure or self.is_finished):
@@ -310,22 +308,22 @@ class BlockStream:
 
 
 def _join(thread: threading.Thread | None) -> None:
-    """Wait for a thread, not without end.
+    """Wait for a thread, but not forever.
 
-    One that is within Flight when the interpreter ends, or that frees then what Flight made, aborts
-    the process.
+    A thread that is inside Flight when the interpreter ends, or that then frees Flight's objects,
+    aborts the process.
     """
     if thread is not None and thread is not threading.current_thread():
         thread.join(_JOIN_SECONDS)
 
 
 _open_streams: Final[WeakSet[BlockStream]] = WeakSet()
-os.register_at_fork(after_in_child=_open_streams.clear)  # the threads stay with the parent
+os.register_at_fork(after_in_child=_open_streams.clear)  # a forked child has none of their threads
 
 
 @atexit.register
 def _close_streams() -> None:
-    """Give up the streams that a program leaves open when it ends."""
+    """Close the streams that a program leaves open when it ends."""
     for stream in list(_open_streams):
         stream.close()
 

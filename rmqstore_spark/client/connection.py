@@ -1,4 +1,4 @@
-"""One connection to a store process: calls with time limits, retries, errors in plain words."""
+"""One connection to a store process, with time limits, retries and plain errors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LONGEST_WAIT: Final = 5.0
 
 
 class Connection:
-    """A connection, made when it is first used, and again after it broke.
+    """A connection, opened when it is first used, and again after it broke.
 
     Args:
-        endpoint: as `parse_endpoint` takes it.
+        endpoint: an endpoint, or a text for `parse_endpoint`.
         token_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
         timeout_s: seconds that an answer may take.
-        retries: how often what can be repeated is tried again.
+        retries: how often a repeatable call is tried again.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Connection:
         return f"{type(self).__name__}({str(self.endpoint)!r})"
 
     def _check(self, token: Token | None, *tls: str | os.PathLike[str] | None) -> None:
-        """Refuse settings that would send secrets in the clear, or do nothing."""
+        """Refuse settings that would send a secret unencrypted, or have no effect."""
         _, cert, key = tls
         if self.endpoint.scheme != TLS and any(tls):
             raise OptionError(
@@ -79,17 +79,17 @@ class Connection:
             raise OptionError(f"The token would go to {self.endpoint} unencrypted. Write {TLS}://.")
 
     def call(self, action: str, request: object, answer: type[T], *, repeat: bool = True) -> T:
-        """Do an action.
+        """Call an action.
 
         Args:
             action: its name.
-            request: a message.
-            answer: kind of the message that comes back.
-            repeat: whether it may be done twice, so that it can be tried again.
+            request: the message to send.
+            answer: the class of the answer.
+            repeat: whether the action may run twice, so that it can be tried again.
 
         Raises:
-            RefusedError: the store process says no.
-            ServiceError: it cannot be reached, or did not answer in time.
+            RefusedError: the store process refused the request.
+            ServiceError: the store process cannot be reached, or did not answer in time.
         """
         data = self._call(action, request, repeat)
         try:
@@ -98,7 +98,7 @@ class Connection:
             raise self.nonsense(error) from None
 
     def call_json(self, action: str, request: object) -> Any:
-        """Do an action that may be repeated, and whose answer is JSON of no declared kind."""
+        """Call a repeatable action whose answer is JSON of no declared class."""
         data = self._call(action, request, repeat=True)
         try:
             return read_json(data, most=MAX_ANSWER)
@@ -106,7 +106,7 @@ class Connection:
             raise self.nonsense(error) from None
 
     def call_table(self, action: str, request: object) -> pa.Table:
-        """Do an action that may be repeated, and whose answer is a table."""
+        """Call a repeatable action whose answer is a table."""
         data = self._call(action, request, repeat=True)
         with self.told(), pa.ipc.open_stream(data) as stream:
             table = stream.read_all()
@@ -122,11 +122,11 @@ class Connection:
         return self.repeated(once) if repeat else self.attempt(once)
 
     def get(self, ticket: bytes) -> Any:
-        """Begin to read what a ticket names; gives Flight's reader."""
+        """Start reading the ranges of a ticket; return Flight's reader."""
         return self._client.do_get(flight.Ticket(ticket), self.options())
 
     def exchange(self, command: bytes) -> tuple[Any, Any]:
-        """Begin a stream of blocks; gives Flight's writer and reader."""
+        """Open a stream of blocks; return Flight's writer and reader."""
         descriptor = flight.FlightDescriptor.for_command(command)
 
         def begin() -> tuple[Any, Any]:
@@ -142,16 +142,16 @@ class Connection:
         return self.repeated(begin)
 
     def options(self) -> flight.FlightCallOptions:
-        """The time limit of one call."""
+        """Return the options of one call: its time limit."""
         return flight.FlightCallOptions(timeout=self.timeout_s)
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Do something once, its failures told in plain words."""
+        """Run something once, and convert its errors to errors of this package."""
         with self.told():
             return work()
 
     def repeated(self, work: Callable[[], T]) -> T:
-        """Do something that may be done twice; again after a while where that can help."""
+        """Run something that may run twice, and try again after a pause if that can help."""
         waits = backoff()
         for _ in range(self.retries):
             try:
@@ -166,7 +166,7 @@ class Connection:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Tell Flight's errors as errors of this package."""
+        """Convert Flight's errors to errors of this package."""
         try:
             yield
         except RmqStoreError:
@@ -175,7 +175,7 @@ class Connection:
             raise self.explained(error) from None
 
     def explained(self, error: Exception) -> RmqStoreError:
-        """An error of Flight as an error of this package."""
+        """Return an error of Flight as an error of this package."""
         if isinstance(error, flight.FlightUnauthenticatedError):
             return ServiceError(
                 f"The store process at {self.endpoint} wants a token, or does not know this one. "
@@ -214,14 +214,14 @@ class Connection:
         )
 
     def too_late(self, what: str) -> ServiceError:
-        """The error of a store process that did not do something in time."""
+        """Return the error for a store process that did not act in time."""
         return ServiceError(
             f"The store process at {self.endpoint} did not {what} within {self.timeout_s:g} s. "
             "See what it is doing (rmqstore stats), or raise requestTimeout."
         )
 
     def nonsense(self, error: MessageError) -> ServiceError:
-        """The error of an answer that is none."""
+        """Return the error for an answer that cannot be decoded."""
         return ServiceError(
             f"{self.endpoint} answers what no store process of this version does: {error}. Use "
             "the same version of rmqstore-spark on both sides."
@@ -240,10 +240,10 @@ _WHERE_IT_BREAKS: Final = {
 
 
 def backoff() -> Iterator[float]:
-    """Seconds to wait before each further attempt: longer each time, and not all at once."""
+    """Yield the seconds to wait before each retry: growing, and random, to spread clients out."""
     wait = _FIRST_WAIT
     while True:
-        yield wait * random.uniform(0.5, 1.5)  # noqa: S311 - no secret hangs on it
+        yield wait * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
         wait = min(wait * 2, _LONGEST_WAIT)
 
 

@@ -1,9 +1,9 @@
-"""The files of a store that a process serves, as a file system of fsspec: read-only.
+"""A read-only file system of fsspec for the files of a store that a process serves.
 
     Store.open("grpc://127.0.0.1:10921")
 
-Paths are the endpoint and what lies below it: `grpc://127.0.0.1:10921/config/topics.json`. Ranges
-are asked for many at a time.
+A path is the endpoint and a path in the store: `grpc://127.0.0.1:10921/config/topics.json`. One
+request can ask for many ranges.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _MAX_READ: Final = 64 << 20
 
 
 class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The files that a store process gives out.
+    """The files that a store process gives to readers.
 
     Args:
-        endpoint: where it listens; see `parse_endpoint`.
-        options: those of `StoreClient`; another one is a TypeError.
+        endpoint: the endpoint of the process; see `parse_endpoint`.
+        options: options of `StoreClient`; any other is a TypeError.
     """
 
     protocol = ("grpc", "grpc+tls", "grpc+unix")
     root_marker = ""
-    cachable = False  # a connection belongs to whoever opened the store
+    cachable = False  # a connection belongs to the code that opened the store
     takes_ranges = True
-    """Many ranges in one request; see `FsspecFiles`."""
+    """One request can hold many ranges; see `FsspecFiles`."""
 
     def __init__(self, endpoint: str, **options: Any) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     @property
     def store_name(self) -> str:
-        """What the store calls itself."""
+        """The broker name of the store."""
         return self.client.open(()).broker_name
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """What lies in a folder."""
+        """List a folder."""
         found = self._ask(path, Actions.LIST, lambda inner: PathRequest(inner), ListReply).entries
         entries = [self._described(entry) for entry in found]
         return entries if detail else [entry["name"] for entry in entries]
@@ -81,7 +81,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         detail: bool = False,
         **_: Any,
     ) -> Any:
-        """All that lies below a folder."""
+        """List everything below a folder."""
         depth = _DEPTH if maxdepth is None else max(maxdepth - 1, 0)
         reply = self._ask(path, Actions.WALK, lambda inner: WalkRequest(inner, depth), ListReply)
         entries = [entry for entry in reply.entries if withdirs or not entry.is_dir]
@@ -89,7 +89,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         return described if detail else sorted(described)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """What a path is."""
+        """Describe a file or folder."""
         return self._described(
             self._ask(path, Actions.INFO, lambda inner: PathRequest(inner), FileEntry)
         )
@@ -97,7 +97,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        """The bytes of a file, or of a range of it."""
+        """Read a file, or a range of it."""
         size = self.size(path) if end is None or end < 0 or (start or 0) < 0 else end
         first, last, _step = slice(start, end).indices(size)
         parts = [
@@ -114,7 +114,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         on_error: str = "return",
         **_: Any,
     ) -> list[Any]:
-        """Ranges of files; those of one file, when they stand together, in one request."""
+        """Read ranges of files; consecutive ranges of the same file share a request."""
         starts = [starts] * len(paths) if isinstance(starts, int) else list(starts)
         ends = [ends] * len(paths) if isinstance(ends, int) else list(ends)
         found: list[Any] = []
@@ -134,7 +134,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         return found
 
     def read_ranges(self, path: str, offsets: list[int], lengths: list[int]) -> list[bytes]:
-        """Ranges of one file in one request, each shorter only where the file ends."""
+        """Read ranges of one file in one request. A range is shorter only where the file ends."""
         ticket = encode(RangesRequest(self._inner(path), tuple(offsets), tuple(lengths)))
 
         def read() -> list[bytes]:
@@ -169,7 +169,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         return self._told(path, lambda: self.client.connection.call(action, asked, answer))
 
     def _told(self, path: str, work: Callable[[], T]) -> T:
-        """Do something, a path that is not given out told as Python does."""
+        """Run something; raise FileNotFoundError or StoreAccessError if the path is refused."""
         try:
             return work()
         except RefusedError as error:
@@ -180,7 +180,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             raise
 
     def _inner(self, path: str) -> str:
-        """The path within the store."""
+        """Return the path within the store."""
         path = self._strip_protocol(path)
         if path == self.root:
             return ""
@@ -189,7 +189,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         return str(path[len(self.root) + 1 :])
 
     def _described(self, entry: FileEntry) -> dict[str, Any]:
-        """An entry as fsspec describes it."""
+        """Return an entry as fsspec describes it."""
         return {
             "name": f"{self.root}/{entry.path}" if entry.path else self.root,
             "size": entry.size,
@@ -199,14 +199,14 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
 
 class _RemoteFile(io.RawIOBase):
-    """One file, read from any place; nothing is held back, since it can grow."""
+    """One file, readable at any position. Nothing is cached, since the file can grow."""
 
     def __init__(self, fs: StoreFileSystem, path: str) -> None:
         super().__init__()
         self._fs = fs
         self._path = path
         self._at = 0
-        fs.info(path)  # a file that is not there is told at once
+        fs.info(path)  # fails at once if the file does not exist
 
     def readable(self) -> bool:
         return True

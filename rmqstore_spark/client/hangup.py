@@ -1,7 +1,7 @@
-"""Ending the connections to a store process that no longer takes anything.
+"""Ends the connections to a store process that accepts no more data.
 
-A write that waits for room in the connection is not ended by cancelling its call: gRPC ends it when
-the bytes are gone, which they never are while the process stands still.
+Cancelling a call does not end a write that waits for room in the connection. gRPC ends it when its
+bytes are sent, which never happens while the process is stalled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["hang_up"]
 
 
 def hang_up(endpoint: Endpoint) -> int:
-    """End all connections of this process to an endpoint; tells how many there were."""
+    """End all connections of this process to an endpoint; return how many there were."""
     addresses = _addresses(endpoint)
     count = 0
     for connection in own_sockets():

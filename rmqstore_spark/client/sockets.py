@@ -1,4 +1,4 @@
-"""The sockets of this process: Arrow Flight gives no other way to end a connection for sure."""
+"""Lists the sockets of this process: Arrow Flight has no other reliable way to end a connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/d
 
 
 def own_sockets() -> Iterator[socket.socket]:
-    """All sockets of this process, each as a descriptor of its own, which the caller closes."""
+    """Yield a duplicate of each socket of this process, which the caller closes."""
     for name in os.listdir(_DESCRIPTORS):
         found = _socket(int(name))
         if found is not None:
@@ -22,13 +22,12 @@ def own_sockets() -> Iterator[socket.socket]:
 
 def _socket(descriptor: int) -> socket.socket | None:
     try:
-        # Another thread may close it and open something else under its number: what is looked at
-        # is the copy.
+        # Another thread may close it and reuse its number, so only the copy is examined.
         copy = os.dup(descriptor)
     except OSError:
-        return None  # closed by now
+        return None  # closed meanwhile
     try:
         return socket.socket(fileno=copy)
     except OSError:
         os.close(copy)
-        return None  # no socket
+        return None  # not a socket

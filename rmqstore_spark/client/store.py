@@ -1,4 +1,4 @@
-"""A store process, as its clients see it."""
+"""The client of a store process."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _RETRIES: Final = 3
 
 
 class StoreClient:
-    """A client of one store process. A context manager; may be shared by threads.
+    """A client of one store process. It is a context manager, and threads can share it.
 
     Args:
         endpoint: `grpc://host:port`, `grpc+tls://host:port` or `grpc+unix:///path`.
-        token_file: file with the token, readable by its owner alone.
-        tls_ca: file with the certificates of who signed the server's; the system's by default.
+        token_file: file with the token, which others must not be able to read.
+        tls_ca: file with the CA certificates for the server's; the system's by default.
         tls_cert, tls_key: files with the client's certificate and key, for mTLS.
         timeout_s: seconds that an answer, or an acknowledgement, may take.
-        retries: how often an action that can be repeated is tried again, with growing waits.
+        retries: how often a repeatable action is tried again, with growing waits.
 
     Raises:
-        OptionError: the endpoint is none, or a file cannot be used. (The store process is reached
-            for by the first call.)
+        OptionError: the endpoint is invalid, or a file cannot be used. (Only the first call
+            connects to the store process.)
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class StoreClient:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the store process listens."""
+        """The endpoint of the store process."""
         return self.connection.endpoint
 
     def close(self) -> None:
@@ -93,15 +93,15 @@ class StoreClient:
     # ---- writing -------------------------------------------------------------------------------
 
     def open(self, topics: Sequence[str] | None = None) -> OpenReply:
-        """Learn what is needed to encode records.
+        """Fetch what is needed to encode records.
 
         Args:
-            topics: those that are to be written; missing ones are made where the store does that.
-                None for all there are.
+            topics: the topics to write; missing ones are created if the store creates topics
+                automatically. None for all topics.
 
         Raises:
-            RefusedError: a topic cannot be made.
-            ServiceError: the process cannot be reached, or speaks another version.
+            RefusedError: a topic cannot be created.
+            ServiceError: the process cannot be reached, or speaks another version of the protocol.
         """
         request = OpenRequest(None if topics is None else tuple(topics))
         reply = self.connection.call(Actions.OPEN, request, OpenReply)
@@ -120,12 +120,12 @@ class StoreClient:
         max_in_flight_bytes: int = DEFAULT_WINDOW,
         on_ack: Callable[[Acknowledgement], None] | None = None,
     ) -> PutStream:
-        """Begin to put blocks.
+        """Open a stream that puts blocks.
 
         Args:
-            results: acknowledge with the offsets of each record.
-            max_in_flight_bytes: blocks that may be on their way together.
-            on_ack: told of each acknowledgement, in order, from another thread.
+            results: acknowledge each block with the offsets of its records.
+            max_in_flight_bytes: maximum bytes of blocks in flight.
+            on_ack: called with each acknowledgement, in order, from another thread.
         """
         return PutStream(
             self.connection,
@@ -137,26 +137,26 @@ class StoreClient:
     def stage_stream(
         self, stage_id: str | None = None, *, max_in_flight_bytes: int = DEFAULT_WINDOW
     ) -> StageStream:
-        """Begin a stage: records that wait for a `commit`.
+        """Open a stage: its records wait for a `commit`.
 
         Args:
-            stage_id: 32 hex digits, new for each attempt; made where None.
-            max_in_flight_bytes: blocks that may be on their way together.
+            stage_id: 32 hex digits, new for each attempt; generated if None.
+            max_in_flight_bytes: maximum bytes of blocks in flight.
         """
         return StageStream(self.connection, stage_id, max_in_flight_bytes=max_in_flight_bytes)
 
     def commit(self, request: CommitRequest) -> CommitResult:
-        """Append stages to the log, whole and once. Repeating it does nothing.
+        """Append stages to the log, all or nothing, and once: repeating a commit has no effect.
 
         Raises:
-            RefusedError: there are no rows; a stage is missing, or holds something else than it
-                should; the writer's number was used for other rows; or the writer or a stage is
-                another client's.
+            RefusedError: there are no rows; a stage is missing, or does not hold what it should;
+                the writer's number was used for other rows; or the writer or a stage belongs to
+                another client.
         """
         return self.connection.call(Actions.COMMIT, request, CommitResult)
 
     def abort(self, stage_ids: Sequence[str]) -> None:
-        """Discard stages; committed ones stay committed."""
+        """Discard stages. Committed stages stay committed."""
         self.connection.call(Actions.ABORT, AbortRequest(tuple(stage_ids)), Done)
 
     # ---- topics, offsets -----------------------------------------------------------------------
@@ -169,7 +169,7 @@ class StoreClient:
         write_queue_nums: int | None = None,
         perm: int = 6,
     ) -> None:
-        """Make a topic, or change one that is there."""
+        """Create a topic, or change an existing one."""
         request = TopicRequest(name, read_queue_nums, write_queue_nums, perm)
         self.connection.call(Actions.CREATE_TOPIC, request, Done)
 
@@ -178,11 +178,11 @@ class StoreClient:
         self.connection.call(Actions.DELETE_TOPIC, TopicRequest(name), Done)
 
     def topics(self) -> dict[str, TopicSettings]:
-        """All topics by name."""
+        """Return all topics by name."""
         return dict(self.connection.call(Actions.TOPICS, Done(), TopicsReply).topics)
 
     def offsets(self, topics: Sequence[str] | None = None) -> OffsetsReply:
-        """The ends of the log, and of the queues of all topics or of some."""
+        """Return the ends of the log, and of the queues of some or all topics."""
         request = OffsetsRequest(None if topics is None else tuple(topics))
         return self.connection.call(Actions.OFFSETS, request, OffsetsReply)
 
@@ -195,10 +195,10 @@ class StoreClient:
         begin_ms: int = 0,
         end_ms: int = (1 << 63) - 1,
     ) -> pa.Table:
-        """Messages of a topic that have a key (KEYS or UNIQ_KEY).
+        """Return the messages of a topic that have a key (KEYS or UNIQ_KEY).
 
         Args:
-            max_num: no more than so many of the newest, 1024 at most.
+            max_num: maximum number of messages, the newest ones; 1024 at most.
             begin_ms, end_ms: least and greatest storeTimestamp.
         """
         request = QueryRequest(topic, key, max_num, begin_ms, end_ms)
@@ -207,14 +207,14 @@ class StoreClient:
     # ---- the process ---------------------------------------------------------------------------
 
     def flush(self) -> FlushReply:
-        """Bring everything to disk."""
+        """Flush everything to disk."""
         return self.connection.call(Actions.FLUSH, Done(), FlushReply)
 
     def stats(self) -> dict[str, Any]:
-        """The store's figures (docs/operate.md)."""
+        """Return the store's figures (docs/operate.md)."""
         stats: dict[str, Any] = self.connection.call_json(Actions.STATS, Done())
         return stats
 
     def stop(self) -> None:
-        """Ask the process to end: it drains, flushes and closes the store."""
+        """Ask the process to stop: it drains its calls, and flushes and closes the store."""
         self.connection.call(Actions.STOP, Done(), Done, repeat=False)

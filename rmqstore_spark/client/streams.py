@@ -1,4 +1,4 @@
-"""What blocks are sent to a store process for: to be put, or to be staged.
+"""Streams of blocks that a store process puts, or stages.
 
 with client.put_stream() as stream:
     for block in blocks:
@@ -26,11 +26,11 @@ _MAX_INFO: Final = 64 << 10
 
 
 class PutStream(BlockStream):
-    """Appends blocks to the log, each by itself and durable as the store is configured.
+    """Appends blocks to the log. Each block is as durable as the store is configured to make it.
 
-    A block that the store refuses because it is overloaded, or takes nothing at present, is sent
-    again after a while, and all that follow it, in their order. One that is open, as a flush
-    failed that covered it, is not: it ends the stream.
+    If the store refuses a block because it is overloaded or temporarily unavailable, the stream
+    sends the block again after a pause, and all later blocks in their order. A block that is open,
+    because the flush that covered it failed, is not sent again: it ends the stream.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class PutStream(BlockStream):
         """Send a block and wait for its acknowledgement.
 
         Returns:
-            The acknowledgement: of what is stored, or of what can never be.
+            The acknowledgement of a block that is stored, or that can never be stored.
 
         Raises:
-            RefusedError: the store takes nothing at present, or refused a block sent before; or it
-                failed with this one on its way (`is_open`).
-            ServiceError: the store process cannot be reached, or stands still.
+            RefusedError: the store accepts nothing at present, or refused an earlier block; or it
+                failed while this block was in flight (`is_open`).
+            ServiceError: the store process cannot be reached, or is stalled.
         """
         self.drain()
         self._is_asked = True
@@ -79,11 +79,11 @@ class PutStream(BlockStream):
             self.drain()
         finally:
             self._is_asked = False
-        assert self._newest is not None  # noqa: S101 - what was sent was acknowledged: `drain`
+        assert self._newest is not None  # noqa: S101 - `drain` waited for it
         return self._newest
 
     def finish(self) -> int:
-        """Wait for all acknowledgements and end the stream; returns how many records are stored."""
+        """Wait for all acknowledgements, end the stream, and return how many records are stored."""
         if not self.is_finished:
             self._finish()
             self.close()
@@ -96,11 +96,11 @@ class PutStream(BlockStream):
 
 
 class StageStream(BlockStream):
-    """Writes a stage: records that wait, beside the log, for a commit.
+    """Writes a stage: records that wait, outside the log, for a commit.
 
     Args:
-        connection: to the store process.
-        stage_id: 32 hex digits; a new one where None.
+        connection: the connection to the store process.
+        stage_id: 32 hex digits; generated if None.
         max_in_flight_bytes: as for `BlockStream`.
     """
 
@@ -120,14 +120,14 @@ class StageStream(BlockStream):
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Unfinished, it is given up, and its records with it.
+        # An unfinished stage is discarded with its records.
         self.close()
 
     def finish(self) -> StageInfo:
-        """End the stage; what it holds, for the commit.
+        """End the stage; return its description for the commit.
 
         Raises:
-            RefusedError, ServiceError: as `send`.
+            RefusedError, ServiceError: as for `send`.
         """
         if self._info is None:
             words = self._finish()

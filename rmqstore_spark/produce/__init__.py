@@ -1,5 +1,5 @@
-"""What a producer's client does to a message before it is stored.
+"""Adds what a producer's client adds to a message before it is stored.
 
-properties   the properties that a client adds, joined as RocketMQ joins them
-uniq_key     UNIQ_KEY, the id that a client gives each message
+properties   joins the properties of a message as RocketMQ joins them
+uniq_key     makes UNIQ_KEY, the id that a client gives each message
 """

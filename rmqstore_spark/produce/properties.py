@@ -1,4 +1,4 @@
-"""Properties of messages that are about to be stored: what a producer's client puts together.
+"""Joins the properties of messages that are about to be stored, as a producer's client does.
 
 See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProperties2String).
 """
@@ -39,7 +39,7 @@ DELIVERY_PROPERTIES: Final = (
     PROPERTY_CRC32,
     PROPERTY_WAIT,
 )
-"""Properties that ask for a delivery, or tell of one: they do not go with a message's copy."""
+"""Properties that request or describe a delivery. They are not copied with a message."""
 
 DELIVERY_PREFIX: Final = "INNER_MULTI_"
 
@@ -47,14 +47,14 @@ _SEPARATORS: Final = NAME_VALUE_SEPARATOR + PROPERTY_SEPARATOR
 _PATTERN: Final = f"[{_SEPARATORS}]"
 _CRC_LEAD: Final = f"{PROPERTY_CRC32}{NAME_VALUE_SEPARATOR}".encode()
 _CRC_TAIL: Final = 11
-"""Bytes behind it, where a record ends with the CRC property."""
+"""Bytes that follow it in a record that ends with the CRC property."""
 
 
 def join_keys(keys: pa.ListArray) -> pa.StringArray:
-    """KEYS of n lists of keys, empty where there is none; null keys are left out.
+    """Return KEYS for n lists of keys; empty if a list has no key. Null keys are left out.
 
     Raises:
-        RowError: a key holds a space, and would be taken for two.
+        RowError: a key contains a space, and would be read as two keys.
     """
     offsets, flat = _own_part(keys.offsets, keys.values)
     if _may_hold(flat, KEY_SEPARATOR):
@@ -72,7 +72,7 @@ def join_keys(keys: pa.ListArray) -> pa.StringArray:
 
 
 def property_of(maps: pa.MapArray, name: str) -> pa.StringArray:
-    """One property of n maps, the last of that name; null where there is none."""
+    """Return one property of n maps, the last of that name; null if it is missing."""
     return pc.map_lookup(maps, pa.scalar(name), "last")
 
 
@@ -82,18 +82,19 @@ def join_properties(
     tags: pa.StringArray | None = None,
     maps: pa.MapArray | None = None,
 ) -> pa.BinaryArray:
-    """The properties of n messages as they are stored.
+    """Return the properties of n messages as they are stored.
 
-    UNIQ_KEY comes first, then KEYS, TAGS and those of the maps; of these UNIQ_KEY and what belongs
-    to a delivery are left out, and KEYS and TAGS where there is a column of them.
+    UNIQ_KEY comes first, then KEYS, TAGS and the properties of the maps. From the maps, UNIQ_KEY
+    and delivery properties are left out, and KEYS and TAGS if they have a column.
 
     Args:
         uniq_key: n ids, none null.
-        keys, tags: n values; null or empty where a message has none.
-        maps: n maps; a null value stands for no such property.
+        keys, tags: n values; null or empty if a message has none.
+        maps: n maps; a property whose value is null is left out.
 
     Raises:
-        RowError: a name or value is empty, holds a separator, or all of them together are too long.
+        RowError: a name or value is empty or contains a separator, or all of them together are too
+            long.
     """
     parts: list[object] = [f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode(), _binary(uniq_key)]
     _refuse_separator(PROPERTY_UNIQ_KEY, uniq_key)
@@ -128,7 +129,7 @@ def _refuse_separator(name: str, column: pa.StringArray) -> None:
 
 
 def _refuse_crc_property(joined: pa.BinaryArray) -> None:
-    """Refuse what readers, and so the store, take for the CRC of a whole record."""
+    """Refuse properties that readers, and therefore the store, would take for a record's CRC."""
     data = joined.buffers()[2]
     if data is None or data.to_pybytes().find(_CRC_LEAD) < 0:
         return
@@ -142,7 +143,7 @@ def _refuse_crc_property(joined: pa.BinaryArray) -> None:
 
 
 def _optional(lead: str, values: pa.BinaryArray) -> list[object]:
-    """What stands in front of each value, and the values; nothing where a value is none."""
+    """Return the text in front of each value, and the values; both are empty for missing ones."""
     lengths = pc.binary_length(values)
     if not values.null_count and (not len(values) or pc.min(lengths).as_py() > 0):
         return [lead.encode(), values]
@@ -151,7 +152,7 @@ def _optional(lead: str, values: pa.BinaryArray) -> list[object]:
 
 
 def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
-    """The maps with null in place of the values that are not to be stored."""
+    """Return the maps with null in place of the values that must not be stored."""
     offsets, names, values = _own_part(maps.offsets, maps.keys, maps.items)
     dropped = pc.is_in(names, pa.array([*DELIVERY_PROPERTIES, *replaced]))
     dropped = pc.or_(dropped, pc.starts_with(names, DELIVERY_PREFIX))
@@ -174,7 +175,7 @@ def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
 
 
 def _own_part(offsets: pa.Array, *columns: pa.Array) -> tuple[pa.Array, ...]:
-    """What belongs to the rows of a list or map, which can be a slice of one with many more."""
+    """Return the parts for the rows of a list or map, which can be a slice of a much longer one."""
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     moved = pa.array(offsets.to_numpy() - np.int32(first))
     return (moved, *(column.slice(first, last - first) for column in columns))
@@ -185,7 +186,7 @@ def _binary(column: pa.Array) -> pa.BinaryArray:
 
 
 def _may_hold(column: pa.Array, *characters: str) -> bool:
-    """Whether one of some ASCII characters stands anywhere in a column's texts."""
+    """Return whether any text of a column contains one of some ASCII characters."""
     _, offset_buffer, data = column.buffers()
     if data is None or not len(column):
         return False
@@ -196,10 +197,10 @@ def _may_hold(column: pa.Array, *characters: str) -> bool:
 
 
 def _refuse(wrong: pa.BooleanArray, offsets: pa.Array | None, cause: str) -> None:
-    """Raise for the first row that has something wrong.
+    """Raise an error for the first row that is wrong.
 
     Args:
-        wrong: n bools, or as many as `offsets` tell of; null is not wrong.
+        wrong: n bools, or as many as `offsets` delimits; null is not wrong.
         offsets: n + 1, where each row's part of `wrong` begins.
     """
     if not pc.any(wrong).as_py():

@@ -1,4 +1,4 @@
-"""UNIQ_KEY, the id that a producer gives a message: whole columns at a time.
+"""Makes UNIQ_KEY, the id that a producer gives a message, for whole columns at a time.
 
     address 4 or 16 | process id 2 | instance 4 | milliseconds of this month 4 | counter 2
 
@@ -32,7 +32,7 @@ _ROUTES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"
 
 
 def own_address() -> bytes | None:
-    """The address that this machine's packets carry, IPv4 before IPv6; None if it has none."""
+    """Return the source address of this machine's packets, IPv4 before IPv6; None without one."""
     for family, anywhere in _ROUTES:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -44,16 +44,16 @@ def own_address() -> bytes | None:
 
 
 class UniqKeys:
-    """Makes ids that no other process, and no other call, makes. Usable from several threads.
+    """Makes ids that no other process and no other call makes. Thread-safe.
 
-    Forked processes (Spark's workers are) do not share one: each makes its own.
+    Forked processes, such as Spark's workers, do not share an instance: each makes its own.
 
     Args:
-        address: 4 or 16 bytes; this machine's where left out, and as RocketMQ does it four bytes
-            of the clock where it has none.
-        process_id: of which the low 16 bits are used.
-        instance: 4 bytes; random ones where left out.
-        clock: milliseconds since 1970.
+        address: 4 or 16 bytes; by default this machine's, or, as in RocketMQ, four bytes of the
+            clock if it has none.
+        process_id: of which the low 16 bits are used; by default this process's.
+        instance: 4 bytes; random by default.
+        clock: returns milliseconds since 1970.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class UniqKeys:
         """Make `count` ids, ascending.
 
         The counter starts at 0 in each millisecond and carries into the next one, so that ids
-        stay apart however fast they are made. (RocketMQ's runs on, and wraps.)
+        differ however fast they are made. (RocketMQ's counter runs on, and wraps.)
         """
         width = len(self._head) + 2 * _TAIL_BYTES
         data = np.empty((count, width), np.uint8)
@@ -89,12 +89,12 @@ class UniqKeys:
         )
 
     def _serials(self, count: int) -> npt.NDArray[np.int64]:
-        """Milliseconds of this month and counter, as one 48-bit number each."""
+        """Return the milliseconds of this month and the counter, as one 48-bit number each."""
         now = self._clock()
         since = (now - _month_begin(now)) & 0xFFFFFFFF
         with self._lock:
             first = since << _COUNTER_BITS
-            # Of a clock that stands or goes back, the ids go on; a new month begins anew.
+            # If the clock stops or goes back, the ids continue; a new month starts over.
             if self._next > first and self._next - first < 1 << 40:
                 first = self._next
             self._next = first + count
@@ -102,6 +102,6 @@ class UniqKeys:
 
 
 def _month_begin(now: int) -> int:
-    """Milliseconds at which the month of `now` began, on this machine's calendar."""
+    """Return when the month of `now` began, in milliseconds, on this machine's calendar."""
     local = time.localtime(now // 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000

@@ -1,14 +1,14 @@
-"""The process that holds a store open for writing and serves it. It knows no Spark.
+"""The store process: holds a store open for writing, and serves it. It does not know Spark.
 
-process      `rmqstore serve`, from start to end
-auth         where it may listen, and who may call
-flight/      Arrow Flight over HTTP/2
-server       a call finds its handler
-calls        the calls under way, and how many there may be
-budget, memory    what all clients may make the process hold
-actions      small requests: topics, offsets, commits
-blocks, puts streams of blocks, put or staged
-view, reads  the store's files, for readers
-monitoring, metrics, logs    what operators see
-store_id     tells a store from every other
+process      runs `rmqstore serve` from start to shutdown
+auth         checks where the process may listen, and who may call
+flight/      speaks Arrow Flight over HTTP/2
+server       routes each call to its handler
+calls        limits the number of calls in progress
+budget, memory    limit the memory that all clients together can use
+actions      answers small requests: topics, offsets, commits
+blocks, puts read streams of blocks, and put or stage them
+view, reads  give readers access to the store's files
+monitoring, metrics, logs    show operators the state of the process
+store_id     identifies a store
 """

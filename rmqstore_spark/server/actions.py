@@ -1,4 +1,4 @@
-"""The actions that a store process does when it is asked to; see `wire.protocol`."""
+"""The actions of a store process: topics, offsets, commits, queries. See `wire.protocol`."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ R = TypeVar("R")
 
 _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
-_QUERY_BYTES: Final = 4 << 20  # that a query reads, or unpacks, at once
+_QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
 
 
 class StoreActions:
-    """Does actions on one store.
+    """Executes actions on one store.
 
     Args:
         store: the store.
         view: its files.
-        stop: called when the process is asked to end.
-        is_stopping: whether it ends: long reads are broken off then.
+        stop: called when a client asks the process to stop.
+        is_stopping: whether the process is stopping; long reads are aborted then.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class StoreActions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All actions."""
+        """The names of all actions."""
         return tuple(self._known)
 
     def do(self, name: str, body: bytes, identity: str = "") -> bytes | pa.Buffer:
-        """Do an action; gives its answer as it travels.
+        """Execute an action, and return its encoded answer.
 
         Args:
-            name: of the action.
+            name: the name of the action.
             body: the request.
-            identity: of the client, where its certificate gives one; empty elsewhere.
+            identity: the identity in the client's certificate; empty without one.
 
         Raises:
-            RefusedError: there is no such action, or the request is wrong, or refused.
-            RmqStoreError, ViewError: it failed.
+            RefusedError: the action does not exist, or the request is malformed or refused.
+            RmqStoreError, ViewError: the action failed.
         """
         known = self._known.get(name)
         if known is None:
@@ -121,14 +121,14 @@ class StoreActions:
     def _action(
         cls, name: str, kind: type[R], work: Callable[[R], object]
     ) -> Callable[[bytes, str], bytes]:
-        """An action that is the same for every client."""
+        """Wrap an action that is the same for every client."""
         return cls._owned(name, kind, lambda request, _identity: work(request))
 
     @staticmethod
     def _owned(
         name: str, kind: type[R], work: Callable[[R, str], object]
     ) -> Callable[[bytes, str], bytes | pa.Buffer]:
-        """An action on what may belong to another client."""
+        """Wrap an action on stages, which may belong to another client."""
         most = MAX_REQUEST.get(name, _SMALL_REQUEST)
 
         def do(body: bytes, identity: str) -> bytes | pa.Buffer:
@@ -240,7 +240,7 @@ class StoreActions:
         return self._view.entry(request.path)
 
     def _breaking_off(self) -> Callable[[], None]:
-        """What a long read calls between its steps, for as long as it may go on."""
+        """Return a function that a long read calls between its steps, and that raises to end it."""
         deadline = time.monotonic() + _LONGEST_READ_SECONDS
 
         def look() -> None:
@@ -259,7 +259,7 @@ class StoreActions:
         return look
 
     def _query(self, request: QueryRequest) -> pa.Buffer:
-        """Answers with an Arrow IPC stream, not with JSON."""
+        """Answer with an Arrow IPC stream instead of JSON."""
         with Store.open(self._store.path) as store:
             found = query_by_key(
                 store,
@@ -276,7 +276,7 @@ class StoreActions:
 
 
 def _ipc_stream(table: pa.Table) -> U1:
-    """A table as an Arrow IPC stream, in memory of just its size."""
+    """Encode a table as an Arrow IPC stream, in a buffer of exactly its size."""
     counter = pa.MockOutputStream()
     _write_stream(table, counter)
     data = np.empty(counter.size(), np.uint8)

@@ -1,6 +1,6 @@
-"""Who may reach a store process: where it may listen, what it shows, whom it asks for a token.
+"""Access to a store process: where it may listen, and how its clients authenticate.
 
-Loopback needs nothing. Everywhere else the connection is encrypted, and clients show a token, a
+Loopback connections need neither. All others are encrypted, and their clients show a token, a
 certificate, or both.
 """
 
@@ -22,12 +22,12 @@ __all__ = ["Security"]
 
 @dataclass(frozen=True, repr=False)
 class Security:
-    """What a store process shows to its clients and wants to see of them.
+    """The credentials of a store process, and those that it demands of its clients.
 
     Attributes:
-        token: what clients show; None: nothing.
-        tls: what encrypts connections over TCP, and asks clients for certificates where it is
-            configured to; None: they are not encrypted.
+        token: the token that clients must show; None if they need none.
+        tls: the TLS context of TCP connections, which also demands client certificates if it is
+            configured to; None without TLS.
     """
 
     token: Token | None = None
@@ -38,8 +38,8 @@ class Security:
         """Read the files that a configuration names.
 
         Raises:
-            OptionError: a file cannot be used, there is neither a port nor a socket, or the address
-                is open to others without TLS and a token or clients' certificates.
+            OptionError: a file cannot be used, neither a port nor a socket is configured, or others
+                can reach the address without TLS and a token or client certificates.
         """
         if bool(config.tls_cert_path) != bool(config.tls_key_path):
             raise OptionError("tlsCertPath and tlsKeyPath belong together: give both, or neither.")
@@ -56,10 +56,10 @@ class Security:
 
 
 def _tls(config: StoreConfig) -> ssl.SSLContext:
-    """What encrypts connections.
+    """Return the server's TLS context.
 
     Raises:
-        OptionError: a file cannot be used, or the key is not that of the certificate.
+        OptionError: a file cannot be used, or the key does not belong to the certificate.
     """
     read_certificate(config.tls_cert_path)
     read_key(config.tls_key_path)  # others must not be able to read it
@@ -85,7 +85,7 @@ def _no_passphrase() -> str:
 
 
 def _require_closed(config: StoreConfig) -> None:
-    """Refuse to listen nowhere, and where strangers can reach the store."""
+    """Refuse a configuration that listens nowhere, or that lets strangers reach the store."""
     if config.flight_port < 0:
         if not config.flight_socket:
             raise OptionError(

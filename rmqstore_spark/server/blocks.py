@@ -1,7 +1,7 @@
-"""Streams of blocks: what a client sends, one block after the other.
+"""Reads a stream of blocks, and sends the answers.
 
-A block is the one binary value of a record batch (`flight.blockbatch`); what is in it the writer
-checks.
+A block is the only binary value of a record batch (`flight.blockbatch`). The store's writer checks
+its content.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["BlockReader", "SentBlock"]
 _MAX_COMMAND: Final = 4096
 _MOST_BLOCKS: Final = 256
 _MOST_BYTES: Final = 4 << 20
-"""Of blocks that are taken together. One may be larger."""
+"""Maximum bytes of blocks that are taken together. A single block may be larger."""
 _ROOM_SECONDS: Final = 10.0
 
 
 class SentBlock(NamedTuple):
-    """A block, until it is released.
+    """A block, valid until it is released.
 
     Attributes:
-        number: that its client gave it.
-        message: whose memory it is.
-        begin, end: where it stands in the message.
+        number: the number that its client gave it.
+        message: the message that owns its memory.
+        begin, end: its position in the message.
     """
 
     number: int
@@ -47,23 +47,23 @@ class SentBlock(NamedTuple):
 
     @property
     def data(self) -> U1:
-        """Its bytes, which may be written to."""
+        """Its bytes, which are writable."""
         return self.message.data[self.begin : self.end]
 
     def release(self) -> None:
-        """Give back its memory, whoever still holds the block."""
+        """Release its memory, even if the block is still referenced."""
         self.message.release()
 
 
 class BlockReader:
-    """The blocks of one stream, and the answers to them.
+    """Reads the blocks of one stream, and answers them.
 
     Args:
-        call: the stream's.
-        config: of the store.
+        call: the call of the stream.
+        config: the store's configuration.
 
     Attributes:
-        is_finished: the client said that nothing more comes.
+        is_finished: whether the client announced that no more blocks follow.
     """
 
     def __init__(self, call: Call, config: StoreConfig) -> None:
@@ -76,10 +76,10 @@ class BlockReader:
         self._refusal: str | None = None
 
     def command(self) -> StreamCommand:
-        """What the stream is for.
+        """Read the command of the stream: whether its blocks are put or staged.
 
         Raises:
-            RefusedError: its first message does not say that.
+            RefusedError: the first message holds no valid command.
         """
         message = self._wait()
         try:
@@ -95,11 +95,11 @@ class BlockReader:
         return command
 
     def group(self) -> list[SentBlock]:
-        """All blocks that have arrived, at least one; nothing after the last.
+        """Return all blocks that have arrived, at least one; an empty list after the last.
 
         Raises:
-            RefusedError: what was sent is not a block.
-            OverBudgetError: there is no room for the next one.
+            RefusedError: a message is not a block.
+            OverBudgetError: there is no room for the next block.
         """
         if self._refusal is not None:
             raise RefusedError(self._refusal, ILLEGAL)
@@ -112,9 +112,8 @@ class BlockReader:
             except RefusedError as refusal:
                 if not found:
                     raise
-                self._refusal = str(
-                    refusal.args[0]
-                )  # told when those before it are stored and answered
+                # Raised by the next call, once the blocks before it are stored and answered.
+                self._refusal = str(refusal.args[0])
                 break
             if block is not None:
                 found.append(block)
@@ -129,7 +128,7 @@ class BlockReader:
         self.call.stream.send(flight_data_head(b"", metadata, 0), seconds=self._idle_seconds)
 
     def refuse_next(self, remark: str) -> bool:
-        """Answer the block for which there is no room; False where its number is not known."""
+        """Refuse the block that found no room; return False if its number is unknown."""
         if self._expected is None:
             return False
         self.send(Acknowledgement(self._expected, BUSY, 0, remark).to_bytes())
@@ -145,7 +144,7 @@ class BlockReader:
             return self.call.stream.read(self._idle_seconds, _ROOM_SECONDS)
 
     def _block(self, message: ReceivedMessage) -> SentBlock | None:
-        """The block of a message; None for one that holds a schema, or ends the stream."""
+        """Return the block of a message; None if the message holds a schema or ends the stream."""
         try:
             data = read_flight_data(message.view)
             if not len(data.header):
@@ -167,7 +166,7 @@ class BlockReader:
         return None
 
     def _span(self, data: FlightData) -> tuple[int, int]:
-        """Where the block stands in its message."""
+        """Return the position of the block in its message."""
         begin, end = block_span(data.header, data.body)
         if end - begin > self._most:
             raise MessageError(f"it takes {end - begin} bytes, and maxBlockBytes is {self._most}")

@@ -1,4 +1,4 @@
-"""A bound on the bytes that all clients together make the process hold."""
+"""Limits the bytes that all clients together can make the process hold."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SMALL: Final = 1 << 20
 
 
 class OverBudgetError(Exception):
-    """There was no room in time."""
+    """No room became free in time."""
 
 
 class Budget:
-    """Counts bytes in use; who waits is served in turn. Thread-safe.
+    """Counts bytes in use, and serves waiting callers in turn. Thread-safe.
 
     Args:
-        most: bytes that may be in use at a time. A single use may be larger when it is alone.
+        most: maximum bytes in use. A single use may be larger when it is alone.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,11 +37,11 @@ class Budget:
 
     @property
     def is_contended(self) -> bool:
-        """Whether somebody waits for room."""
+        """Whether a caller waits for room."""
         return bool(self._queue)
 
     def try_take(self, count: int) -> bool:
-        """Use so many bytes if there is room now and nobody waits; tells whether there was."""
+        """Take bytes if there is room and nobody waits; return whether it succeeded."""
         with self._changed:
             if self._queue or not self._fits(count):
                 return False
@@ -49,14 +49,14 @@ class Budget:
             return True
 
     def take(self, count: int, seconds: float) -> None:
-        """Use so many bytes, until they are given back.
+        """Take bytes, waiting for room if necessary.
 
         Args:
             count: bytes.
             seconds: how long to wait for room.
 
         Raises:
-            OverBudgetError: there was none.
+            OverBudgetError: no room became free in time.
         """
         ticket = object()
         with self._changed:
@@ -72,14 +72,14 @@ class Budget:
                 self._changed.notify_all()
 
     def give_back(self, count: int) -> None:
-        """Use so many bytes less."""
+        """Give back bytes that were taken."""
         with self._changed:
             self._used -= count
             self._changed.notify_all()
 
     @contextmanager
     def use(self, count: int, seconds: float) -> Iterator[None]:
-        """Use so many bytes for as long as the context lasts; see `take`."""
+        """Take bytes for the duration of the context; see `take`."""
         self.take(count, seconds)
         try:
             yield
@@ -91,13 +91,13 @@ class Budget:
 
 
 class Room:
-    """Room for messages: those of up to 1 MiB have a share of their own.
+    """Room for messages, with a share that only messages of up to 1 MiB can use.
 
-    So a put of a few messages does not wait until hundreds of tasks have sent their megabytes.
+    A put of a few messages therefore does not wait for hundreds of tasks that send megabytes.
 
     Args:
         most: bytes of all messages together.
-        small: bytes of `most` that only small ones may use.
+        small: the part of `most` that only small messages can use.
     """
 
     def __init__(self, most: int, small: int) -> None:
@@ -110,5 +110,5 @@ class Room:
         return self.large.used + self.small.used
 
     def of(self, size: int) -> Budget:
-        """The budget that a message of some size draws on."""
+        """Return the budget that a message of this size draws on."""
         return self.small if size <= _SMALL else self.large

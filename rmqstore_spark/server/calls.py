@@ -1,7 +1,7 @@
-"""The calls that are under way: how many, and how long they have waited for their client.
+"""The calls in progress: how many there are, and how long they have waited for their client.
 
-Every call takes a thread for as long as it lasts, so there is a number that they may not exceed.
-Where it is reached, a stream whose client does nothing gives way to a new one.
+Each call occupies a thread, so their number is limited. At the limit, a stream whose client is idle
+is ended to make room for a new one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ __all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
 _LEAST_LOOK: Final = 0.05
 _PUT_SECONDS: Final = 1.0
 _STAGE_SECONDS: Final = 10.0
-"""How long a stream is idle before another may have its place. A put stream begins again with the
-next put; with a stage, a task's work is lost."""
+"""How long a stream must be idle before another may take its place. A client opens a new put stream
+with its next put; the loss of a stage is the loss of a task's work.
+"""
 _SHARE: Final = 8
-"""Streams of a connection that has more of them than another one gives way even if it is busy."""
+"""A connection with more streams than this, and than the new stream's, loses one even if busy."""
 
 
 class TooManyCallsError(Exception):
@@ -31,16 +32,16 @@ class TooManyCallsError(Exception):
 
 
 class EvictedError(Exception):
-    """A stream that was idle made room for another one."""
+    """An idle stream was ended to make room for another."""
 
 
 class Call:
     """One call.
 
     Attributes:
-        stream: its messages.
-        lasts: it is a stream of data, and can last long.
-        is_precious: it holds work that would be lost with it.
+        stream: the HTTP/2 stream with its messages.
+        lasts: whether it is a stream of data, which can last long.
+        is_precious: whether it holds work that would be lost with it.
     """
 
     def __init__(self, stream: Stream, lasts: bool) -> None:
@@ -51,31 +52,31 @@ class Call:
 
     @property
     def peer(self) -> str:
-        """Whose call it is, for messages to people."""
+        """The client's address or process, for messages to people."""
         return self.stream.connection.transport.peer
 
     @property
     def identity(self) -> str:
-        """Whose call it is, by the client's certificate; empty without one."""
+        """The identity in the client's certificate; empty without one."""
         return self.stream.connection.transport.identity
 
     @property
     def waiting_since(self) -> float | None:
-        """Monotonic seconds since which it waits for its client; None while it works."""
+        """When the call began to wait for its client, in monotonic seconds; None while it works."""
         return self._reading_since or self.stream.blocked_since
 
     @property
     def may_give_way(self) -> bool:
-        """Whether it has been idle for long enough that another may have its place."""
+        """Whether the call has been idle long enough to be ended for another."""
         return self.idle_seconds() >= (_STAGE_SECONDS if self.is_precious else _PUT_SECONDS)
 
     def begin(self) -> None:
-        """It has a thread now, and works."""
+        """Mark the call as working: it has a thread now."""
         self._reading_since = None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Mark the time in which it waits for what its client sends."""
+        """Mark the time during which the call waits for data from its client."""
         self._reading_since = time.monotonic()
         try:
             yield
@@ -83,20 +84,20 @@ class Call:
             self._reading_since = None
 
     def idle_seconds(self) -> float:
-        """How long its client has neither sent nor taken anything that it waits for."""
+        """Return how long the client has neither sent nor taken what the call waits for."""
         since = self.waiting_since
         return 0.0 if since is None else time.monotonic() - max(since, self.stream.moved)
 
 
 class Calls:
-    """All calls under way. Thread-safe.
+    """All calls in progress. Thread-safe.
 
     Args:
-        most_streams: how many streams there may be, and as many other calls besides.
+        most_streams: maximum number of streams, and, counted separately, of other calls.
 
     Attributes:
-        is_stopping: no new calls are taken.
-        ended: how many calls have ended.
+        is_stopping: whether new calls are refused.
+        ended: number of calls that have ended.
     """
 
     def __init__(self, most_streams: int) -> None:
@@ -107,10 +108,10 @@ class Calls:
         self._calls: set[Call] = set()
 
     def begin(self, stream: Stream, lasts: bool) -> Call:
-        """Count a call; an idle one gives way where there is no room.
+        """Register a call; if there is no room, end an idle one.
 
         Raises:
-            TooManyCallsError: there is no room, and none is idle.
+            TooManyCallsError: there is no room, and no call is idle.
         """
         evicted = None
         with self._changed:
@@ -127,19 +128,19 @@ class Calls:
         return call
 
     def end(self, call: Call) -> None:
-        """A call is over."""
+        """Remove a call that is over."""
         with self._changed:
             self.ended += 1
             self._calls.discard(call)
             self._changed.notify_all()
 
     def all(self) -> list[Call]:
-        """The calls under way."""
+        """Return the calls in progress."""
         with self._changed:
             return list(self._calls)
 
     def wait_until(self, condition: Callable[[list[Call]], bool], seconds: float) -> bool:
-        """Wait until the calls are as they should be; tells whether they are."""
+        """Wait until the calls satisfy a condition; return whether they do."""
         deadline = time.monotonic() + seconds
         while not condition(self.all()):
             left = deadline - time.monotonic()
@@ -151,10 +152,10 @@ class Calls:
 
 
 def _to_give_way(calls: list[Call], stream: Stream) -> Call | None:
-    """The call whose place a new stream gets.
+    """Return the call that is ended for a new stream; None if there is no candidate.
 
-    A connection with many more streams than the new one's gives up one of them. Else it is the one
-    that has been idle for longest, if that is long.
+    A connection with many streams, and more than the new one's, gives up its idlest. Otherwise
+    the choice is the call that has been idle longest, if that is long enough.
     """
     of_connection = Counter(id(call.stream.connection) for call in calls)
     most, count = of_connection.most_common(1)[0]

@@ -1,10 +1,10 @@
-"""What the store process says, on stderr: a line for each event, as text or as JSON.
+"""The log of the store process, on stderr: one line for each event, as text or as JSON.
 
     2026-11-21T04:42:31.123Z INFO store: 3 topics, log 0 to 104857600
     {"time":"2026-11-21T04:42:31.123Z","level":"INFO","logger":"...","message":"..."}
 
-Topics, file names and addresses in it come from others: what is not printable is escaped. A
-traceback, where there is one, stays within its line.
+Topics, file names and addresses come from others, so unprintable characters are escaped. A
+traceback stays within the line of its event.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PACKAGE: Final = "rmqstore_spark"
 
 
 def configure_logging(form: str, level: int | str = logging.INFO) -> None:
-    """Send this package's log to stderr, and nothing of it anywhere else.
+    """Send this package's log to stderr, and nowhere else.
 
     Args:
         form: one of FORMATS.
-        level: least level that is said.
+        level: lowest level that is logged.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines())

@@ -1,7 +1,7 @@
-"""The memory of a store process: bounded while it works, given back when it rests.
+"""Limits the memory of a store process while it works, and gives it back when it is idle.
 
-The C library keeps what was freed, and so does Arrow's own allocator, for each thread. After a
-burst a process would hold hundreds of megabytes that it does not use.
+The C library and Arrow's own allocator keep freed memory for each thread. After a burst, the
+process would hold hundreds of megabytes that it does not use.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2
 _MAPPED: Final = 8 << 20
-"""What is larger goes back when it is freed; what a sink sends is smaller, and is used again."""
+"""Larger allocations return to the system when freed. What a sink sends is smaller, and reused."""
 _KEPT: Final = 64 << 20
 _LOOK_SECONDS: Final = 1.0
 
 
 def use_little() -> None:
-    """Let all threads share two heaps, and Arrow use them too, where the C library is glibc."""
+    """Make all threads share two heaps, and Arrow use them too, if the C library is glibc."""
     c_library = _c_library()
     if c_library is None:
         return
@@ -42,11 +42,11 @@ def use_little() -> None:
 
 @contextmanager
 def given_back(at_work: Callable[[], int], ended: Callable[[], int]) -> Iterator[None]:
-    """Give unused memory back to the system whenever no call is at work any more.
+    """Give unused memory back to the system whenever all calls are idle or have ended.
 
     Args:
-        at_work: tells how many calls are.
-        ended: tells how many there were.
+        at_work: returns the number of calls that do not wait for their client.
+        ended: returns the number of calls that have ended.
     """
     stop = threading.Event()
     thread = threading.Thread(
@@ -72,7 +72,7 @@ def _give_back(at_work: Callable[[], int], ended: Callable[[], int], stop: threa
 
 
 def _c_library() -> Any:
-    """The C library, if it has what glibc has."""
+    """Return the C library if it has glibc's functions, else None."""
     with suppress(OSError):
         library = ctypes.CDLL(None)
         if hasattr(library, "mallopt") and hasattr(library, "malloc_trim"):

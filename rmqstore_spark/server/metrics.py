@@ -1,7 +1,7 @@
-"""What Prometheus reads of a store process (docs/operate.md, "Monitor").
+"""The metrics of a store process for Prometheus (docs/operate.md, "Monitor").
 
-Nothing is counted here: each scrape asks the store for its `stats()`, and gives them Prometheus'
-names and units (seconds, bytes, ratios).
+Nothing is counted here. Each scrape calls the store's `stats()`, and shows the figures under
+Prometheus' names and units (seconds, bytes, ratios).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rmqstore_spark.engine.status import STATES
 __all__ = ["Stats", "StoreCollector", "new_registry"]
 
 Stats = Callable[[], Mapping[str, Any]]
-"""Gives the store's figures, under the names of `StoreWriter.stats`."""
+"""Returns the store's figures, named as in `StoreWriter.stats`."""
 
 
 class _Figure(NamedTuple):
-    """A figure of `stats()`, and how Prometheus knows it."""
+    """A figure of `stats()`, with its Prometheus name and help text."""
 
     key: str
     name: str
@@ -94,17 +94,17 @@ _HISTOGRAMS: Final = (
 
 
 class StoreCollector(Collector):
-    """Turns the figures of a store into metrics, anew for each scrape."""
+    """Converts the store's figures into metrics at each scrape."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
 
     def describe(self) -> Iterable[Metric]:
-        """Give nothing: the registry then does not ask for figures when it is built."""
+        """Return nothing, so that the registry does not ask for figures when it is built."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Ask for the figures, and give what there is of them."""
+        """Yield the metrics of all figures that the store reports."""
         stats = self._stats()
         yield InfoMetricFamily(
             "rmqstore_build", "The version that runs.", value={"version": __version__}
@@ -134,7 +134,7 @@ def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
 
 
 def _state(now: str) -> Metric:
-    """All states: an alert that compares one of them needs it to be there."""
+    """Return a gauge with every state: an alert that compares one of them needs it to exist."""
     family = GaugeMetricFamily(
         "rmqstore_state", "1 for the state that the store is in, else 0.", labels=["state"]
     )
@@ -144,7 +144,11 @@ def _state(now: str) -> Metric:
 
 
 def _histogram(figure: _Figure, latency: Mapping[str, Any]) -> Metric:
-    """A histogram: `buckets` are (upper bound in seconds, count up to it), the last one +Inf."""
+    """Return a histogram.
+
+    `buckets` holds pairs of an upper bound in seconds and the count up to it; the last bound is
+    +Inf.
+    """
     buckets = [(_bound(bound), count) for bound, count in latency["buckets"]]
     return HistogramMetricFamily(figure.name, figure.doc, buckets=buckets, sum_value=latency["sum"])
 
@@ -168,7 +172,7 @@ def _queues(queues: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Iterable[Met
 
 
 def new_registry(stats: Stats) -> CollectorRegistry:
-    """Make a registry with a store's figures, and the memory, time and files of this process."""
+    """Return a registry with the store's figures and the memory, time and files of this process."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(StoreCollector(stats))

@@ -1,11 +1,11 @@
-"""The HTTP port that monitoring asks: `/metrics` for Prometheus, `/healthz` for supervisors.
+"""The HTTP port for monitoring: `/metrics` for Prometheus, `/healthz` for supervisors.
 
-It has no secrets and no effects, and so no password: bind it to loopback, or to a network that
-only monitoring reaches. Whatever else is asked is 404.
+It shows no secrets and changes nothing, so it has no password. Bind it to loopback, or to a network
+that only monitoring can reach. Every other path answers 404.
 
-A connection has a thread, a place among a few, and little time for a small request. Where all
-places are taken, the oldest connection that waits for its client gives way: so those who connect
-and then say or read nothing keep no probe out.
+Each connection has a thread, one of a few places, and little time to send a small request. When all
+places are taken, the oldest connection that waits for its client is closed. Clients that connect
+and then neither send nor read anything therefore cannot block a probe.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rmqstore_spark.server.metrics import Stats, new_registry
 __all__ = ["HEALTHY", "Monitoring"]
 
 HEALTHY: Final = "RUNNING"
-"""The one state in which the store takes messages."""
+"""The only state in which the store accepts messages."""
 
 _MOST_CONNECTIONS: Final = 32
 _MOST_SCRAPES: Final = 4
-"""Metrics that are made at a time: with many queues that takes long."""
+"""Concurrent scrapes. With many queues, each takes long."""
 _HEAD_SECONDS: Final = 2.0
 _HEAD_BYTES: Final = 8 << 10
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class Monitoring:
-    """Serves metrics and health from a thread of its own, until it is closed.
+    """Serves metrics and health in a separate thread until it is closed.
 
     Args:
-        stats: the store's figures; called for each request, from other threads.
+        stats: returns the store's figures; called for each request, from other threads.
         host: address to bind.
         port: port to bind; 0 for any free one.
 
@@ -82,7 +82,7 @@ class Monitoring:
 
     @property
     def address(self) -> str:
-        """Where it listens, as `host:port`."""
+        """The address that it listens on, as `host:port`."""
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
@@ -94,7 +94,7 @@ class Monitoring:
 
 
 class _Doing(Enum):
-    """What a connection's thread does; the first two wait for the client, and can give way."""
+    """What a connection's thread is doing. In the first two states it can be closed for another."""
 
     READING = "reading the request"
     WRITING = "writing the answer"
@@ -102,20 +102,20 @@ class _Doing(Enum):
 
 
 class _Places:
-    """The connections that are served at a time. Thread-safe."""
+    """The places of concurrent connections. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._doing: dict[socket.socket, _Doing] = {}  # the oldest first
+        self._doing: dict[socket.socket, _Doing] = {}  # in order of arrival
 
     def take(self, connection: socket.socket) -> bool:
-        """Take a place, if need be that of another connection; tells whether there is one."""
+        """Take a place, closing a waiting connection if none is free; return whether it worked."""
         with self._changed:
             if not self._is_free():
                 oldest = self._oldest_idle()
                 if oldest is None:
                     return False
-                with suppress(OSError):  # it has ended by itself
+                with suppress(OSError):  # it is closed already
                     oldest.shutdown(socket.SHUT_RDWR)
                 if not self._changed.wait_for(self._is_free, _GIVE_WAY_SECONDS):
                     return False
@@ -123,12 +123,12 @@ class _Places:
             return True
 
     def note(self, connection: socket.socket, doing: _Doing) -> None:
-        """Take note of what is done for a connection now."""
+        """Record what a connection's thread is doing."""
         with self._changed:
             self._doing[connection] = doing
 
     def leave(self, connection: socket.socket) -> None:
-        """Give a place back."""
+        """Free a connection's place."""
         with self._changed:
             del self._doing[connection]
             self._changed.notify_all()
@@ -185,10 +185,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = io.BytesIO(self._read_head())
         self.server.places.note(self.connection, _Doing.WORKING)
-        self.connection.settimeout(_ANSWER_SECONDS)  # of all of it: `sendall` counts so
+        # For the whole answer: `sendall` counts the total.
+        self.connection.settimeout(_ANSWER_SECONDS)
 
     def _read_head(self) -> bytes:
-        """The request's line and headers; nothing where they do not come, or do not end."""
+        """Read the request line and headers; return nothing if they are too slow or too long."""
         end = time.monotonic() + _HEAD_SECONDS
         head = b""
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""`rmqstore serve`: a store process from its start to its end.
+"""`rmqstore serve`: runs a store process from start to shutdown.
 
-It ends when it is told to (SIGTERM, SIGINT, SIGHUP, `rmqstore stop`, the end of its standard
-input), and then in order: no new calls, those at work are finished and acknowledged, the store is
-flushed and closed. A second signal shortens the waiting, never the rest.
+SIGTERM, SIGINT, SIGHUP, `rmqstore stop` or the end of its standard input ends the process. It then
+refuses new calls, finishes and acknowledges those in progress, and flushes and closes the store. A
+second signal shortens the wait for calls, never the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOOK_SECONDS: Final = 0.1
 
 _FILES: Final = 1 << 16
 _SWITCH_SECONDS: Final = 0.001
-"""A put must not wait for the 5 ms that each of a hundred other threads may take by default."""
+"""By default, each of a hundred other threads may run for 5 ms before a put gets its turn."""
 
 
 def serve(
@@ -50,21 +50,21 @@ def serve(
 ) -> None:
     """Open a store, serve it until the process is told to end, and close it.
 
-    To be called by the main thread, which gets the signals.
+    Call this from the main thread, which receives the signals.
 
     Args:
-        config: the store's.
+        config: the store's configuration.
         ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid` and `metrics` (`host:port`;
-            null without), written when it serves, and removed at the end.
-        until_stdin_ends: end too when standard input does.
-        announce: told one line when it serves.
-        progress: told how a recovery goes on; see `StoreWriter.open`.
+            null without), written once the store is served, and removed at the end.
+        until_stdin_ends: also end when standard input ends.
+        announce: called with one line once the store is served.
+        progress: called with the progress of a recovery; see `StoreWriter.open`.
 
     Raises:
         StoreLockedError: another process has the store open.
-        OptionError, ServiceError: it cannot be served as it is configured; or the process was told
-            to end while the store was recovered.
-        StoreWriteError, CorruptStoreError: it cannot be opened.
+        OptionError, ServiceError: the store cannot be served with this configuration, or the
+            process was told to end during recovery.
+        StoreWriteError, CorruptStoreError: the store cannot be opened.
     """
     from rmqstore_spark.engine.store import StoreWriter
 
@@ -106,9 +106,9 @@ def serve(
 
 
 def _allow_many_files() -> None:
-    """Take as many open files as the process may have.
+    """Raise the limit of open files, as far as the process may.
 
-    Each connection is one, also of those who show no token, and the usual 1,024 are soon used up.
+    Each connection uses one, even without a token, and the usual 1,024 are soon exhausted.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
@@ -118,10 +118,10 @@ def _allow_many_files() -> None:
 
 
 class _End:
-    """Knows whether the process is to end, and how soon.
+    """Whether the process should end, and how soon.
 
-    A pipe, and no `threading.Event`: a signal can come while the main thread begins to wait and
-    holds the event's lock, which its handler would then wait for, for ever.
+    This is a pipe instead of a `threading.Event`: a signal can arrive while the main thread starts
+    to wait and holds the event's lock. The signal's handler would wait for that lock forever.
     """
 
     def __init__(self) -> None:
@@ -131,17 +131,17 @@ class _End:
         self._signals = 0
 
     def ask(self) -> None:
-        """Let the process end."""
+        """Ask the process to end."""
         self._is_asked = True
-        with suppress(BlockingIOError):  # full: it has been asked often enough
+        with suppress(BlockingIOError):  # a full pipe holds enough requests
             os.write(self._ask, b".")
 
     def wait(self) -> None:
-        """Wait until it is to end."""
+        """Wait until the process should end."""
         os.read(self._asked, 1)
 
     def telling(self, progress: Callable[[str, int, int], object]) -> Callable[..., None]:
-        """The same progress, which breaks a recovery off when the process is to end."""
+        """Wrap `progress` so that a recovery stops when the process should end."""
 
         def told(what: str, done: int, total: int) -> None:
             progress(what, done, total)
@@ -155,15 +155,15 @@ class _End:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it was told so twice."""
+        """Whether a second signal arrived."""
         return self._signals > 1
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take the signals that end the process.
+        """Handle the signals that end the process, within the context.
 
-        Python calls handlers between two steps of the main thread alone. A signal that comes
-        just before that thread begins to read, or to another thread, must end the reading too.
+        Python runs handlers only between two steps of the main thread. A signal that arrives just
+        before that thread starts to read, or in another thread, must end the read too.
         """
         woken = signal.set_wakeup_fd(self._ask, warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._signal) for number in _signals()}
@@ -179,7 +179,7 @@ class _End:
         self.ask()
 
     def watch_stdin(self) -> None:
-        """Let the process end when its standard input does."""
+        """Ask the process to end when its standard input ends."""
         threading.Thread(target=self._read_stdin, name="rmqstore-stdin", daemon=True).start()
 
     def _read_stdin(self) -> None:
@@ -190,7 +190,7 @@ class _End:
 
 
 def _signals() -> list[signal.Signals]:
-    """Those that end the process: the end of its terminal too, unless nohup keeps that away."""
+    """Return the signals that end the process: SIGHUP too, unless nohup made it ignored."""
     told = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
     return [n for n in told if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
@@ -206,10 +206,10 @@ def _end(server: StoreServer, end: _End) -> None:
 
 
 def _ready_path(given: str | os.PathLike[str]) -> str:
-    """Where the ready file goes; looked at before the store is opened, which can take long.
+    """Return the path of the ready file, checked before the store is opened, which can take long.
 
     Raises:
-        OptionError: there is no such folder, or something that is not to be replaced is there.
+        OptionError: the folder does not exist, or the path exists and is not a plain file.
     """
     path = os.path.abspath(given)
     if not os.path.isdir(os.path.dirname(path)):

@@ -1,8 +1,8 @@
-"""What streams of blocks are for: blocks are put into the log, or staged for a commit.
+"""Handles streams of blocks: puts them into the log, or stages them for a commit.
 
-Blocks are stored and answered in the order in which they come. All that has arrived is stored at
-once and waits for the disk together. An answer that says no for a reason that passes is the last of
-its stream: no later block may overtake it.
+Blocks are stored and answered in the order in which they arrive. All blocks that have arrived are
+stored together, and wait for the disk together. An answer with a transient failure ends its stream,
+so that no later block overtakes the failed one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class BlockStreams:
     """Handles streams of blocks.
 
     Args:
-        store: that they are for.
-        is_stopping: whether the process takes nothing more.
+        store: the store that takes the blocks.
+        is_stopping: whether the process accepts nothing more.
         failures: counts blocks that do not reach the store.
     """
 
@@ -45,10 +45,10 @@ class BlockStreams:
         self._is_stopping = is_stopping
 
     def handle(self, blocks: BlockReader) -> None:
-        """Handle one stream until its client ends it, or an answer does.
+        """Handle one stream until its client or an answer ends it.
 
         Raises:
-            RefusedError: the stream is not as it should be, or there is no room for it.
+            RefusedError: the stream is malformed, or there is no room for it.
         """
         asked = blocks.command()
         try:
@@ -80,14 +80,14 @@ class BlockStreams:
             blocks.send(b"")
 
     def _put_group(self, blocks: BlockReader, group: Sequence[SentBlock], results: bool) -> bool:
-        """Store and answer blocks; tells whether more may come."""
+        """Store and answer blocks; return whether more may follow."""
         if self._is_stopping():
             text = "The store process is stopping."
             self._failures.count(UNAVAILABLE)
             blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
             return False
         if len(group) == 1:
-            done = [self._store.put(group[0].data)]  # together with those of other streams
+            done = [self._store.put(group[0].data)]  # together with blocks of other streams
         else:
             done = self._store.put_all([block.data for block in group])
         for block, result in zip(group, done, strict=False):
@@ -107,7 +107,7 @@ class BlockStreams:
             while not blocks.is_finished:
                 group = blocks.group()
                 if not (group or blocks.is_finished):
-                    return  # the client went away
+                    return  # the client has gone
                 try:
                     if not _append(stage, blocks, group):
                         return
@@ -123,7 +123,7 @@ class BlockStreams:
 
 
 def _append(stage: Stage, blocks: BlockReader, group: Sequence[SentBlock]) -> bool:
-    """Stage and answer blocks; tells whether more may come."""
+    """Stage and answer blocks; return whether more may follow."""
     for block in group:
         rows = stage.info.rows
         try:

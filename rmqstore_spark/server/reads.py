@@ -1,4 +1,4 @@
-"""Byte ranges of the store's files, streamed to a reader a few megabytes at a time."""
+"""Streams byte ranges of the store's files to a reader, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rmqstore_spark.wire.messages import RangesRequest
 __all__ = ["MOST_BYTES", "MOST_RANGES", "range_messages"]
 
 MOST_BYTES: Final = 256 << 20
-"""Of all ranges of one request."""
+"""Maximum bytes of all ranges of one request."""
 
 MOST_RANGES: Final = 65_536
 
@@ -34,16 +34,16 @@ def range_messages(
 
     Args:
         view: the store's files.
-        request: what is asked for.
-        budget: of bytes that are on their way to clients; a message takes its share until the next
-            one is asked for, and must not be held for longer.
+        request: the file and the ranges to read.
+        budget: the bytes on their way to clients. A message takes its share until the next one is
+            requested, and must not be held for longer.
 
     Yields:
-        Record batches as they travel: the flatbuffer, and the parts of the body.
+        Record batches in their wire format: the flatbuffer, and the parts of the body.
 
     Raises:
-        OverBudgetError: too much is on its way to others, and stays there.
-        ViewError: there is no such file, or the ranges are too many or too long.
+        OverBudgetError: messages to other clients used up the budget for too long.
+        ViewError: the file does not exist, or the ranges are too many or too long.
     """
     offsets = np.array(request.offsets, np.int64)
     lengths = np.array(request.lengths, np.int64)
@@ -64,13 +64,13 @@ def range_messages(
                 out = np.empty(size, np.uint8)
                 got = view.read(request.path, descriptor, starts[there], sizes[there], out)
                 yield ranges_message(out, got, last[there])
-                del out  # before it waits for room again
+                del out  # free it before the next wait for room
 
 
 def _pieces(
     offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """The ranges, the long ones in several pieces: starts, sizes, whether each ends its range."""
+    """Split long ranges into pieces: their starts, their sizes, whether each ends its range."""
     counts = np.maximum(-(-lengths // _PIECE), 1)
     total = int(counts.sum())
     nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -81,7 +81,7 @@ def _pieces(
 
 
 def _batches(sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
-    """Runs of pieces of about `_PIECE` bytes together."""
+    """Group pieces into runs of about `_PIECE` bytes, as pairs of the first and the end."""
     groups = np.cumsum(sizes.astype(np.int64)) // _PIECE
     cuts = np.flatnonzero(np.diff(groups)) + 1
     yield from pairwise([0, *cuts.tolist(), len(sizes)] if len(sizes) else [])

@@ -1,7 +1,7 @@
-"""A store served over Arrow Flight, on a port, a unix socket, or both.
+"""Serves a store over Arrow Flight, on a port, a unix socket, or both.
 
-Each call has a thread. Whatever a client does or sends can end its own call and nothing else; an
-error that is not one of this package's is a bug, and goes to the log and not to the client.
+Each call has a thread. Whatever a client does or sends can only end its own call. An error that is
+not one of this package's is a bug: its details go to the log, not to the client.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ __all__ = ["StoreServer"]
 _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20
-"""Of messages of more than 1 MiB that are received and not handled yet, of all clients together."""
+"""Maximum bytes of received, unhandled messages of more than 1 MiB each, over all clients."""
 _SMALL_BYTES: Final = 16 << 20
-"""Of messages of up to 1 MiB."""
+"""The same for messages of up to 1 MiB."""
 _SENT_BYTES: Final = 64 << 20
-"""Of files that are read and not sent yet."""
+"""Maximum bytes that are read from files but not sent."""
 _SLACK: Final = 64 << 10
 _MAX_TICKET: Final = 4 << 20
 _AT_ONCE: Final = {Actions.QUERY: 2, Actions.LIST: 4, Actions.WALK: 4}
-"""Calls of which each can take tens of megabytes while it is worked on."""
+"""Concurrent calls of those actions that can each take tens of megabytes."""
 _LARGE_AT_ONCE: Final = 2
 _SMALL_ANSWER: Final = 64 << 10
 _LARGE_REQUEST: Final = 256 << 10
 _PLACE_SECONDS: Final = 10.0
-"""How long one waits for a place among them, and may keep it without reading the answer."""
+"""How long a call waits for a place among them."""
 _ROOM_SECONDS: Final = 10.0
 _CONNECTIONS_PER_STREAM: Final = 4
 _CUT_SECONDS: Final = 5.0
@@ -97,25 +97,25 @@ _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
         "The stream was idle, and others need its place (maxStreams). Begin again.",
     ),
 )
-"""What clients are told of errors that are their own, or that pass."""
+"""The status and text for errors that the client caused, or that are transient."""
 
 _SERVICE: Final = "/arrow.flight.protocol.FlightService/"
 _MOST_REFUSAL: Final = 3000
 
 
 class StoreServer:
-    """Serves a store that is open for writing, from the moment it is made until `close`.
+    """Serves a store that is open for writing, from its construction until `close`.
 
     Args:
-        store: the store; it is not closed by this.
-        stop: called, from another thread, when a client asks the process to end.
+        store: the store; the server does not close it.
+        stop: called, from another thread, when a client asks the process to stop.
 
     Attributes:
-        endpoints: where it is served; the port's before the socket's.
-        room: for messages that are received and not handled yet.
+        endpoints: its endpoints; the port's comes before the socket's.
+        room: the room for messages that are received but not handled.
 
     Raises:
-        OptionError: the configuration would let strangers in, or a file of it cannot be used.
+        OptionError: the configuration would let strangers in, or names a file that cannot be used.
         ServiceError: an address is in use, or cannot be bound.
     """
 
@@ -124,7 +124,7 @@ class StoreServer:
         security = Security.of(config)
         self._calls = Calls(config.max_streams)
         path = os.path.abspath(config.flight_socket) if config.flight_socket else None
-        self._socket: str | None = None  # once it is ours
+        self._socket: str | None = None  # set once this process has bound it
         self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
         service = _FlightService(store, security, self._calls, stop)
@@ -151,26 +151,26 @@ class StoreServer:
 
     @property
     def calls_under_way(self) -> int:
-        """How many calls are being served."""
+        """Number of calls in progress."""
         return len(self._calls.all())
 
     @property
     def calls_at_work(self) -> int:
-        """How many of them do not wait for their client."""
+        """Number of calls that do not wait for their client."""
         return sum(call.waiting_since is None for call in self._calls.all())
 
     @property
     def calls_ended(self) -> int:
-        """How many there were."""
+        """Number of calls that have ended."""
         return self._calls.ended
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return sum(len(listener) for listener in self._listeners)
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the clients' calls, as JSON takes them."""
+        """Return figures of the clients' calls, ready for JSON."""
         return {
             "connections": self.connections,
             "calls": self.calls_under_way,
@@ -179,7 +179,7 @@ class StoreServer:
         }
 
     def drain(self, seconds: float) -> bool:
-        """Take no new calls, and wait until no call is at work; tells whether that came about.
+        """Refuse new calls, and wait until none is at work; return whether that happened.
 
         Calls that wait for their client are not waited for.
         """
@@ -200,7 +200,7 @@ class StoreServer:
 
 
 class _FlightService(Service):
-    """Flight's calls, let in or not, and brought to their handlers."""
+    """Admits Flight calls, and routes them to their handlers."""
 
     def __init__(
         self, store: StoreWriter, security: Security, calls: Calls, stop: Callable[[], None]
@@ -231,7 +231,7 @@ class _FlightService(Service):
     # ---- the connection's thread ---------------------------------------------------------------
 
     def begin(self, stream: Stream) -> None:
-        """Let a call in, by its headers, before anything else of it is read; or refuse it."""
+        """Admit or refuse a call by its headers, before anything else of it is read."""
         if self._token is not None and not self._token.matches(_only(stream, "authorization")):
             message = "The token is missing or wrong."
             self.failures.count(DENIED)
@@ -257,7 +257,7 @@ class _FlightService(Service):
         )
         try:
             thread.start()
-        except RuntimeError:  # the system gives no more threads
+        except RuntimeError:  # the system has no more threads
             self._calls.end(call)
             self._refuse(stream, BUSY, "The store process has no thread for it. Try again.")
 
@@ -279,9 +279,9 @@ class _FlightService(Service):
             self._calls.end(call)
 
     def _status_of(self, error: Exception, method: str) -> Status:
-        """How a call ends that failed."""
+        """Return the status that ends a failed call."""
         if isinstance(error, EndedError):
-            return Status(grpc.OK)  # nobody is there
+            return Status(grpc.OK)  # there is no client to read it
         status, text = _told(error, method)
         self.failures.count(status)
         return _refusal(status, text)
@@ -322,7 +322,7 @@ class _FlightService(Service):
         for header, body in range_messages(self._view, request, self._sent):
             head = flight_data_head(header, b"", sum(map(len, body)))
             self._send(call, head, *body)
-            body.clear()  # before the next message waits for room
+            body.clear()  # free it before the next message waits for room
 
     def _only_message(self, call: Call) -> Any:
         with call.reading():
@@ -337,7 +337,7 @@ class _FlightService(Service):
 
 @contextmanager
 def _place(places: threading.BoundedSemaphore) -> Iterator[None]:
-    """A place among the few calls that take much memory."""
+    """Hold a place among the few calls that take much memory."""
     if not places.acquire(timeout=_PLACE_SECONDS):
         text = "The store process works on other requests of this kind. Try again later."
         raise RefusedError(text, BUSY)
@@ -348,7 +348,7 @@ def _place(places: threading.BoundedSemaphore) -> Iterator[None]:
 
 
 def _told(error: Exception, method: str) -> tuple[str, str]:
-    """The status and the text that a client gets for a failure."""
+    """Return the status and the text that a client gets for a failure."""
     if isinstance(error, RefusedError | ViewError):
         return error.status, str(error.args[0])
     for kind, status, text in _REFUSALS:
@@ -363,20 +363,23 @@ def _told(error: Exception, method: str) -> tuple[str, str]:
 
 
 def _refusal(status: str, message: str) -> Status:
-    """The end of a call that is refused."""
+    """Return the status that ends a refused call."""
     code = grpc.UNAVAILABLE if status in (BUSY, UNAVAILABLE) else grpc.UNKNOWN
     message = message[:_MOST_REFUSAL]
     return Status(code, f"{status}: {message}", refusal_bytes(status, message))
 
 
 def _only(stream: Stream, name: str) -> str | None:
-    """A header that is there once."""
+    """Return the value of a header that occurs exactly once, else None."""
     values = stream.headers.get(name) or []
     return values[0] if len(values) == 1 else None
 
 
 def _most_connections(streams: int) -> int:
-    """With more than these, idle ones are ended: half of the open files stay free for the store."""
+    """Return the number of connections above which idle ones are closed.
+
+    At least half of the open files stay free for the store.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = streams * _CONNECTIONS_PER_STREAM
     return most if files == resource.RLIM_INFINITY else min(most, files // 2)

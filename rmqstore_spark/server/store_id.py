@@ -1,4 +1,4 @@
-"""What tells a store from every other one, wherever it is moved and however it is reached."""
+"""The id of a store, which it keeps wherever it is moved and however it is reached."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAME: Final = "store-id"
 
 
 def store_id(store: str) -> str:
-    """The id of a store that this process has open for writing; made when there is none.
+    """Return the id of a store that this process has open for writing; create it if it is missing.
 
     Raises:
-        StoreWriteError: it could not be written down.
+        StoreWriteError: the id could not be saved.
     """
     path = os.path.join(store, OWN_FOLDER, _NAME)
     try:

@@ -1,9 +1,9 @@
-"""The store's files, as they are given out to readers: no way leads out of the store.
+"""Gives readers access to the files of a store, and to nothing outside it.
 
-Names are taken one by one and opened below the folder before them, never through a link. What is
-not a broker's is not shown, nor is `abort`: to its readers the store is one that was closed, since
-they need not care who writes it. The log's bytes past what is published read as zeros, as in a
-segment that has not been written so far.
+Each component of a path is opened relative to the folder before it, and links are never followed.
+Only a broker's files are shown, and `abort` is not one of them: readers see a store that was
+closed, since they need not know who writes it. Bytes of the log past its published end read as
+zeros, as in a segment that has not been written yet.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _HIDDEN: Final = frozenset({GUARD_NAME})
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
 _MOST_ENTRIES: Final = 500_000
-_AT_ONCE: Final = 1000  # entries of a folder
+_AT_ONCE: Final = 1000  # folder entries between two calls of `between`
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ViewError(Exception):
-    """What was asked for is not given out.
+    """The requested file or folder is not available to readers.
 
     Args:
-        status: of `wire.failures`.
-        message: why.
+        status: a status of `wire.failures`.
+        message: the reason.
     """
 
     def __init__(self, status: str, message: str) -> None:
@@ -54,12 +54,12 @@ class ViewError(Exception):
 
 
 class StoreView:
-    """The files of one store.
+    """The files of one store, as readers see them.
 
     Args:
         root: the store directory.
         log_folder: folder of the CommitLog, shown as `commitlog`.
-        published_end: gives the log offset up to which records can be read.
+        published_end: returns the physical offset up to which records can be read.
     """
 
     def __init__(self, root: str, log_folder: str, published_end: Callable[[], int]) -> None:
@@ -68,10 +68,10 @@ class StoreView:
         self._published_end = published_end
 
     def entry(self, path: str) -> FileEntry:
-        """What a path is.
+        """Return the file or folder at a path.
 
         Raises:
-            ViewError: there is no such file or folder, or it is not given out.
+            ViewError: it does not exist, or is not shown.
         """
         parts = _parts(path)
         if not parts:
@@ -83,27 +83,27 @@ class StoreView:
         return found
 
     def listing(self, path: str, between: Callable[[], object]) -> list[FileEntry]:
-        """What lies in a folder, by name.
+        """List a folder, sorted by name.
 
         Args:
             path: the folder.
-            between: called now and then; what it raises ends the listing.
+            between: called from time to time; an error that it raises ends the listing.
 
         Raises:
-            ViewError: there is no such folder, it is not given out, or it holds too much.
+            ViewError: the folder does not exist, is not shown, or holds too many entries.
         """
         return list(self._entries(_parts(path), between))
 
     def walk(self, path: str, depth: int, between: Callable[[], object]) -> list[FileEntry]:
-        """What lies below a folder, down to so many levels below its own entries.
+        """List everything below a folder, down to a number of levels below its own entries.
 
         Args:
             path: the folder.
-            depth: how many levels.
-            between: as of `listing`.
+            depth: the number of levels.
+            between: as for `listing`.
 
         Raises:
-            ViewError: as `listing`.
+            ViewError: as for `listing`.
         """
         found: list[FileEntry] = []
         todo = [(_parts(path), depth)]
@@ -114,7 +114,7 @@ class StoreView:
             except ViewError:
                 if not found:
                     raise
-                continue  # removed in between
+                continue  # removed since its parent was listed
             found += entries
             if len(found) > _MOST_ENTRIES:
                 raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
@@ -138,14 +138,14 @@ class StoreView:
                 if entry is not None and _is_shown([*parts, name], entry.is_dir):
                     yield entry
         if not parts and _LOG not in names:
-            yield FileEntry(_LOG, 0, True, -1)  # it lies elsewhere
+            yield FileEntry(_LOG, 0, True, -1)  # it lies outside the store directory
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
-        """A descriptor of a file, for as long as the context lasts.
+        """Open a file, and close it at the end of the context.
 
         Raises:
-            ViewError: there is no such file, or it is not given out.
+            ViewError: the file does not exist, or is not shown.
         """
         parts = _parts(path)
         if not parts or not _is_shown(parts, False):
@@ -170,18 +170,18 @@ class StoreView:
         lengths: npt.NDArray[np.int32],
         out: npt.NDArray[np.uint8],
     ) -> npt.NDArray[np.int64]:
-        """Read ranges of a file one behind the other.
+        """Read ranges of a file into a buffer, without gaps between them.
 
         Args:
             path, descriptor: the file.
-            offsets, lengths: of the ranges, not negative.
-            out: as long as all ranges together.
+            offsets, lengths: the ranges, not negative.
+            out: the buffer, as long as all ranges together.
 
         Returns:
-            How many bytes there were of each: fewer only where the file ends. Where one is short
-            the next begins in `out` where it ended.
+            The number of bytes read of each range. It is less than the length only where the file
+            ends; the next range then follows directly in `out`.
         """
-        end = self._published_end()  # asked before the reading: all up to it has been written
+        end = self._published_end()  # taken before the read: all bytes below it are written
         size = os.fstat(descriptor).st_size
         there = np.clip(size - offsets, 0, lengths.astype(np.int64))
         wanted = there.astype(np.int32)
@@ -195,7 +195,7 @@ class StoreView:
 
     @contextmanager
     def _folder(self, parts: list[str], path: str) -> Iterator[int]:
-        """A descriptor of a folder of the store."""
+        """Open a folder of the store, and close it at the end of the context."""
         if parts and not _is_shown(parts, True):
             raise _missing(path)
         with ExitStack() as opened:
@@ -212,10 +212,10 @@ class StoreView:
 
 
 def _parts(path: str) -> list[str]:
-    """The names of a path.
+    """Split a path into its components.
 
     Raises:
-        ViewError: one of them could lead elsewhere.
+        ViewError: a component could lead out of the store.
     """
     if not path:
         return []
@@ -233,10 +233,10 @@ def _is_shown(parts: list[str], is_dir: bool) -> bool:
 
 
 def _described(folder: int, name: str, path: str) -> FileEntry | None:
-    """An entry of a folder; None where it is no plain file or folder, or has an odd name.
+    """Return an entry of a folder; None if it is no plain file or folder, or its name is not UTF-8.
 
     Raises:
-        ViewError: messages may lie behind it, and it is a link.
+        ViewError: it is a link that may lead to messages.
     """
     with suppress(OSError, UnicodeEncodeError):
         path.encode("utf-8")
@@ -255,7 +255,7 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
 
 
 def _unopened(path: str, error: OSError) -> ViewError:
-    """What to say of what could not be opened: not each reason means that it is not there."""
+    """Return the error for a path that could not be opened: not every cause means it is missing."""
     if error.errno in _TRANSIENT:
         return ViewError(
             UNAVAILABLE, f"The store process could not open {path[:200]!r}: {error.strerror}."
@@ -273,7 +273,7 @@ def _blank(
     lengths: npt.NDArray[np.int64],
     end: int,
 ) -> None:
-    """Make zeros of what was read past a place in the file."""
+    """Zero the bytes that were read past a position of the file."""
     begins = np.cumsum(lengths) - lengths
     for number in np.flatnonzero(offsets + lengths > end).tolist():
         first = max(0, end - int(offsets[number]))

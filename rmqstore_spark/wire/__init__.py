@@ -1,9 +1,9 @@
-"""What a store process and its clients say to each other; needs neither of them.
+"""The protocol between a store process and its clients. It imports neither of them.
 
-protocol   actions by name, schemas, acknowledgements, tickets
-messages   the requests and answers, as dataclasses
-codec      dataclasses to JSON and back, strictly
-endpoint   where a process listens
-secrets    tokens, keys and certificates
-failures   how a process says no
+protocol   defines actions, schemas and acknowledgements
+messages   defines the requests and answers as dataclasses
+codec      converts dataclasses to JSON and back, strictly
+endpoint   parses the endpoint of a process
+secrets    reads tokens, keys and certificates
+failures   encodes and decodes refusals
 """

@@ -1,8 +1,8 @@
-"""Messages to JSON and back, strictly: what is not exactly as declared is refused.
+"""Converts messages to JSON and back, and refuses any message that is not exactly as declared.
 
-A message is a frozen dataclass; its annotations say what a field may be. JSON names are the fields'
-own in camelCase. Nothing is converted, nothing unknown is passed over, and everything is bounded:
-the text before it is parsed, numbers, strings and lists after.
+A message is a frozen dataclass, and its annotations say what a field may be. JSON names are the
+names of the fields in camelCase. Values are not converted and unknown fields are not skipped.
+Everything is bounded: the text before it is parsed; numbers, strings and lists afterwards.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _SHOWN: Final = 40
 
 
 class MessageError(ValueError):
-    """A message is not what its kind demands."""
+    """A message does not match its class."""
 
 
 class Between(NamedTuple):
-    """The range of a whole number; without it a field takes 0 to the largest Java long."""
+    """The range of an integer; by default 0 to the largest Java long."""
 
     low: int
     high: int
 
 
 class AtMost(NamedTuple):
-    """How many characters a text has at most; without it 4096."""
+    """The maximum length of a text, in characters; by default 4096."""
 
     length: int
 
 
 def encode(message: object) -> bytes:
-    """Write a message as JSON."""
+    """Encode a message as JSON."""
     return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def decode(kind: type[M], data: bytes, *, most: int) -> M:
-    """Read a message.
+    """Decode a message.
 
     Args:
-        kind: its dataclass.
-        data: JSON in UTF-8; nothing at all stands for a message without fields.
-        most: bytes that it may have.
+        kind: the class of the message.
+        data: JSON in UTF-8; empty for a message without fields.
+        most: maximum bytes.
 
     Raises:
-        MessageError: it is longer, no JSON, or has other fields or values than declared.
+        MessageError: it is too long, not JSON, or its fields or values are not as declared.
     """
     value = read_json(data, most=most) if data else {}
     checked: M = _message(kind, value, kind.__name__)
@@ -74,10 +74,10 @@ def decode(kind: type[M], data: bytes, *, most: int) -> M:
 
 
 def read_json(data: bytes, *, most: int) -> Any:
-    """Parse JSON of at most so many bytes.
+    """Parse JSON of at most `most` bytes.
 
     Raises:
-        MessageError: it is longer, no JSON, nested too deeply, or names a key twice.
+        MessageError: it is too long, not JSON, nested too deeply, or names a key twice.
     """
     if len(data) > most:
         raise MessageError(f"a message of {len(data)} bytes where {most} are allowed")
@@ -101,7 +101,7 @@ def _refuse(word: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A message in what JSON knows."""
+    """Convert a message to types that JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             _camel(field.name): _plain(getattr(value, field.name))
@@ -128,7 +128,7 @@ class _Field(NamedTuple):
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, _Field]:
-    """The fields of a message by their JSON names."""
+    """Return the fields of a message by their JSON names."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         _camel(field.name): _Field(
@@ -155,12 +155,12 @@ def _message(kind: Any, value: Any, where: str) -> Any:
             raise MessageError(f"{where} lacks {name}")
     try:
         return kind(**given)
-    except ValueError as error:  # what a message checks of its own
+    except ValueError as error:  # from the message's own checks
         raise MessageError(f"{where}: {error}") from None
 
 
 def _checked(hint: Any, value: Any, where: str) -> Any:
-    """The value as the annotation declares it."""
+    """Check a value against its annotation, and return it."""
     limit: Any = None
     if get_origin(hint) is Annotated:
         hint, limit = get_args(hint)[:2]

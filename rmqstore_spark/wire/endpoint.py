@@ -1,4 +1,4 @@
-"""Where a store process listens, as users write it: `grpc://host:port` and the like."""
+"""Parses the endpoints of store processes, such as `grpc://host:port`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ UNIX: Final = "grpc+unix"
 SCHEMES: Final = (TCP, TLS, UNIX)
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
-_MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its closing zero
+_MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its terminating zero
 _FORMS: Final = "grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One address of a store process.
+    """An address of a store process.
 
     Attributes:
         scheme: TCP, TLS or UNIX.
         host: name or address, IPv6 without brackets; empty for a unix socket.
         port: 1 to 65535; 0 for a unix socket.
-        path: absolute path of a unix socket; else empty.
+        path: absolute path of a unix socket; empty otherwise.
     """
 
     scheme: Literal["grpc", "grpc+tls", "grpc+unix"]
@@ -44,10 +44,10 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read one endpoint.
+    """Parse an endpoint.
 
     Raises:
-        OptionError: it is none; the text says which forms there are.
+        OptionError: the text is not an endpoint; the message lists the valid forms.
     """
     scheme, separator, rest = text.strip().partition("://")
     scheme = scheme.lower()
@@ -69,10 +69,10 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Read a comma-separated list of endpoints of different stores.
+    """Parse a comma-separated list of endpoints of different stores.
 
     Raises:
-        OptionError: one of them is none, the list is empty, or an endpoint stands in it twice.
+        OptionError: one of them is invalid or occurs twice, or the list is empty.
     """
     found = tuple(parse_endpoint(part) for part in text.split(","))
     for number, endpoint in enumerate(found):

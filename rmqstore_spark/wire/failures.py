@@ -1,7 +1,7 @@
-"""How a store process says no, and how its client tells it.
+"""How a store process refuses a request, and how its client reads the refusal.
 
-A refusal travels as a `Refusal` in the extra info of Flight's error; the error's own text is for
-clients that are not ours.
+A refusal is sent as a `Refusal` in the extra info of Flight's error. The text of the error is for
+other clients.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ __all__ = [
 ]
 
 BUSY: Final = "OS_PAGECACHE_BUSY"
-"""RocketMQ's word for a store that gets more than it can write. Nothing was stored: try again."""
+"""RocketMQ's status of a store that gets more than it can write. Nothing was stored: try again."""
 
 UNAVAILABLE: Final = "SERVICE_NOT_AVAILABLE"
-"""The store takes nothing: it is stopping, its disk failed, or it has too many clients."""
+"""The store accepts nothing: it is stopping, its disk failed, or it has too many clients."""
 
 FAILED: Final = "SYSTEM_ERROR"
-"""RocketMQ's word for a bug: what became of the call is not known."""
+"""RocketMQ's status for a bug. Whether the call had an effect is unknown."""
 
 ILLEGAL: Final = "MESSAGE_ILLEGAL"
-"""What was sent can never be stored."""
+"""The data sent can never be stored."""
 
 NOT_FOUND: Final = "NOT_FOUND"
 """The store has no such file, topic or stage."""
 
 DENIED: Final = "NO_PERMISSION"
-"""The token is missing or wrong, or the store does not give this out."""
+"""The token is missing or wrong, or the store does not serve what was requested."""
 
 TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, "CREATE_MAPEDFILE_FAILED"})
-"""Nothing was stored, and the same can succeed a little later."""
+"""Nothing was stored, and the same request can succeed a little later."""
 
 _MAX_REFUSAL: Final = 128 << 10
 _MAX_MESSAGE: Final = 16 << 10
 
 
 def refusal_bytes(status: str, message: str) -> bytes:
-    """A refusal as it travels."""
+    """Encode a refusal."""
     return encode(Refusal(status, message[:_MAX_MESSAGE]))
 
 
 def refused(extra: bytes | None) -> RefusedError | None:
-    """The refusal in an error's extra info; None where there is none."""
+    """Decode the refusal in an error's extra info; return None if there is none."""
     if not extra:
         return None
     try:

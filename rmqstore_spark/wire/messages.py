@@ -47,15 +47,15 @@ StageId = Annotated[str, AtMost(32)]
 
 @dataclass(frozen=True)
 class Done:
-    """The answer of an action that has nothing to tell."""
+    """An empty request or answer."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something was refused.
+    """Why a request was refused.
 
     Attributes:
-        status: a status of RocketMQ's, or one of `wire.failures`.
+        status: a status of RocketMQ, or one of `wire.failures`.
         message: what happened and what to do.
     """
 
@@ -68,11 +68,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """Ask for what one needs to know to encode records.
+    """Requests what is needed to encode records.
 
     Attributes:
-        topics: those that are to be written, made where the store makes topics by itself; None for
-            all that there are.
+        topics: the topics to write, created if the store creates topics automatically; None for
+            all topics.
     """
 
     topics: tuple[TopicName, ...] | None = None
@@ -80,7 +80,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """A topic as `topics.json` has it."""
+    """The settings of a topic, as in `topics.json`."""
 
     read_queue_nums: Int32
     write_queue_nums: Int32
@@ -89,16 +89,16 @@ class TopicSettings:
 
 @dataclass(frozen=True)
 class OpenReply:
-    """What a store tells its clients.
+    """The properties of a store that its clients need.
 
     Attributes:
-        protocol: version of what is said here.
-        store_id: stays the same for the life of the store.
-        broker_name: what the store calls itself.
-        store_host_v6: records leave 20 bytes for storeHost, else 8.
-        max_message_size: bytes of a body.
+        protocol: version of the protocol.
+        store_id: the store's id, which never changes.
+        broker_name: the store's broker name.
+        store_host_v6: whether records have 20 bytes for storeHost instead of 8.
+        max_message_size: maximum bytes of a body.
         max_block_bytes, max_block_rows: limits of one put.
-        topics: by name.
+        topics: the settings of topics by name.
     """
 
     protocol: int
@@ -115,7 +115,7 @@ class OpenReply:
 
 @dataclass(frozen=True)
 class TopicRequest:
-    """Make, change or delete a topic; None leaves a number at its default."""
+    """Creates, changes or deletes a topic; None leaves a number at its default."""
 
     name: TopicName
     read_queue_nums: QueueNums | None = None
@@ -132,14 +132,14 @@ class TopicsReply:
 
 @dataclass(frozen=True)
 class OffsetsRequest:
-    """Ask for the ends of queues; None for all topics."""
+    """Requests the ends of queues; None for all topics."""
 
     topics: tuple[TopicName, ...] | None = None
 
 
 @dataclass(frozen=True)
 class QueueOffsets:
-    """Ends of a queue: `max_offset` is one past its last message."""
+    """The ends of a queue: `max_offset` is one past its last message."""
 
     min_offset: int
     max_offset: int
@@ -147,7 +147,7 @@ class QueueOffsets:
 
 @dataclass(frozen=True)
 class OffsetsReply:
-    """Ends of the log and of queues, these by topic and queue id (as text, for JSON)."""
+    """The ends of the log, and of queues by topic and queue id (as text, for JSON)."""
 
     min_offset: int
     max_offset: int
@@ -157,7 +157,7 @@ class OffsetsReply:
 
 @dataclass(frozen=True)
 class FlushReply:
-    """How far everything is on disk now."""
+    """The physical offset up to which the log is flushed."""
 
     flushed_offset: int
 
@@ -167,11 +167,11 @@ class FlushReply:
 
 @dataclass(frozen=True)
 class StreamCommand:
-    """What a stream of blocks is for.
+    """The purpose of a stream of blocks.
 
     Attributes:
         op: "put" or "stage".
-        results: acknowledge a put with the offsets of each record.
+        results: whether a put is acknowledged with the offsets of each record.
         stage_id: UUID as 32 hex digits, for op "stage".
     """
 
@@ -188,7 +188,7 @@ class StreamCommand:
 
 @dataclass(frozen=True)
 class AbortRequest:
-    """Discard stages; those that are unknown, or committed, are passed over."""
+    """Discards stages; unknown and committed ones are skipped."""
 
     stage_ids: tuple[StageId, ...]
 
@@ -198,14 +198,14 @@ class AbortRequest:
 
 @dataclass(frozen=True)
 class PathRequest:
-    """A file or folder of the store, relative to it with `/` between names; empty for itself."""
+    """A path relative to the store, with `/` between names; empty for the store itself."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class WalkRequest:
-    """All that lies below a folder, down to a depth."""
+    """Requests everything below a folder, down to a depth."""
 
     path: str
     depth: Annotated[int, Between(0, 8)]
@@ -223,14 +223,14 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ListReply:
-    """What lies in a folder, or below it."""
+    """The entries in a folder, or below it."""
 
     entries: tuple[FileEntry, ...]
 
 
 @dataclass(frozen=True)
 class RangesRequest:
-    """Byte ranges of one file; each gives fewer bytes where the file ends."""
+    """Requests byte ranges of one file; a range is shorter only where the file ends."""
 
     path: str
     offsets: tuple[int, ...]
@@ -243,7 +243,7 @@ class RangesRequest:
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """Look messages up by key (or UNIQ_KEY), within a time of storage."""
+    """Looks messages up by key (or UNIQ_KEY), within a range of storeTimestamp."""
 
     topic: TopicName
     key: str

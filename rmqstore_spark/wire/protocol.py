@@ -1,19 +1,20 @@
-"""The protocol: actions by name, the schema of blocks, acknowledgements, tickets.
+"""The protocol: names of actions, schemas, acknowledgements, tickets.
 
-Arrow Flight, version 2 of ours:
+This is version 2 of the protocol, which uses Arrow Flight:
 
-- *Actions* (`DoAction`): a request in JSON in, one answer in JSON out.
+- *Actions* (`DoAction`): one request in JSON, and one answer in JSON; that of `query` is an Arrow
+  IPC stream.
 - *Blocks* (`DoExchange`; the descriptor's command is a `StreamCommand`): each record batch of
-  BLOCK_SCHEMA has one row, a block of encoded records, and in its metadata its number, 0 and up.
-  Each is answered by metadata: an `Acknowledgement`. One that refuses for a reason that passes
-  (`failures.TRANSIENT`) is the last: nothing behind that block is stored, and the client ends the
-  stream. The metadata FINISH without a batch ends the
-  stream; for a stage the answer is its `StageInfo`. A stream that ends without it is broken off.
-- *Reading* (`DoGet`; the ticket is a `RangesRequest`): batches of RANGES_SCHEMA, with the bytes of
-  the ranges in order, each in one piece or several; the last piece of each has `last` set.
+  BLOCK_SCHEMA has one row, a block of encoded records. Its metadata is the block's number, counted
+  from 0. The answer to each block is metadata, an `Acknowledgement`. A transient refusal
+  (`failures.TRANSIENT`) is the last answer: no later block is stored, and the client ends the
+  stream. The metadata FINISH without a batch finishes the stream; for a stage, the answer is its
+  `StageInfo`. A stream that ends without FINISH is aborted.
+- *Reading* (`DoGet`; the ticket is a `RangesRequest`): batches of RANGES_SCHEMA with the bytes of
+  the ranges, in order. Each range has one or more pieces; the last of them has `last` set.
 
-Whatever is refused is refused by an error of Flight with a `Refusal` in its extra info, or within
-a stream of blocks by the acknowledgement's status.
+A refusal is an error of Flight with a `Refusal` in its extra info, or, within a stream of blocks,
+the status of an acknowledgement.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ FINISH: Final = b"finish"
 
 _NUMBER: Final = struct.Struct("<q")
 _HEAD: Final = struct.Struct("<qqBBH")
-"""Of an acknowledgement: number, rows, flags, bytes of the status, bytes of the remark."""
+"""The head of an acknowledgement: number, rows, flags, bytes of the status, bytes of the remark."""
 _WITH_OFFSETS: Final = 1
 _OPEN: Final = 2
 _MAX_REMARK: Final = 4096
@@ -84,17 +85,17 @@ class Actions:
 
 
 MAX_REQUEST: Final = {Actions.COMMIT: 4 << 20, Actions.ABORT: 4 << 20, Actions.OPEN: 256 << 10}
-"""Bytes of a request by action; 64 KiB for all others."""
+"""Maximum bytes of a request by action; 64 KiB for all others."""
 
 MAX_ANSWER: Final = 64 << 20
-"""Bytes of an answer that a client reads."""
+"""Maximum bytes of an answer that a client reads."""
 
 
 def block_batch(data: Any) -> pa.RecordBatch:
-    """A block as it is sent, without a copy.
+    """Wrap a block in a record batch, without a copy.
 
     Args:
-        data: bytes-like, the records one behind the other; under 2 GiB.
+        data: bytes-like, the contiguous records; less than 2 GiB.
     """
     buffer = pa.py_buffer(data)
     bounds = pa.py_buffer(np.array([0, buffer.size], np.int32))
@@ -103,15 +104,15 @@ def block_batch(data: Any) -> pa.RecordBatch:
 
 
 def number_bytes(number: int) -> bytes:
-    """A block's number as its metadata."""
+    """Encode a block's number as metadata."""
     return _NUMBER.pack(number)
 
 
 def block_number(metadata: bytes) -> int:
-    """The number that a block's metadata tells.
+    """Decode a block's number from its metadata.
 
     Raises:
-        MessageError: it is no number.
+        MessageError: the metadata is not a number.
     """
     if len(metadata) != _NUMBER.size:
         raise MessageError(f"a block's metadata has {_NUMBER.size} bytes, not {len(metadata)}")
@@ -124,14 +125,14 @@ class Acknowledgement:
     """The answer to one block.
 
     Attributes:
-        number: of the block.
-        status: PUT_OK, or RocketMQ's word for why not; FLUSH_DISK_TIMEOUT and the like say that
-            the block is in the log, but not known to be on disk.
-        rows: records of it that are in the log, or in the stage.
-        remark: what to do about another status than PUT_OK.
-        queue_offset, physical_offset: int64[rows], where they were asked for.
-        is_open: whether the block is in the log only the store's next opening tells: it must not
-            be sent again by itself.
+        number: the block's number.
+        status: PUT_OK, or RocketMQ's status for the failure. FLUSH_DISK_TIMEOUT and similar ones
+            mean that the block is in the log, but is not known to be on disk.
+        rows: number of its records that are in the log or in the stage.
+        remark: what to do about a status other than PUT_OK.
+        queue_offset, physical_offset: int64[rows] if they were requested.
+        is_open: whether it is unknown if the block is in the log. Only the next opening of the
+            store decides that, so the block must not be sent again automatically.
     """
 
     number: int
@@ -148,10 +149,10 @@ class Acknowledgement:
         return self.status == PUT_OK
 
     def to_bytes(self) -> bytes:
-        """The head (numbers, little-endian), status, remark, the offsets as int64.
+        """Encode the acknowledgement: head (little-endian numbers), status, remark, int64 offsets.
 
-        Every message of a client that sends them one by one has an answer of its own: so it is no
-        JSON, which takes ten times as long.
+        It is not JSON, which takes ten times as long: a client that sends messages one by one gets
+        an answer to each.
         """
         queue_offset, physical_offset = self.queue_offset, self.physical_offset
         flags = _OPEN if self.is_open else 0
@@ -165,10 +166,10 @@ class Acknowledgement:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Acknowledgement:
-        """Read one.
+        """Decode an acknowledgement.
 
         Raises:
-            MessageError: it is none.
+            MessageError: the bytes are not an acknowledgement.
         """
         if len(data) < _HEAD.size:
             raise MessageError("an acknowledgement is cut off")

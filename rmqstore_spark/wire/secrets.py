@@ -1,4 +1,4 @@
-"""Tokens, keys and certificates: read from files, kept out of texts."""
+"""Reads tokens, keys and certificates from files, and keeps secrets out of texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_TOKEN: Final = 4096
 
 
 class Token:
-    """A secret that both sides know. Never shown; compared in constant time."""
+    """A secret that both sides know. It is never shown, and compared in constant time."""
 
     __slots__ = ("_text",)
 
@@ -32,20 +32,20 @@ class Token:
 
     @property
     def header(self) -> str:
-        """What the client sends as `authorization`."""
+        """The value that the client sends as `authorization`."""
         return f"Bearer {self._text}"
 
     def matches(self, header: str | None) -> bool:
-        """Whether a client's `authorization` is this token's."""
+        """Return whether a client's `authorization` holds this token."""
         given = (header or "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self.header.encode())
 
 
 def read_token(path: str | os.PathLike[str]) -> Token:
-    """Read a token: the first line of a file that others may not read.
+    """Read a token: the only line of a file that others may not read.
 
     Raises:
-        OptionError: the file is missing, readable by everyone, or holds no token.
+        OptionError: the file is missing, accessible to others, or holds no token.
     """
     text = _read(path, "token", secret=True).decode("utf-8", "replace").strip()
     if not _LEAST_TOKEN <= len(text) <= _MOST_TOKEN or not text.isascii() or " " in text:
@@ -62,7 +62,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     """Read a private key in PEM, from a file that others may not read.
 
     Raises:
-        OptionError: the file is missing, readable by everyone, or no key.
+        OptionError: the file is missing, accessible to others, or holds no key.
     """
     data = _read(path, "private key", secret=True)
     if b"PRIVATE KEY-----" not in data:
@@ -74,7 +74,7 @@ def read_certificate(path: str | os.PathLike[str]) -> bytes:
     """Read certificates in PEM.
 
     Raises:
-        OptionError: the file is missing or holds none.
+        OptionError: the file is missing or holds no certificate.
     """
     data = _read(path, "certificate", secret=False)
     if b"-----BEGIN CERTIFICATE-----" not in data:

@@ -1,4 +1,4 @@
-"""The commands of `rmqstore`: a module each, or one for a few that belong together.
+"""The commands of `rmqstore`: one module each, or one for a few that belong together.
 
-A new command is a function here, and a line in `cli.app`.
+To add a command, write a function here, and add a line to `cli.app`.
 """

@@ -1,4 +1,4 @@
-"""`rmqstore create-topic`, `delete-topic`, `flush`, `stop`: what a store process is told to do."""
+"""`rmqstore create-topic`, `delete-topic`, `flush`, `stop`: administer a store process."""
 
 from __future__ import annotations
 

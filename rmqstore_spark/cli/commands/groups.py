@@ -1,4 +1,4 @@
-"""`rmqstore groups`: how far consumer groups have read, and what is left to them."""
+"""`rmqstore groups`: shows the offsets and the lag of consumer groups."""
 
 from __future__ import annotations
 

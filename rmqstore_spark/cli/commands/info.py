@@ -1,4 +1,4 @@
-"""`rmqstore info`: what a store is, and what state it is in."""
+"""`rmqstore info`: shows what a store is, and its state."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _describe(store: Store) -> dict[str, Any]:
 
 
 def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
-    """What `rmqstore topics --all` lists; where topics.json tells nothing, what has queues."""
+    """Return the topics of `topics --all`; if topics.json cannot be read, those with queues."""
     from rmqstore_spark.files.base import Skipped, join
     from rmqstore_spark.reader.topics import topics_with_queues
 
@@ -169,7 +169,7 @@ def _checkpoint(store: Store, skipped: list[Skipped]) -> dict[str, Any] | None:
 
 
 def _edges(store: Store, queues: Sequence[Queue]) -> tuple[str | None, str | None, int]:
-    """Times of the first and the last record, and where the last one ends."""
+    """Return the times of the first and the last record, and where the last one ends."""
     from rmqstore_spark.reader.log.end import record_head
 
     segment = next(iter(store.log.segments()), None)
@@ -191,7 +191,7 @@ def _edges(store: Store, queues: Sequence[Queue]) -> tuple[str | None, str | Non
 
 
 def _walked(store: Store) -> tuple[int, int]:
-    """Time and end of the last record of the log, by walking its last file that has any."""
+    """Return time and end of the last record, by walking the log's last segment that has any."""
     from rmqstore_spark.reader.log.walk import Stretch, walk_log
 
     end = store.scan_end()
@@ -206,7 +206,7 @@ def _walked(store: Store) -> tuple[int, int]:
 
 
 def _moment(millis: int) -> str | None:
-    """A time of the store; None for one that was never set, or that no calendar knows."""
+    """Return a time of the store as text; None if it was never set, or is out of range."""
     if not 0 < millis <= _MOST_MILLIS:
         return None
     return show_time(
@@ -267,7 +267,7 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _counted_topics(document: Mapping[str, Any]) -> str:
-    """How many topics there are, and how many of them have had a message."""
+    """Return the number of topics, and how many of them have queues."""
     system, system_held = document["systemTopics"], document["systemTopicsWithQueues"]
     users, users_held = document["topics"] - system, document["topicsWithQueues"] - system_held
     return (

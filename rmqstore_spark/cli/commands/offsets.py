@@ -1,4 +1,4 @@
-"""`rmqstore offsets`: offsets as the options startingOffsets and endingOffsets take them."""
+"""`rmqstore offsets`: prints offsets as startingOffsets and endingOffsets take them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def offsets(
     group: Annotated[str | None, _Group] = None,
     topics: Topics = None,
     everything: AllTopics = False,
-    as_json: AsJson = False,  # noqa: ARG001  # it is JSON in any case
+    as_json: AsJson = False,  # noqa: ARG001  # the output is always JSON
     broker_names: Annotated[list[str] | None, _BrokerNames] = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
@@ -111,7 +111,7 @@ def _find(
     everything: bool,
     rule: _Rule,
 ) -> dict[str, Any]:
-    """Offsets by topic, then by broker where there are several stores, then by queue."""
+    """Return offsets by topic, then by broker if there are several stores, then by queue."""
     for name in topics or ():
         if not any(holds_topic(store, name) for store in stores.values()):
             there = sorted({n for s in stores.values() for n in s.directory.topology.queues})
@@ -135,7 +135,7 @@ def _find(
 def _rule(
     stores: Mapping[str, Store], earliest: bool, time: int | None, group: str | None
 ) -> _Rule:
-    """How the offset of a queue is found."""
+    """Return the function that finds the offset of a queue."""
     if earliest:
         return lambda _, queue: queue.min_offset
     if time is not None:
@@ -151,7 +151,7 @@ def _at_time(queue: Queue, time: int) -> int:
 
 
 def _of_group(stores: Mapping[str, Store], group: str) -> _Rule:
-    """The progress of a group, for the topics that it reads."""
+    """Return the function that finds a group's offsets, for the topics that it reads."""
     from rmqstore_spark.reader.groups import group_offsets
 
     known = set()

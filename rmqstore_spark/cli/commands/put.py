@@ -1,4 +1,4 @@
-"""`rmqstore put`: messages from stdin into a store."""
+"""`rmqstore put`: puts messages from stdin into a store."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["put"]
 
 _LINE_ROOM: Final = 2
-"""A line of JSON may be so many times as long as the longest body."""
+"""Maximum length of a line, as a multiple of the longest body."""
 
 _RECORD_ROOM: Final = 1 << 10
-"""What a record has besides its body, roughly."""
+"""Approximate bytes of a record without its body."""
 
 _Topic = typer.Option(
     "--topic", "-t", metavar="TOPIC", help="The topic of all messages.", show_default=False
@@ -93,7 +93,7 @@ def _put(client: StoreClient, template: Template) -> int:
 
 @contextmanager
 def _counted(client: StoreClient) -> Iterator[PutStream]:
-    """A stream of blocks; where it fails, what was put before is said."""
+    """Open a stream of blocks; if it fails, print how many messages were put before."""
     stream = client.put_stream()
     try:
         yield stream
@@ -107,7 +107,7 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
 def _learn_topics(
     client: StoreClient, encoder: MessageEncoder, read: Iterable[tuple[int, Message]]
 ) -> None:
-    """Ask for the topics that messages name for the first time; the store may make them."""
+    """Fetch the topics that messages name for the first time; the store may create them."""
     named: dict[str, int] = {}
     for number, message in read:
         if message.topic not in encoder.topics:
@@ -133,7 +133,7 @@ def _safe(topic: str) -> str:
 def _pieces(
     read: list[tuple[int, Message]], most_rows: int, most_bytes: int
 ) -> Iterator[list[tuple[int, Message]]]:
-    """Messages in blocks that the store takes; one that is too large goes alone."""
+    """Split messages into blocks that the store accepts; a message that is too large goes alone."""
     piece: list[tuple[int, Message]] = []
     size = 0
     for entry in read:

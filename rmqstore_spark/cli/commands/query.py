@@ -1,4 +1,4 @@
-"""`rmqstore query`: messages by key, by id, by time."""
+"""`rmqstore query`: finds messages by key, by id, or by time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def query(
 
 
 class _Span:
-    """Times of storing, in milliseconds; both ends belong to it."""
+    """A range of storeTimestamp in milliseconds, including both ends."""
 
     def __init__(self, since: int | None, until: int | None) -> None:
         if since is not None and until is not None and since >= until:
@@ -140,7 +140,7 @@ def _check_question(
 
 
 def _topics(store: Store, choice: Choice) -> list[str]:
-    """The topics that are asked about; the reader tells of those that are not there."""
+    """Return the topics to search; the reader reports missing ones."""
     return list(dict.fromkeys(queue.topic for queue in choice.queues(store)))
 
 
@@ -162,7 +162,7 @@ def _by_key(
     limit: int | None,
     options: ReadOptions,
 ) -> Iterator[pa.RecordBatch]:
-    """The newest messages with a key, oldest first, whichever of the topics they are of."""
+    """Yield the newest messages with a key, of any of the topics, oldest first."""
     from rmqstore_spark.reader.keys.search import KeyWanted
     from rmqstore_spark.reader.lookup import read_by_key
 

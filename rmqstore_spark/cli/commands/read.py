@@ -1,4 +1,4 @@
-"""`rmqstore read`: messages of a store."""
+"""`rmqstore read`: prints messages of a store."""
 
 from __future__ import annotations
 

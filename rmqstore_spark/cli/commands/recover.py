@@ -1,4 +1,4 @@
-"""`rmqstore recover`: bring a store in order that was not closed, or is damaged."""
+"""`rmqstore recover`: repairs a store that was not closed cleanly, or is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rmqstore serve`: the process that holds a store open for writing."""
+"""`rmqstore serve`: runs the process that holds a store open for writing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def serve(
 
 
 class _Said:
-    """Says now and then how far a recovery is."""
+    """Logs the progress of a recovery from time to time."""
 
     _SECONDS: Final = 5.0
 

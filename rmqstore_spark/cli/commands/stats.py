@@ -1,4 +1,4 @@
-"""`rmqstore stats`: the figures of a store process."""
+"""`rmqstore stats`: shows the figures of a store process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _failures(counts: Mapping[str, int]) -> str:
 
 
 def _latency(histogram: Mapping[str, Any]) -> str:
-    """Mean, and the bounds of the buckets that hold the median and the slowest hundredth."""
+    """Return the mean, and the bounds of the buckets with the median and the slowest hundredth."""
     count = histogram["count"]
     if not count:
         return "-"

@@ -1,4 +1,4 @@
-"""`rmqstore tail`: the newest messages, and those that come."""
+"""`rmqstore tail`: prints the newest messages, and follows new ones."""
 
 from __future__ import annotations
 

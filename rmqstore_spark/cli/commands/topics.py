@@ -1,4 +1,4 @@
-"""`rmqstore topics`: the topics of a store and their queues."""
+"""`rmqstore topics`: lists the topics of a store and their queues."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
 
 
 def _from_log(store: Store) -> list[dict[str, Any]]:
-    """What the records say, where no queues do."""
+    """Describe topics from the records of the log, for a store without queues."""
     from rmqstore_spark.layout.constants import is_system_topic
     from rmqstore_spark.reader.log_queues import queues_in_log
     from rmqstore_spark.reader.options import ReadOptions
@@ -137,7 +137,7 @@ def _queue_rows(topics: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as `0-3,7`."""
+    """Format ascending numbers as `0-3,7`."""
     parts = []
     for _, run in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
         members = [number for _, number in run]
@@ -146,7 +146,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 
 def _permission(perm: object) -> str:
-    """As RocketMQ prints it (`PermName`): readable, writable, inherited."""
+    """Format a permission as RocketMQ does (`PermName`): readable, writable, inherited."""
     if not isinstance(perm, int):
         return "-"
     return "".join(letter if perm & bit else "-" for bit, letter in ((4, "R"), (2, "W"), (1, "X")))

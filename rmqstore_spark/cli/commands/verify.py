@@ -1,4 +1,4 @@
-"""`rmqstore verify`: is everything in a store as it should be."""
+"""`rmqstore verify`: checks a whole store, and reports its damage."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def verify(
 
 
 def _lines(path: str, report: VerifyReport) -> Iterator[str]:
-    """The report for people."""
+    """Yield the lines of the report for people."""
     yield from map(str, report.problems)
     shown: dict[str, int] = {}
     for problem in report.problems:

@@ -1,4 +1,4 @@
-"""A bar on stderr that shows how far something is; none where stderr is no terminal."""
+"""Shows progress as a bar on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], object] | None]:
-    """Give what is to be told of progress: what is done, how many bytes of how many."""
+    """Yield a function that takes progress: a description, the bytes done, the total; or None."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Which queues a command is about, and which of their messages."""
+"""Selects queues, and ranges of their messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Bounds", "Choice", "holds_topic", "ranges_of"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The queues that a command was asked for.
+    """The queues that a command works on.
 
     Attributes:
-        topics: by name; None for all, but for system topics.
-        queue_ids: only these of each topic.
-        everything: system topics too.
+        topics: names of topics; None for all topics except system topics.
+        queue_ids: only these queues of each topic.
+        everything: whether None includes system topics.
     """
 
     topics: Sequence[str] | None = None
@@ -32,13 +32,13 @@ class Choice:
     everything: bool = False
 
     def queues(self, store: Store, *, missing_ok: bool = False) -> list[Queue]:
-        """Those of them that a store has, by topic and number.
+        """Return the chosen queues of a store, by topic and number.
 
         Args:
-            missing_ok: what was named may be missing.
+            missing_ok: whether named topics or queues may be missing.
 
         Raises:
-            TopicNotFoundError: a topic or queue that was named is not there.
+            TopicNotFoundError: a named topic or queue does not exist.
         """
         if not missing_ok:
             self._require_named(store)
@@ -61,14 +61,14 @@ class Choice:
             if missing and store.has_queues:
                 raise OptionError(f"No topic of {store.path} has a queue {missing[0]}.")
         for name in self.topics or ():
-            # What is not there raises, and says what is.
+            # A missing queue raises an error that lists the existing ones.
             for queue_id in self.queue_ids or (() if holds_topic(store, name) else (0,)):
                 store.queue(name, queue_id)
 
 
 def holds_topic(store: Store, name: str) -> bool:
-    """Whether a store has queues of a topic, or topics.json names it: then it may get some."""
-    # topics.json is read only where it matters.
+    """Return whether a store has queues of a topic, or may get some: topics.json names it."""
+    # topics.json is read only if necessary.
     return name in store.directory.topology.queues or any(
         topic.name == name for topic in store.known_topics()
     )
@@ -97,7 +97,7 @@ class Bounds:
             raise OptionError(f"--from ({self.since}) is later than --to ({self.until}).")
 
     def of(self, queue: Queue) -> QueueRange:
-        """What they mean for one queue."""
+        """Return the range of one queue."""
         from rmqstore_spark.reader.rows.splits import QueueRange
 
         first, last = queue.min_offset, queue.max_offset
@@ -113,7 +113,7 @@ class Bounds:
 
 
 def ranges_of(queues: Sequence[Queue], bounds: Bounds) -> list[QueueRange]:
-    """The ranges of some queues that lie within bounds; those that are empty are left out.
+    """Return the ranges of some queues that lie within bounds, without empty ones.
 
     Raises:
         OptionError: the first offset is not in any of the queues.

@@ -1,4 +1,4 @@
-"""Store processes that a command speaks to."""
+"""Connects a command to a store process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TlsKey = Annotated[
 
 @dataclass(frozen=True)
 class Credentials:
-    """Names of the files by which a store process and this one know each other."""
+    """Names of the files by which a store process and its client authenticate each other."""
 
     token_file: str | None = None
     tls_ca: str | None = None
@@ -80,10 +80,10 @@ class Credentials:
     tls_key: str | None = None
 
     def over(self, others: Credentials) -> Credentials:
-        """These, and the others where these have none.
+        """Return these, with missing ones taken from the others.
 
         Raises:
-            OptionError: together they have a certificate or a key, and not both.
+            OptionError: together they have a certificate without a key, or a key without one.
         """
         merged = {**others.options(), **self.options()}
         if ("tls_cert" in merged) != ("tls_key" in merged):
@@ -91,7 +91,7 @@ class Credentials:
         return Credentials(**merged)
 
     def options(self) -> dict[str, Any]:
-        """Those that were given, as a client's arguments."""
+        """Return the given ones as arguments of a client."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -100,17 +100,17 @@ _NONE: Final = Credentials()
 
 
 def use_credentials(credentials: Credentials) -> None:
-    """Let `connect`, and stores that are opened by their endpoint, use these."""
+    """Set the credentials of `connect`, and of stores that are opened by their endpoint."""
     _given.set(credentials)
 
 
 def given_credentials() -> Credentials:
-    """Those that were given, before the command's name or behind it."""
+    """Return the credentials that were given before or after the command's name."""
     return _given.get(_NONE)
 
 
 def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take the options of `Credentials` behind its name as well as before it."""
+    """Let a command accept the options of `Credentials` after its name as well as before it."""
     added = inspect.signature(_credentials, eval_str=True).parameters
 
     @functools.wraps(command)
@@ -121,7 +121,7 @@ def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
 
     own = inspect.signature(command, eval_str=True)
     parameters = [*own.parameters.values(), *added.values()]
-    # Typer makes the command's options of these.
+    # Typer derives the command's options from these.
     wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
     return wrapper
@@ -137,7 +137,7 @@ def _credentials(
 
 
 def connect(endpoint: str) -> StoreClient:
-    """Reach a store process; the client is a context manager."""
+    """Return a client of a store process, which is a context manager."""
     from rmqstore_spark.client import StoreClient
 
     return StoreClient(endpoint, **given_credentials().options())

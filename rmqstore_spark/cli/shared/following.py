@@ -1,4 +1,4 @@
-"""The newest messages of a store, and those that come."""
+"""Reads the newest messages of a store, and follows new ones."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["Tail"]
 
 _LOOK_SECONDS: Final = 0.1
 _TOPOLOGY_SECONDS: Final = 1.0
-# A look at thousands of queues takes time of its own: it may take this part of all time.
+# Looking at thousands of queues takes time: at most this share of the total.
 _LOOKING_SHARE: Final = 0.1
 
 
 class Tail:
-    """Reads the end of some queues, and then what is dispatched to them.
+    """Reads the end of some queues, and then the messages that are dispatched to them.
 
-    Queues that appear later are read from their first message on. The queues stand where they
-    stood when this was made: what comes later is new.
+    Queues that appear later are read from their first message. Every message that is dispatched
+    after this object was created is new.
 
     Args:
         store: an open store; its topology is refreshed.
-        choice: which queues.
-        options: how to read. With `fail_on_data_loss` unset a reader that is slower than expiry
-            goes on behind the gap.
-        wait: sleeps for some seconds.
+        choice: the queues to read.
+        options: how to read. Without `fail_on_data_loss`, a reader that is slower than expiry
+            continues after the gap.
+        wait: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Tail:
         self._next = {(q.topic, q.queue_id): q.max_offset for q in self._queues}
 
     def last(self, count: int) -> Iterator[pa.RecordBatch]:
-        """The newest messages that were there at the beginning, so many at most, oldest first."""
+        """Yield the newest messages that existed at the start, `count` at most, oldest first."""
         is_filtered = self._options.tags is not None or self._options.keys is not None
         reach = count
         counted = replace(self._options, columns=("physicalOffset",))
@@ -67,7 +67,7 @@ class Tail:
             is_all = all(r.start == q.min_offset for r, q in self._with_queues(ranges))
             if total >= count or not is_filtered or is_all:
                 break
-            reach *= 4  # too few of them have the tags and keys: look further back
+            reach *= 4  # too few match the tags and keys: look further back
         surplus = max(0, total - count)
         for batch in read_ranges(self._store, ranges, self._options):
             older = min(surplus, len(batch))
@@ -78,7 +78,7 @@ class Tail:
         return ((r, self._store.queue(r.topic, r.queue_id)) for r in ranges)
 
     def _newest(self, count: int) -> list[QueueRange]:
-        """The ends of the queues that together hold the messages stored last."""
+        """Return the ends of the queues that together hold the messages stored last."""
         import numpy as np
 
         from rmqstore_spark.reader.rows.splits import QueueRange
@@ -103,7 +103,7 @@ class Tail:
         ]
 
     def follow(self) -> Iterator[pa.RecordBatch]:
-        """Messages that were dispatched since the beginning, as they come; does not end."""
+        """Yield messages that are dispatched after the start, as they come; this never ends."""
         pause = _TOPOLOGY_SECONDS
         looked = time.monotonic()
         while True:
@@ -135,7 +135,7 @@ class Tail:
             self._queues.append(queue)
             self._next.setdefault(key, queue.min_offset)
         for gone in self._next.keys() - there:
-            del self._next[gone]  # should it come back, it is another queue
+            del self._next[gone]  # if it comes back, it is another queue
 
     def _news(self) -> list[QueueRange]:
         from rmqstore_spark.reader.rows.splits import QueueRange

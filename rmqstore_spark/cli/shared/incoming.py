@@ -1,4 +1,4 @@
-"""Messages on stdin: a body in each line, or an object of JSON."""
+"""Parses messages from stdin: each line is a body, or a JSON object."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TAKEN: Final = (
     "flag", "bornTimestamp",
 )  # fmt: skip
 _IGNORED: Final = frozenset(COLUMNS) - set(_TAKEN)
-"""What `rmqstore read --json` prints besides: it is the old message's, not the new one's."""
+"""Other columns of `rmqstore read --json`: they describe the old message, not the new one."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message to be put.
+    """A message to put.
 
     Attributes:
-        queue_id: None to let others decide.
-        sharding_key: decides the queue where queue_id does not; else the keys do.
+        queue_id: None if the encoder chooses the queue.
+        sharding_key: chooses the queue if queue_id is None; without it, the keys do.
         born_timestamp: milliseconds; None for now.
     """
 
@@ -49,11 +49,11 @@ class Message:
 
 
 def lines_of(descriptor: int, longest: int) -> Iterator[list[bytes]]:
-    """Lines of a file, those together that come together; the last need not be ended.
+    """Yield the lines of a file, grouped as they arrive; the last line needs no line end.
 
     Args:
-        descriptor: of the file.
-        longest: bytes that a line may have.
+        descriptor: the descriptor of the file.
+        longest: maximum bytes of a line.
 
     Raises:
         OptionError: a line is longer.
@@ -71,10 +71,10 @@ def lines_of(descriptor: int, longest: int) -> Iterator[list[bytes]]:
 
 @dataclass(frozen=True)
 class Template:
-    """What messages have that do not say it themselves.
+    """Values for messages: the topic of all of them, and defaults for what they lack.
 
     Attributes:
-        as_json: lines are JSON, not bodies.
+        as_json: whether lines are JSON instead of bodies.
     """
 
     topic: str | None = None
@@ -84,13 +84,13 @@ class Template:
     as_json: bool = False
 
     def read(self, line: bytes, number: int) -> Message:
-        """Make a message of a line.
+        """Parse a line as a message.
 
         Args:
-            number: of the line, for errors.
+            number: the number of the line, for errors.
 
         Raises:
-            OptionError: it is none.
+            OptionError: the line is not a message.
         """
         line = line.removesuffix(b"\r")
         try:
@@ -136,7 +136,7 @@ def _text(value: Mapping[str, Any], name: str) -> str | None:
 
 def _sound(text: str) -> str:
     if not text.isascii():
-        text.encode("utf-8")  # JSON can hold halves of characters, which no record can
+        text.encode("utf-8")  # JSON can hold lone surrogates, but a record cannot
     return text
 
 

@@ -1,4 +1,4 @@
-"""From queue ranges to messages, in the order in which the broker stored them."""
+"""Reads the messages of queue ranges, in the order in which the broker stored them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "read_options", "read_ranges"]
 
 MOST_ROWS: Final = 1_000
-"""Of one batch: a batch is printed when it is whole."""
+"""Maximum rows of a batch: a batch is printed only when it is complete."""
 
-_MOST_BYTES: Final = 4 << 20  # of one batch, for the same reason
+_MOST_BYTES: Final = 4 << 20  # the same limit in bytes
 
 _WHOLE_LOG: Final = 1 << 62
 
@@ -35,10 +35,10 @@ def read_options(
     skip_expired: bool = False,
     most: int | None = None,
 ) -> ReadOptions:
-    """How the reader is to read for a printer; `most` messages are needed.
+    """Return the reader's options for a printer; `most` messages are needed.
 
     Raises:
-        OptionError: tags or keys are none.
+        OptionError: tags or keys are invalid.
     """
     from rmqstore_spark.reader.options import ReadOptions
 
@@ -56,7 +56,7 @@ def read_options(
 def _any_of(
     option: str, texts: Sequence[str] | None, parse: Callable[[str], frozenset[str] | None]
 ) -> frozenset[str] | None:
-    """What an option that can be repeated names; None for all."""
+    """Return the values of a repeatable option; None for all."""
     found: set[str] = set()
     for text in texts or ():
         try:
@@ -72,7 +72,7 @@ def _any_of(
 def read_ranges(
     store: Store, ranges: Sequence[QueueRange], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of some ranges; those of several queues in the order of the log."""
+    """Yield the messages of some ranges; those of several queues in the order of the log."""
     from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
     from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import QueueSplit

@@ -1,4 +1,4 @@
-"""Messages to records, as a producer's client makes them: one block of what came together."""
+"""Encodes messages as records, as a producer's client does: a group of messages becomes a block."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["MessageEncoder"]
 
 
 class MessageEncoder:
-    """Makes blocks for one store.
+    """Encodes blocks for one store.
 
     Args:
-        store: what it told when it was opened.
+        store: the store's reply to the open request.
     """
 
     def __init__(self, store: OpenReply) -> None:
@@ -43,14 +43,14 @@ class MessageEncoder:
         self._turns: dict[str, int] = {}
 
     def block(self, messages: Sequence[Message], first: int) -> U1:
-        """The records of some messages, one behind the other.
+        """Encode messages as a block of contiguous records.
 
         Args:
-            messages: n of them.
+            messages: n messages.
             first: number of the first one's line, for errors.
 
         Raises:
-            OptionError: one of them cannot be stored.
+            OptionError: a message cannot be stored.
         """
         queues = [self._queue(message, first + row) for row, message in enumerate(messages)]
         now = time.time_ns() // 1_000_000
@@ -103,7 +103,7 @@ class MessageEncoder:
             return message.queue_id
         key = message.sharding_key or message.keys
         if key:
-            # As SelectMessageQueueByHash has it, whose remainder is Java's.
+            # As in SelectMessageQueueByHash, with Java's remainder.
             return abs(int(math.fmod(java_hash_code_str(key), count)))
         turn = self._turns.get(message.topic, 0)
         self._turns[message.topic] = turn + 1

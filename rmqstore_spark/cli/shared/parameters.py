@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the store that they name."""
+"""Defines arguments and options that several commands share, and opens the store that they name."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def open_store(path: str, broker_name: str | None, commitlog_paths: Sequence[str
 
 
 def parse_time(option: str, text: str | None) -> int | None:
-    """Read a time, in milliseconds; None where none was given.
+    """Parse a time as milliseconds; return None if none was given.
 
     Raises:
-        OptionError: it is no time; names the option.
+        OptionError: the text is not a time; the error names the option.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Messages on stdout: as a table, as JSON lines, or their bodies alone."""
+"""Prints messages on stdout: as a table, as JSON lines, or only their bodies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Printer", "make_printer", "parse_columns", "print_batches"]
 
 _LONGEST_CELL: Final = 200
 _LONGEST_CHAR: Final = 4  # bytes of UTF-8
-_BASE64_PIECE: Final = 3 << 18  # a multiple of 3: pieces follow one another without padding
+_BASE64_PIECE: Final = 3 << 18  # a multiple of 3, so that pieces need no padding
 _TABLE_BLOCK: Final = 1_000
 
 _MAIN_COLUMNS: Final = (
@@ -38,21 +38,21 @@ class Printer(Protocol):
     """Prints messages batch by batch.
 
     Attributes:
-        columns: those that it needs.
+        columns: the columns that it needs.
     """
 
     columns: tuple[str, ...]
 
     def print(self, batch: pa.RecordBatch) -> None:
-        """Print some messages, and see to it that they are out."""
+        """Print some messages, and flush the output."""
         ...
 
 
 def parse_columns(text: str | None) -> tuple[str, ...] | None:
-    """Read `--columns`.
+    """Parse `--columns`.
 
     Raises:
-        OptionError: it names none, or one twice. (The reader says which there are.)
+        OptionError: it names no column, or one twice. (The reader reports unknown ones.)
     """
     if text is None:
         return None
@@ -72,13 +72,13 @@ def make_printer(
     separator: str = "",
     single_topic: bool = False,
 ) -> Printer:
-    """Choose how messages are printed.
+    """Return the printer that the options ask for.
 
     Args:
-        single_topic: a table may leave the topic out.
+        single_topic: whether a table may omit the topic.
 
     Raises:
-        OptionError: what is asked for contradicts itself.
+        OptionError: the options contradict each other.
     """
     if as_raw and (as_json or columns):
         raise OptionError("--raw prints bodies alone: leave --json and --columns out.")
@@ -93,7 +93,7 @@ def make_printer(
 
 
 def print_batches(printer: Printer, batches: Iterable[pa.RecordBatch], most: int | None) -> int:
-    """Print messages, so many at most; tells how many there were."""
+    """Print messages, `most` at most; return how many were printed."""
     count = 0
     for batch in batches:
         wanted = len(batch) if most is None else min(len(batch), most - count)
@@ -137,7 +137,7 @@ class _JsonPrinter:
 
 
 def _document(row: Mapping[str, Any]) -> Iterator[str]:
-    """A line of JSON, in pieces: the text of a large body is never held as a whole."""
+    """Yield a line of JSON in pieces, so that the text of a large body is never held as a whole."""
     names = list(row)
     at = names.index("body") if "body" in row else len(names)
     before = {name: _shown(row[name]) for name in names[:at]}
@@ -168,7 +168,7 @@ def _body(value: pa.Buffer) -> Iterator[str]:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The messages of a batch; of each its body as a scalar, whose bytes stay in the batch."""
+    """Yield the messages of a batch; their bodies are scalars, whose bytes stay in the batch."""
     rest = [name for name in batch.schema.names if name != "body"]
     rows = batch.select(rest).to_pylist(maps_as_pydicts="lossy") if rest else [{}] * len(batch)
     if len(rest) == len(batch.schema):
@@ -201,7 +201,7 @@ def _heading(field: pa.Field) -> Column:
 
 
 def _cell(value: Any) -> str:
-    """A value in a table, cut where it is long."""
+    """Return a value as a cell of a table; long values are cut."""
     import pyarrow as pa
 
     if value is None:

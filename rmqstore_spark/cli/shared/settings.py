@@ -1,4 +1,4 @@
-"""The configuration of a store, as flags, environment and a file give it."""
+"""Reads the configuration of a store from flags, the environment and a file."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Settings = Annotated[
 def read_config(
     file: str | None, settings: Sequence[str] | None, flags: Mapping[str, tuple[str, object]]
 ) -> StoreConfig:
-    """Put a configuration together: flags before the environment before the file.
+    """Merge a configuration: flags override the environment, which overrides the file.
 
     Args:
-        file: path of a file of properties.
+        file: path of a properties file.
         settings: `--set` values.
-        flags: key and value by the flag that stands for it; None where it was not given.
+        flags: key and value by flag; the value is None if the flag was not given.
 
     Raises:
-        OptionError: a key is unknown, or a value wrong; says where it stands.
+        OptionError: a key is unknown, or a value is wrong; the error names its source.
     """
     from rmqstore_spark.engine.config.store_config import StoreConfig
 

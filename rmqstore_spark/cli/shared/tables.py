@@ -1,7 +1,7 @@
-"""Tables that are printed as their rows come.
+"""Prints tables while their rows arrive.
 
-On a terminal a table fits its width: the columns that may give way are cut, and the cut shows as
-an ellipsis. Elsewhere columns are as wide as their values, and nothing is coloured.
+On a terminal, a table fits the width: columns that may shrink are cut, and an ellipsis marks the
+cut. Elsewhere columns are as wide as their values, and nothing is coloured.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Column(NamedTuple):
 
     Attributes:
         name: its heading.
-        right: its values stand at the right, as numbers do.
-        least: cells that it keeps when others need room; None where its values are never cut.
+        right: whether its values are aligned to the right, like numbers.
+        least: cells that it keeps when others need room; None if its values are never cut.
     """
 
     name: str
@@ -38,11 +38,11 @@ QUEUE_COLUMNS: Final = (
     Column("max", right=True),
     Column("messages", right=True),
 )
-"""Of a table with a line for each queue."""
+"""The columns of a table with a line for each queue."""
 
 
 class Table:
-    """A table whose rows may come in several blocks; columns grow with what they hold."""
+    """A table whose rows can arrive in several blocks; its columns grow with their values."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         from rich.console import Console
@@ -53,7 +53,7 @@ class Table:
         self._is_begun = False
 
     def rows(self, rows: Iterable[Sequence[str]]) -> None:
-        """Print some rows. Their texts may hold anything: it is escaped here."""
+        """Print some rows. Their texts can hold anything, and are escaped here."""
         block = [[escaped(value) for value in row] for row in rows]
         for row in block:
             self._needed = [max(n, _cells(v)) for n, v in zip(self._needed, row, strict=True)]
@@ -70,7 +70,7 @@ class Table:
             return widths
         excess = sum(widths) + _GAP * (len(widths) - 1) - self._console.width
         while excess > 0:
-            # The widest of those that may give way shrinks to the next widest.
+            # The widest column that may shrink becomes as wide as the next widest.
             able = [
                 (widths[i], i)
                 for i, column in enumerate(self._columns)
@@ -109,7 +109,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print names and what there is to say of each; long texts wrap on a terminal."""
+    """Print names and their values; long values wrap on a terminal."""
     from rich.console import Console
     from rich.text import Text
 

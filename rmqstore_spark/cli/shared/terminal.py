@@ -1,7 +1,7 @@
-"""How this process ends, and what it says on stderr.
+"""How the command ends, and what it prints on stderr.
 
-Results go to stdout and nothing else does. Whatever else there is to say is one line on stderr,
-which begins with the command's name.
+Only results go to stdout. Every other message is one line on stderr, which begins with the
+command's name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rmqstore_spark.errors import RmqStoreError
 __all__ = ["FAILED", "INTERRUPTED", "PIPE_CLOSED", "PROBLEMS", "ending", "say"]
 
 PROBLEMS: Final = 1
-"""`verify` found something."""
+"""`verify` found damage."""
 FAILED: Final = 2
 """The command could not do its work."""
 INTERRUPTED: Final = 130
 """Ctrl-C, as a shell reports it."""
 PIPE_CLOSED: Final = 141
-"""Who read the output has gone, as a shell reports it."""
+"""The reader of the output has gone, as a shell reports it."""
 
 
 def say(text: str) -> None:
@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """Turn what ends a command early into a line on stderr and an exit code.
+    """Turn what ends a command early into an exit code, with a line on stderr for an error.
 
     Raises:
         typer.Exit: with one of the codes above.
@@ -48,7 +48,7 @@ def ending() -> Iterator[None]:
     logger.addHandler(warnings)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no UTF-8
+            stream.reconfigure(errors="backslashreplace")  # for a terminal without UTF-8
     try:
         yield
         sys.stdout.flush()
@@ -62,7 +62,7 @@ def ending() -> Iterator[None]:
         say(str(error))
         raise typer.Exit(FAILED) from None
     except OSError as error:
-        # Of the store's files the reader tells in its own errors: this is the output.
+        # The reader has its own errors for the store's files, so this is about the output.
         say(f"the output could not be written: {error.strerror or error}.")
         _discard_output()
         raise typer.Exit(FAILED) from None
@@ -71,7 +71,7 @@ def ending() -> Iterator[None]:
 
 
 def _flush_before_error() -> None:
-    """Let the rows that came before an error be seen before it."""
+    """Print the rows that came before an error, so that they precede it."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -79,7 +79,7 @@ def _flush_before_error() -> None:
 
 
 def _discard_output() -> None:
-    """Make the flush at the interpreter's end succeed."""
+    """Redirect stdout to the null device, so that the flush at exit succeeds."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -87,7 +87,7 @@ def _discard_output() -> None:
 
 
 class _Warnings(logging.Handler):
-    """Says each warning of the reader once."""
+    """Prints each warning of the reader once."""
 
     _MOST: Final = 1_000
 

@@ -1,7 +1,7 @@
-"""Text and bytes of strangers, made fit for a terminal and for JSON.
+"""Makes text and bytes from others safe for a terminal and for JSON.
 
 Topics, properties, bodies, file names and the errors that quote them come from producers and from
-disk. Nothing of them may move the cursor, colour a terminal or turn its text around.
+disk. They must not move the cursor, colour a terminal or reverse its text.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PIECE: Final = 1 << 20
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, cut to so many characters; what was cut shows as an ellipsis."""
+    """Return the text, cut to `most` characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def is_text(body: memoryview) -> bool:
-    """Whether a body is UTF-8 without control characters. Line ends and tabs are text."""
+    """Return whether a body is UTF-8 without control characters. Line ends and tabs are text."""
     try:
         return not any(map(_CONTROL.search, text_pieces(body)))
     except UnicodeDecodeError:
@@ -36,10 +36,10 @@ def is_text(body: memoryview) -> bool:
 
 
 def text_pieces(body: memoryview) -> Iterator[str]:
-    """Decode a body of UTF-8 piece by piece: as a whole its text can take four times its bytes.
+    """Decode a body of UTF-8 in pieces: as a whole, its text can take four times its bytes.
 
     Raises:
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: the body is not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for first in range(0, len(body), _PIECE):
@@ -48,19 +48,19 @@ def text_pieces(body: memoryview) -> Iterator[str]:
 
 
 def show_time(moment: datetime) -> str:
-    """A time as `2024-05-01T08:00:00.000Z`, which every option that takes a time understands."""
+    """Format a time as `2024-05-01T08:00:00.000Z`, which every option that takes a time accepts."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON in which every character can be printed."""
+    """Return a value as JSON in which every character is printable."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(
         value, ensure_ascii=not _prints_unicode(), indent=indent, separators=separators
     )
     if text.isprintable():
         return text
-    # Whatever may not be printed stands inside of a string, but for the line ends of `indent`.
+    # Unprintable characters occur only inside strings, except for the line ends of `indent`.
     return "".join(
         char if char == "\n" or is_printable(char) else json.dumps(char)[1:-1] for char in text
     )

@@ -1,17 +1,17 @@
-"""Arrow Flight, served over HTTP/2 connections whose every byte is accounted for.
+"""Serves Arrow Flight over HTTP/2, and accounts for every byte of every connection.
 
-A client may send only what it was given room for, so nobody can make the process hold more than
-its budgets allow. In the order in which a call passes them:
+A client may send only the bytes that it was granted room for, so the memory of the process stays
+within its budgets. In the order in which a call passes them:
 
-    listener    accepts connections and limits their number
-    transport   a socket, plain or TLS
-    frames      HTTP/2 on the wire: frame headers, header blocks, errors
+    listener    accepts connections, and limits their number
+    transport   reads and writes a socket, plain or TLS
+    frames      encodes and decodes HTTP/2: frame headers, header blocks, errors
     connection  reads frames, answers pings, grants room
     outbound    writes frames, within the client's windows
-    stream      one call: messages in under flow control, messages out
-    status      how a call ends
-    messages    Flight's protobuf messages
-    blockbatch  the block in a record batch
+    stream      handles one call: messages in under flow control, messages out
+    status      says how a call ends
+    messages    encodes and decodes Flight's protobuf messages
+    blockbatch  finds the block in a record batch
 
-`server.server` imports `Listener`; handlers see `Stream` alone.
+`server.server` imports `Listener`; handlers only see `Stream`.
 """

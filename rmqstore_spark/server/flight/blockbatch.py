@@ -1,8 +1,8 @@
-"""Record batches as they travel, without a copy: Arrow's IPC messages.
+"""Reads and writes record batches in Arrow's IPC format, without copying their bytes.
 
-A batch of BLOCK_SCHEMA has one row with one binary value. Its flatbuffer is read here, and not by
-Arrow, for two reasons: Arrow would unpack a compressed body whatever its size, and its value could
-not be written to, so that the store would have to copy it. Every position is checked before it is
+A batch of BLOCK_SCHEMA has one row with one binary value. Its flatbuffer is read here instead of by
+Arrow, for two reasons: Arrow would decompress a compressed body whatever its size, and its value
+would be read-only, so that the store would have to copy it. Every position is checked before it is
 used (Message.fbs and Schema.fbs of the Arrow format; flatbuffers' binary format).
 
 A batch of RANGES_SCHEMA is written with Arrow's flatbuffer of a batch without bytes, whose lengths
@@ -26,18 +26,18 @@ from rmqstore_spark.wire.protocol import RANGES_SCHEMA
 __all__ = ["block_span", "ranges_message", "read_schema"]
 
 _RECORD_BATCH: Final = 3
-_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # of Message
-_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # of RecordBatch
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3  # fields of Message
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3  # fields of RecordBatch
 _CONTINUATION: Final = b"\xff\xff\xff\xff"
 _MOST_SCHEMA: Final = 64 << 10
 _MOST_BATCH: Final = 4 << 10
 
 
 def read_schema(header: memoryview) -> pa.Schema:
-    """The schema that a message holds.
+    """Read the schema that a message holds.
 
     Raises:
-        MessageError: it holds none.
+        MessageError: it holds no schema.
     """
     if len(header) > _MOST_SCHEMA:
         raise MessageError(f"a schema of {len(header)} bytes")
@@ -49,14 +49,14 @@ def read_schema(header: memoryview) -> pa.Schema:
 
 
 def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
-    """Where the one value of a batch begins and ends in its body.
+    """Return where the only value of a batch begins and ends in its body.
 
     Args:
         header: the batch's flatbuffer.
         body: its buffers.
 
     Raises:
-        MessageError: the batch is another one, is compressed, or does not hold together.
+        MessageError: the batch is not one of BLOCK_SCHEMA, is compressed, or is inconsistent.
     """
     if len(header) > _MOST_BATCH:
         raise MessageError(f"a batch with a header of {len(header)} bytes")
@@ -75,9 +75,9 @@ def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
     return values_at + begin, values_at + end
 
 
-@lru_cache(maxsize=64)  # a client's blocks are often of one size, and then of one header
+@lru_cache(maxsize=64)  # blocks of one size have the same header
 def _layout(header: bytes) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """The size of a batch's body, and where its three buffers are."""
+    """Return the size of a batch's body, and the offsets and sizes of its three buffers."""
     flat = _Flat(memoryview(header))
     message = flat.root()
     if flat.uint8(message, _HEADER_TYPE) != _RECORD_BATCH:
@@ -97,12 +97,12 @@ def _layout(header: bytes) -> tuple[int, tuple[tuple[int, int], ...]]:
 def ranges_message(
     data: U1, lengths: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]
 ) -> tuple[bytes, list[bytes | memoryview]]:
-    """A batch of RANGES_SCHEMA as it travels.
+    """Encode a batch of RANGES_SCHEMA.
 
     Args:
-        data: uint8[bytes], the ranges' bytes one behind the other.
-        lengths: of each.
-        last: whether it is the last piece of its range.
+        data: uint8[bytes], the contiguous bytes of all ranges.
+        lengths: the length of each.
+        last: whether each is the last piece of its range.
 
     Returns:
         Its flatbuffer, and the parts of its body.
@@ -132,7 +132,7 @@ def ranges_message(
 
 
 class _Flat:
-    """A flatbuffer; positions are those of tables, 0 for what is not there."""
+    """A flatbuffer. Tables are named by their position; 0 stands for a missing field."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -141,7 +141,7 @@ class _Flat:
         return self._unpack("<I", 0)
 
     def field(self, table: int, number: int) -> int:
-        """Where a field of a table is."""
+        """Return the position of a field of a table, or 0."""
         vtable = table - self._unpack("<i", table)
         if 4 + 2 * number >= self._unpack("<H", vtable):
             return 0
@@ -163,7 +163,7 @@ class _Flat:
         return at + self._unpack("<I", at)
 
     def pairs(self, table: int, number: int) -> list[tuple[int, int]]:
-        """A vector of structs of two int64, at most four of them."""
+        """Return a vector of structs of two int64, at most four of them."""
         at = self.pairs_at(table, number)
         count = self._unpack("<I", at - 4) if at else 0
         return [
@@ -172,7 +172,7 @@ class _Flat:
         ]
 
     def pairs_at(self, table: int, number: int) -> int:
-        """Where the first struct of a vector is, behind the vector's length."""
+        """Return the position of a vector's first struct, which follows the vector's length."""
         at = self.field(table, number)
         return at + self._unpack("<I", at) + 4 if at else 0
 

@@ -1,8 +1,8 @@
-"""One client's HTTP/2 connection: its thread reads frames, and hands calls to the service.
+"""One client's HTTP/2 connection. Its thread reads frames, and passes calls to the service.
 
-What is sent, from any thread, goes through `outbound`.
+Everything that is sent, from any thread, goes through `outbound`.
 
-Memory: 32 KiB for what is read, and for each call what `stream` says. Until a call was let in, the
+Memory: 32 KiB for reading, and for each call what `stream` describes. Until a call is admitted, the
 client may send 64 KiB in all.
 """
 
@@ -54,29 +54,29 @@ _PING_BYTES: Final = 8
 
 
 class Service(Protocol):
-    """What calls are for.
+    """Handles the calls of connections.
 
     Attributes:
-        room: for messages of calls that were let in.
-        most_message: bytes of a message.
+        room: the room for messages of admitted calls.
+        most_message: maximum bytes of a message.
     """
 
     room: Room
     most_message: int
 
     def begin(self, stream: Stream) -> None:
-        """Take a call, or refuse it. Called by the connection's thread: it must not wait."""
+        """Admit a call, or refuse it. Runs in the connection's thread, so it must not wait."""
 
 
 class ClientConnection:
-    """A connection, from its handshake to its end.
+    """One connection, from its handshake to its end.
 
     Args:
         transport: its socket.
         service: takes the calls.
 
     Attributes:
-        is_trusted: a call of it has shown what the service asks for.
+        is_trusted: whether the service has admitted one of its calls.
         since: monotonic seconds when it was accepted.
     """
 
@@ -96,7 +96,7 @@ class ClientConnection:
 
     @property
     def has_calls(self) -> bool:
-        """Whether calls are under way."""
+        """Whether calls are in progress."""
         return bool(self._streams)
 
     def hang_up(self) -> None:
@@ -104,7 +104,7 @@ class ClientConnection:
         self.transport.hang_up()
 
     def say_goodbye(self) -> None:
-        """Tell the client that no further call is taken: gRPC repeats those elsewhere, or later."""
+        """Tell the client that no more calls are accepted: gRPC repeats them elsewhere or later."""
         self.out.write_now(self._goodbye(ErrorCode.NO_ERROR))
 
     def _goodbye(self, code: ErrorCode) -> bytes:
@@ -167,7 +167,7 @@ class ClientConnection:
             raise ProtocolError("a frame out of place")
 
     def _count_strange_frame(self) -> None:
-        """Count a frame of a client none of whose calls was let in.
+        """Count a frame of a client that has no admitted call yet.
 
         Raises:
             ProtocolError: there are too many.
@@ -303,7 +303,7 @@ class ClientConnection:
         return found
 
     def _fill(self, count: int) -> bool:
-        """Have at least so many bytes staged; False where the connection has ended."""
+        """Read until `count` bytes are staged; return False if the connection ended first."""
         while self._end - self._begin < count:
             if self._begin == self._end:
                 self._begin = self._end = 0
@@ -320,7 +320,7 @@ class ClientConnection:
     # ---- for streams, from any thread ----------------------------------------------------------
 
     def trust(self) -> None:
-        """A call was let in: the client may send as much as its calls are given room for."""
+        """Mark the client as trusted: it may send as much as its calls are granted room for."""
         if not self.is_trusted:
             self.is_trusted = True
             self._widen()
@@ -330,5 +330,5 @@ class ClientConnection:
         self.out.write([window_update(0, count)])
 
     def forget(self, stream: Stream) -> None:
-        """A call is over."""
+        """Remove a call that is over."""
         self._streams.pop(stream.number, None)

@@ -1,4 +1,4 @@
-"""HTTP/2 on the wire, as far as a gRPC server needs it (RFC 9113, and HPACK in RFC 7541)."""
+"""Encodes and decodes HTTP/2 as far as a gRPC server needs it (RFC 9113; HPACK is RFC 7541)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = [
 
 CLIENT_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD: Final = 9
-"""Bytes of a frame's header."""
+"""Size of a frame's header, in bytes."""
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME: Final = 16_384
 MOST_WINDOW: Final = (1 << 31) - 1
 MOST_HEADER_BYTES: Final = 16 << 10
-"""Of one call's headers, as they arrive and as they decode."""
+"""Maximum bytes of one call's headers, encoded and decoded."""
 
-# It logs every header at level DEBUG, the token too.
+# At level DEBUG it would log every header, including the token.
 logging.getLogger("hpack").setLevel(logging.WARNING)
 
 _HEADER_FIELD_NUL: Final = 0x00
@@ -51,7 +51,7 @@ _PRIORITY_BYTES: Final = 5
 
 
 class Frame(IntEnum):
-    """Types of frames."""
+    """The types of frames."""
 
     DATA = 0
     HEADERS = 1
@@ -66,7 +66,7 @@ class Frame(IntEnum):
 
 
 class Flag(IntEnum):
-    """Flags of frames."""
+    """The flags of frames."""
 
     ACK = 0x1
     END_STREAM = 0x1
@@ -88,7 +88,7 @@ class ErrorCode(IntEnum):
 
 
 class Setting(IntEnum):
-    """Settings of a connection."""
+    """The settings of a connection."""
 
     MAX_CONCURRENT_STREAMS = 3
     INITIAL_WINDOW_SIZE = 4
@@ -100,7 +100,7 @@ class ProtocolError(Exception):
     """The peer broke the protocol, and the connection ends.
 
     Attributes:
-        code: what GOAWAY tells the peer.
+        code: the error code sent with GOAWAY.
     """
 
     def __init__(self, text: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
@@ -113,30 +113,30 @@ def _head(size: int, kind: int, flags: int, stream: int) -> bytes:
 
 
 def frame(kind: Frame, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Encode a whole frame."""
     return _head(len(payload), kind, flags, stream) + payload
 
 
 def data_head(size: int, stream: int) -> bytes:
-    """The header of a DATA frame whose payload follows."""
+    """Encode the header of a DATA frame whose payload follows."""
     return _head(size, Frame.DATA, 0, stream)
 
 
 def window_update(stream: int, count: int) -> bytes:
-    """A frame that lets the peer send `count` more bytes on a stream; 0 is the connection."""
+    """Encode a frame that grants the peer `count` more bytes on a stream; 0 is the connection."""
     return frame(Frame.WINDOW_UPDATE, 0, stream, struct.pack(">I", count))
 
 
 def settings_payload(settings: dict[Setting, int]) -> bytes:
-    """The payload of a SETTINGS frame."""
+    """Encode the payload of a SETTINGS frame."""
     return b"".join(struct.pack(">HI", key, value) for key, value in settings.items())
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """The settings of a frame, unknown ones included.
+    """Yield the settings of a frame, including unknown ones.
 
     Raises:
-        ProtocolError: its size or a value is impossible.
+        ProtocolError: the frame's size or a value is invalid.
     """
     if len(payload) % 6:
         raise ProtocolError("SETTINGS of an odd size", ErrorCode.FRAME_SIZE_ERROR)
@@ -149,7 +149,7 @@ def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """The payload of HEADERS without padding and priority.
+    """Return the payload of HEADERS without its padding and priority.
 
     Raises:
         ProtocolError: there is more padding than payload.
@@ -165,12 +165,12 @@ def unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def new_header_decoder() -> hpack.Decoder:
-    """A decoder for the header blocks of one connection."""
+    """Return a decoder for the header blocks of one connection."""
     return hpack.Decoder(max_header_list_size=MOST_HEADER_BYTES)
 
 
 def read_headers(decoder: hpack.Decoder, block: bytes) -> dict[str, list[str]]:
-    """Headers by name, as text (latin-1: what is not ASCII is not ours).
+    """Decode headers into a dict by name (as latin-1: headers that are not ASCII are not ours).
 
     Raises:
         ProtocolError: they cannot be decoded, or are too many.
@@ -189,7 +189,7 @@ def read_headers(decoder: hpack.Decoder, block: bytes) -> dict[str, list[str]]:
 
 
 def header_block(headers: Iterable[tuple[str, str]], *, is_response: bool) -> bytes:
-    """A header block that needs no table, so that it can be made by any thread.
+    """Encode a header block without a dynamic table, so that any thread can do it.
 
     Args:
         headers: lower-case names, and values in ASCII.
@@ -202,7 +202,7 @@ def header_block(headers: Iterable[tuple[str, str]], *, is_response: bool) -> by
 
 
 def _text(value: bytes) -> bytes:
-    """A string literal, not Huffman-coded: its length as an integer of 7 bits and more."""
+    """Encode a string literal without Huffman coding: its length with a 7-bit prefix, its bytes."""
     length = len(value)
     if length < 127:
         return bytes([length]) + value

@@ -1,4 +1,4 @@
-"""Accepts connections on a port or a unix socket, each with a thread of its own."""
+"""Accepts connections on a port or a unix socket, and runs each in a separate thread."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 class Listener:
     """Serves the connections of one listening socket until it is closed.
 
-    A connection none of whose calls was let in is ended after 10 s. Where there are too many
-    connections, those without a call make room: strangers' first, then the oldest.
+    A connection without an admitted call is closed after 10 s. When there are too many connections,
+    those without a call in progress are closed: untrusted ones first, then the oldest.
 
     Args:
         listening: the socket.
         service: takes the calls.
-        tls: for encrypted connections; None: they are not.
-        most: connections at a time.
+        tls: the TLS context; None for connections without encryption.
+        most: maximum number of connections.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Listener:
             thread.start()
 
     def __len__(self) -> int:
-        """How many connections there are."""
+        """Return the number of connections."""
         return len(self._connections)
 
     def close(self, seconds: float) -> None:
-        """Stop listening, and end all connections.
+        """Stop listening, and close all connections.
 
         Args:
             seconds: how long to wait for their threads.
@@ -113,7 +113,7 @@ class Listener:
                 if self._tls is None
                 else TlsTransport(accepted, _WRITE_SECONDS, self._tls)
             )
-        except OSError:  # gone by now
+        except OSError:  # the client has disconnected already
             accepted.close()
             return
         connection = ClientConnection(transport, self._service)
@@ -124,7 +124,7 @@ class Listener:
             self._connections[connection] = thread
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # the system has no more threads
             _log.warning("A connection was refused: %s", error)
             with self._lock:
                 del self._connections[connection]
@@ -133,14 +133,14 @@ class Listener:
     def _run(self, connection: ClientConnection) -> None:
         try:
             connection.run()
-        except Exception:  # noqa: BLE001 - a bug ends one connection
+        except Exception:  # noqa: BLE001 - a bug must end only one connection
             _log.exception("a connection failed")
         finally:
             with self._lock:
                 self._connections.pop(connection, None)
 
     def _end_idle(self, count: int) -> None:
-        """End connections without a call: those of strangers first, then the oldest."""
+        """Close connections without a call in progress: untrusted ones first, then the oldest."""
         if count <= 0:
             return
         with self._lock:
@@ -150,7 +150,7 @@ class Listener:
             connection.hang_up()
 
     def _tidy(self) -> None:
-        """End the connections of those who are never let in."""
+        """Close connections that stay untrusted for too long."""
         while not self._closed.wait(_LOOK_SECONDS):
             late = time.monotonic() - _STRANGER_SECONDS
             with self._lock:
@@ -160,10 +160,10 @@ class Listener:
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:
-    """A socket that listens on a port; 0 takes any free one.
+    """Return a socket that listens on a port; 0 takes any free one.
 
     Raises:
-        ServiceError: it is in use, or may not be bound.
+        ServiceError: the port is in use, or may not be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -186,11 +186,11 @@ def listen_on_port(host: str, port: int) -> socket.socket:
 
 
 def listen_on_path(path: str) -> socket.socket:
-    """A unix socket that nobody else can reach.
+    """Return a listening unix socket that only this user can reach.
 
     Raises:
-        OptionError: its folder is open to others, or something else is there.
-        ServiceError: another process listens there.
+        OptionError: its folder is open to others, or the path is something other than a socket.
+        ServiceError: another process listens on it, or it cannot be bound.
     """
     folder = os.path.dirname(path)
     try:
@@ -218,7 +218,7 @@ def listen_on_path(path: str) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket of a process that was killed."""
+    """Remove the socket that a killed process left behind."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

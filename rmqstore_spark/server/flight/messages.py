@@ -1,7 +1,7 @@
-"""Arrow Flight's protobuf messages (Flight.proto), as far as a store process speaks it.
+"""Encodes and decodes the protobuf messages of Arrow Flight (Flight.proto) that are needed here.
 
-Messages arrive in one piece whose size is bounded. Fields that are not known are passed over, as
-protobuf demands; what does not hold together is refused.
+Messages arrive in one piece of bounded size. Unknown fields are skipped, as protobuf demands.
+Inconsistent messages are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_VARINT: Final = 10
 _MOST_TYPE: Final = 256
 _MOST_FIELDS: Final = 64
 
-_HEADER, _METADATA, _BODY = 2, 3, 1000  # of FlightData
+_HEADER, _METADATA, _BODY = 2, 3, 1000  # fields of FlightData
 _DESCRIPTOR, _COMMAND = 1, 2
 
 
@@ -34,11 +34,11 @@ class FlightData(NamedTuple):
     """A message of a stream of record batches.
 
     Attributes:
-        command: of the stream's descriptor; None where the message has none.
+        command: the command of the stream's descriptor; None without a descriptor.
         header: Arrow's message, a flatbuffer; empty without one.
-        metadata: the application's.
+        metadata: the application's metadata.
         body: the batch's buffers.
-        body_at: where the body stands in the message.
+        body_at: position of the body in the message.
     """
 
     command: bytes | None
@@ -49,10 +49,10 @@ class FlightData(NamedTuple):
 
 
 def read_flight_data(data: memoryview) -> FlightData:
-    """Read a FlightData.
+    """Decode a FlightData.
 
     Raises:
-        MessageError: it is none.
+        MessageError: the bytes are not a FlightData.
     """
     command, header, metadata, body = None, memoryview(b""), b"", memoryview(b"")
     body_at = 0
@@ -69,7 +69,7 @@ def read_flight_data(data: memoryview) -> FlightData:
 
 
 def flight_data_head(header: bytes, metadata: bytes, body_size: int) -> bytes:
-    """A FlightData up to its body, whose bytes follow."""
+    """Encode a FlightData up to its body, whose bytes follow."""
     parts = []
     if header:
         parts += [_key(_HEADER), _varint(len(header)), header]
@@ -81,10 +81,10 @@ def flight_data_head(header: bytes, metadata: bytes, body_size: int) -> bytes:
 
 
 def read_action(data: memoryview) -> tuple[str, memoryview]:
-    """The name and the body of an action.
+    """Decode an action: its name and its body.
 
     Raises:
-        MessageError: it is none.
+        MessageError: the bytes are not an Action.
     """
     name, body = "", memoryview(b"")
     for number, value, _ in _fields(data):
@@ -96,27 +96,27 @@ def read_action(data: memoryview) -> tuple[str, memoryview]:
 
 
 def read_ticket(data: memoryview) -> memoryview:
-    """The bytes of a ticket.
+    """Return the bytes of a ticket.
 
     Raises:
-        MessageError: it is none.
+        MessageError: the bytes are not a Ticket.
     """
     return _only(data, 1)
 
 
 def result_head(size: int) -> bytes:
-    """An action's Result up to its body, whose bytes follow."""
+    """Encode an action's Result up to its body, whose bytes follow."""
     return _key(1) + _varint(size)
 
 
 def action_type_bytes(name: str) -> bytes:
-    """An ActionType without a description."""
+    """Encode an ActionType without a description."""
     text = name.encode()
     return _key(1) + _varint(len(text)) + text
 
 
 def _only(data: memoryview, wanted: int) -> memoryview:
-    """The field of some number, the last one if there are several."""
+    """Return the field with this number, the last one if there are several."""
     found = memoryview(b"")
     for number, value, _ in _fields(data):
         if number == wanted:
@@ -125,7 +125,7 @@ def _only(data: memoryview, wanted: int) -> memoryview:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, int]]:
-    """The fields that hold bytes: number, value, and where that begins."""
+    """Yield the fields that hold bytes: their number, their value, and where the value begins."""
     at, end, left = 0, len(data), _MOST_FIELDS
     while at < end:
         left -= 1

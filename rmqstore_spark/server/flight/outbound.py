@@ -1,4 +1,4 @@
-"""What goes to a client: frames from any thread, messages as the client's windows allow."""
+"""Sends frames to a client from any thread, and messages as the client's windows allow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class Sender(Protocol):
-    """A call that sends, as far as its windows are concerned.
+    """A call that sends messages, as flow control sees it.
 
     Attributes:
-        number: HTTP/2's.
-        send_window: bytes that the client takes of it.
-        blocked_since: monotonic seconds since which it waits for the client to take more.
-        moved: monotonic seconds when the client last took something.
+        number: HTTP/2's number of the stream.
+        send_window: bytes that the client accepts on the stream.
+        blocked_since: when it began to wait for the client's window, in monotonic seconds, or None.
+        moved: when the client last accepted bytes, in monotonic seconds.
     """
 
     number: int
@@ -49,21 +49,21 @@ class Sender(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be sent."""
+        """The reason why nothing more can be sent."""
 
     def check_blocked(self, seconds: float, sent: int, budget: Budget | None) -> None:
-        """End the call when it has waited for the client too long."""
+        """Raise an error if the call has waited for the client too long."""
 
 
 class Outbound:
     """The sending half of a connection. Thread-safe.
 
     Args:
-        transport: the connection's.
+        transport: the transport of the connection.
 
     Attributes:
-        initial_window: bytes that may be sent on a new stream.
-        largest_frame: bytes of a frame's payload that the client takes.
+        initial_window: bytes that may be sent at first on a new stream.
+        largest_frame: bytes of a frame's payload that the client accepts.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -76,17 +76,17 @@ class Outbound:
         self._is_closed = False
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Refuse to send anything more."""
         self._is_closed = True
 
     def end(self) -> None:
-        """End the connection, when nobody writes any more."""
+        """End the connection, once no thread writes to it."""
         self._transport.hang_up()
         with self._writing:
             self._transport.close()
 
     def write_now(self, data: bytes) -> None:
-        """Send a frame if that takes no waiting."""
+        """Send a frame if this needs no waiting."""
         if self._writing.acquire(blocking=False):
             try:
                 self._transport.send_now(data)
@@ -96,7 +96,7 @@ class Outbound:
     # ---- the client's windows ------------------------------------------------------------------
 
     def set_initial_window(self, size: int, streams: Iterable[Sender]) -> None:
-        """The client changes the window of its streams, those under way included."""
+        """Change the window of new streams and of the given ones, as the client demands."""
         with self._windows:
             change, self.initial_window = size - self.initial_window, size
             for stream in streams:
@@ -104,10 +104,10 @@ class Outbound:
             self._windows.notify_all()
 
     def widen(self, stream: Sender | None, count: int) -> None:
-        """The client takes more bytes, of a stream or (None) in all.
+        """Widen the window of a stream, or that of the connection (None).
 
         Raises:
-            ProtocolError: that is more than a window can have.
+            ProtocolError: the window would exceed HTTP/2's limit.
         """
         with self._windows:
             if stream is None:
@@ -122,12 +122,12 @@ class Outbound:
     # ---- sending -------------------------------------------------------------------------------
 
     def grant(self, number: int, count: int) -> None:
-        """Let the client send so many more bytes on a stream."""
-        with suppress(OSError):  # the connection has ended, or ends by this
+        """Let the client send `count` more bytes on a stream."""
+        with suppress(OSError):  # the connection has ended, or the error ends it
             self.write([window_update(number, count)])
 
     def wake(self) -> None:
-        """Let those look again who wait to send."""
+        """Wake the threads that wait for a window, so that they look for failures."""
         with self._windows:
             self._windows.notify_all()
 
@@ -139,11 +139,11 @@ class Outbound:
         seconds: float,
         budget: Budget | None,
     ) -> None:
-        """Send a message as the client's window allows, and the headers of the answer first.
+        """Send a message as the client's window allows, after the headers if it is the first.
 
         Raises:
             EndedError: the client has gone.
-            TimeoutError: its window was closed for so long.
+            TimeoutError: its window was closed for `seconds`.
             OverBudgetError: see `Sender.check_blocked`.
         """
         begin, sent = time.monotonic(), 0
@@ -162,7 +162,7 @@ class Outbound:
             before, sent = [], sent + count
 
     def send_trailers(self, number: int, trailers: Sequence[tuple[str, str]], is_all: bool) -> None:
-        """End a call; where nothing was answered, the trailers are the whole answer."""
+        """End a call. If nothing was answered, the trailers are the whole answer."""
         headers = [("content-type", "application/grpc"), *trailers] if is_all else trailers
         block = header_block(headers, is_response=is_all)
         flags = Flag.END_HEADERS | Flag.END_STREAM
@@ -170,7 +170,7 @@ class Outbound:
             self.write([frame(Frame.HEADERS, flags, number, block)])
 
     def reset(self, number: int, code: ErrorCode) -> None:
-        """Tell the client that nothing more of a call is read."""
+        """Tell the client that no more data of a call is read."""
         with suppress(OSError):
             self.write([frame(Frame.RST_STREAM, 0, number, struct.pack(">I", code))])
 
@@ -187,7 +187,7 @@ class Outbound:
         sent: int,
         budget: Budget | None,
     ) -> int:
-        """Wait for the client's window; how many bytes may be sent now."""
+        """Wait for the client's window; return how many bytes may be sent now."""
         since = time.monotonic()
         with self._windows:
             while stream.failure is None and min(self._window, stream.send_window) <= 0:
@@ -214,7 +214,7 @@ class Outbound:
         """Send frames.
 
         Raises:
-            OSError: the connection broke; it ends.
+            OSError: the connection broke; it is ended.
         """
         with self._writing:
             if self._is_closed:
@@ -222,12 +222,12 @@ class Outbound:
             try:
                 self._transport.send(parts)
             except OSError:
-                self._transport.hang_up()  # a part of a frame may be gone: nothing can follow it
+                self._transport.hang_up()  # part of a frame may be sent: nothing can follow it
                 raise
 
 
 def _split(parts: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
-    """The first `count` bytes of some buffers, and the rest."""
+    """Split buffers into their first `count` bytes and the rest."""
     now: list[memoryview] = []
     for at, part in enumerate(parts):
         if len(part) > count:

@@ -1,4 +1,4 @@
-"""How calls end: gRPC's status codes, and the trailers in which Arrow Flight reads its errors."""
+"""How calls end: gRPC's status codes, and the trailers from which Arrow Flight reads errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DETAILS: Final = {
     UNAVAILABLE: (5, "Unavailable"),
     UNAUTHENTICATED: (5, "Unauthenticated"),
 }
-"""By gRPC's code: Arrow's code, and the word by which Arrow Flight tells its errors apart."""
+"""By gRPC's code: Arrow's code, and the word by which Arrow Flight distinguishes its errors."""
 
 _MOST_TEXT: Final = 2000
 
@@ -36,9 +36,9 @@ class Status(NamedTuple):
     """How a call ends.
 
     Attributes:
-        code: gRPC's.
-        text: for people.
-        details: for our clients.
+        code: gRPC's status code.
+        text: a message for people.
+        details: the encoded failure for this package's clients.
     """
 
     code: int
@@ -46,7 +46,7 @@ class Status(NamedTuple):
     details: bytes = b""
 
     def trailers(self) -> list[tuple[str, str]]:
-        """The headers that end a call, as Arrow Flight's clients read them."""
+        """Return the headers that end a call, as Arrow Flight's clients read them."""
         found = [("grpc-status", str(self.code))]
         if self.code == OK:
             return found
@@ -69,4 +69,4 @@ def _base64(data: bytes) -> str:
 
 
 class EndedError(Exception):
-    """The stream has ended: the client went away, or was sent away."""
+    """The stream has ended: the client disconnected, or was disconnected."""

@@ -1,8 +1,8 @@
-"""One call: the messages that a client sends, and those that go back.
+"""One call: the messages that the client sends, and the answers to it.
 
-A client may send INITIAL_WINDOW bytes of a stream unasked. A larger message is received only when
-the budget has room for all of it; the client waits until then. Small messages are paid for by the
-window itself: it opens again when the handler has taken them.
+A client may send INITIAL_WINDOW bytes on a stream at any time. A larger message is received only
+once the budget has room for all of it; until then the client waits. Small messages are covered by
+the window, which opens again when the handler has taken them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ __all__ = ["INITIAL_WINDOW", "MessageTooLargeError", "ReceivedMessage", "Stream"
 INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
 _AHEAD_BYTES: Final = 4 << 20
-"""Of a stream that are received while others of it are not handled yet. One message always is."""
+"""Maximum bytes that a stream receives ahead of its handler. A single message may be larger."""
 _MOST_QUEUED: Final = 256
-"""Messages that are received and not handled: an empty one costs no window, and yet memory."""
+"""Maximum messages that a stream receives ahead of its handler. Empty ones use memory, but no
+window."""
 _PREFIX: Final = 5
 _LOOK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 2.0
 _LEAST_RATE: Final = 1 << 20
-"""Bytes a second of a message for which room was made, while others wait for room."""
+"""Least bytes per second of a message that was given room, while others wait for room."""
 
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
 class MessageTooLargeError(Exception):
-    """The client sends a message that is larger than any may be."""
+    """The client sent a message that is larger than the limit, or compressed."""
 
 
 class ReceivedMessage:
@@ -57,11 +58,11 @@ class ReceivedMessage:
 
     @property
     def view(self) -> memoryview:
-        """The same bytes, not to be written to."""
+        """The same bytes, read-only."""
         return memoryview(self.data).toreadonly()  # type: ignore[arg-type]
 
     def release(self) -> None:
-        """Give back the room that it takes; there are no bytes any more."""
+        """Give back the message's room, and drop its bytes."""
         self.data = _NOTHING
         charge, self.charge = self.charge, 0
         if charge:
@@ -73,36 +74,36 @@ class Link(Protocol):
 
     Attributes:
         transport: its socket.
-        out: what goes to the client.
+        out: sends to the client.
     """
 
     transport: Transport
     out: Outbound
 
     def trust(self) -> None:
-        """A call was let in: the client may send as much as its calls are given room for."""
+        """Mark the client as trusted: it may send as much as its calls are granted room for."""
 
     def hang_up(self) -> None:
         """End the connection."""
 
     def forget(self, stream: Stream) -> None:
-        """A call is over."""
+        """Remove a call that is over."""
 
 
 class Stream:
-    """One call. The connection's thread receives, a handler's thread reads and sends.
+    """One call. The connection's thread receives; a handler's thread reads and sends.
 
     Args:
-        connection: that it belongs to.
-        number: HTTP/2's.
-        headers: of the call.
-        room: for messages that the window does not pay for.
-        most: bytes of a message.
+        connection: the call's connection.
+        number: HTTP/2's number of the stream.
+        headers: the call's headers.
+        room: the room for messages that the window does not cover.
+        most: maximum bytes of a message.
         window: bytes that may be sent to the client at first.
 
     Attributes:
-        moved: monotonic seconds when the client last sent a message, or took something.
-        blocked_since: monotonic seconds since which an answer waits for the client to take it.
+        moved: when the client last sent a message or accepted bytes, in monotonic seconds.
+        blocked_since: when an answer began to wait for the client, in monotonic seconds, or None.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Stream:
         self.send_window = window  # guarded by the connection
         self.moved = time.monotonic()
         self._rooms = room
-        self._budget = room.small  # of the message that is being received
+        self._budget = room.small  # pays for the message that is being received
         self._most = most
         self._changed = threading.Condition()
         self._room = INITIAL_WINDOW
@@ -129,9 +130,9 @@ class Stream:
         self._target: U1 | None = None
         self._at = self._charge = 0
         self._since = 0.0
-        self._prepaid = 0  # bytes still to come that the client was given room for already
+        self._prepaid = 0  # bytes still to come that were granted already
         self.blocked_since: float | None = None  # guarded by the connection
-        self._early: bytearray | None = None  # what came while there is no room for its message
+        self._early: bytearray | None = None  # bytes that wait for room
         self._wanted = 0
         self._queue: deque[ReceivedMessage] = deque()
         self._held = 0
@@ -142,20 +143,20 @@ class Stream:
     # ---- the connection's thread ---------------------------------------------------------------
 
     def take_room(self, count: int) -> bool:
-        """Count bytes that the client sends; False where it was not given room for them."""
+        """Count bytes that the client sends; return False if they exceed its room."""
         with self._changed:
             self._room -= count
             return self._room >= 0
 
     def room_for(self, count: int) -> memoryview | None:
-        """Where the next bytes of a large message go, so that they need no copy."""
+        """Return the buffer for the next bytes of a large message, so that they are not copied."""
         with self._changed:
             if self._target is None or self._early is not None:
                 return None
             return memoryview(self._target)[self._at : self._at + count]  # type: ignore[arg-type]
 
     def received(self, count: int) -> None:
-        """Bytes have arrived where `room_for` said."""
+        """Take bytes that were received into the buffer of `room_for`."""
         with self._changed:
             self.moved = time.monotonic()
             self._at += count
@@ -163,30 +164,30 @@ class Stream:
         self._send_refund()
 
     def receive(self, data: memoryview) -> None:
-        """Bytes have arrived."""
+        """Take bytes that were received."""
         with self._changed:
             self._feed(data)
         self._send_refund()
 
     def skip(self, count: int) -> None:
-        """Padding has arrived."""
+        """Take padding that was received."""
         with self._changed:
             self._refund += count
         self._send_refund()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the client sends nothing more."""
+        """Whether the client has ended its messages."""
         return self._has_ended
 
     def end_messages(self) -> None:
-        """The client sends nothing more."""
+        """Mark the end of the client's messages."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
     def fail(self, failure: Exception) -> None:
-        """Let whoever reads or sends fail from now on."""
+        """Make every read and send fail from now on."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -196,7 +197,7 @@ class Stream:
     # ---- a handler's thread --------------------------------------------------------------------
 
     def read(self, idle_seconds: float, room_seconds: float) -> ReceivedMessage | None:
-        """The client's next message; None after the last.
+        """Return the client's next message; None after the last.
 
         Args:
             idle_seconds: how long the client may send nothing.
@@ -204,10 +205,10 @@ class Stream:
 
         Raises:
             EndedError: the client has gone.
-            TooLargeError: the message is larger than any may be.
+            MessageTooLargeError: the message is larger than the limit, or compressed.
             OverBudgetError: there was no room for it in time, or the client was too slow to fill
                 the room that others wait for.
-            TimeoutError: nothing came for so long.
+            TimeoutError: the client sent nothing for `idle_seconds`.
         """
         with self._changed:
             self.moved = time.monotonic()
@@ -226,16 +227,16 @@ class Stream:
         return message
 
     def ready(self) -> ReceivedMessage | None:
-        """The next message, if it is here already."""
+        """Return the next message if it has arrived."""
         message = self._next()
         self._send_refund()
         return message
 
     def drain(self, idle_seconds: float) -> None:
-        """Discard what the client still sends, until it ends, for so long at most.
+        """Discard what the client still sends until it ends, or until the time is over.
 
-        Where a stream ends that its client still writes into, Flight at the client drops answers
-        that it has not taken yet.
+        If a call ends while its client still writes, Flight's client drops answers that it has not
+        read yet.
         """
         with self._changed:
             self._is_discarding = True
@@ -252,14 +253,14 @@ class Stream:
         """Send a message.
 
         Args:
-            parts: of the message.
-            seconds: how long the client may not take anything.
-            budget: which the message draws on; a client that takes it slowly loses it when others
-                wait for room.
+            parts: the parts of the message.
+            seconds: how long the client may accept nothing.
+            budget: the budget that the message draws on; a client that reads it slowly loses it
+                when others wait for room.
 
         Raises:
             EndedError: the client has gone.
-            TimeoutError: it did not take it.
+            TimeoutError: the client accepted nothing for `seconds`.
             OverBudgetError: others wait for the room that this stream takes.
         """
         size = sum(map(len, parts))
@@ -269,15 +270,15 @@ class Stream:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the stream does not go on."""
+        """The reason why the stream has failed, or None."""
         return self._failure
 
     def check_blocked(self, seconds: float, sent: int, budget: Budget | None) -> None:
-        """Look whether an answer may wait on for the client to take it.
+        """Check whether an answer may go on waiting for the client.
 
         Args:
-            seconds: for which it has been sent.
-            sent: bytes of it that the client took.
+            seconds: how long it has been sent.
+            sent: bytes of it that the client has accepted.
             budget: see `send`.
 
         Raises:
@@ -294,7 +295,7 @@ class Stream:
             raise OverBudgetError
 
     def finish(self, status: Status) -> None:
-        """End the call, and give back what it holds."""
+        """End the call, and give back its room."""
         with self._changed:
             if self._is_over:
                 return
@@ -313,9 +314,9 @@ class Stream:
             self.connection.out.reset(self.number, ErrorCode.NO_ERROR)
 
     def _check(self) -> None:
-        """Raise what ended the stream; each time anew.
+        """Raise a new copy of the error that ended the stream.
 
-        An error that is kept holds, by its traceback, all that those who raised it had at hand.
+        The traceback of a kept error would keep alive the local variables of all who raised it.
         """
         failure = self._failure
         if failure is not None:
@@ -343,14 +344,14 @@ class Stream:
             self._complete()
 
     def _stashed(self, data: memoryview) -> bool:
-        """Keep what has no place yet, within the window; False where it has one."""
+        """Keep bytes that have no room yet, within the window; return False if there is room."""
         if self._early is None:
             return False
         self._early += data
         return True
 
     def _begin_message(self, data: memoryview) -> memoryview:
-        """Take the prefix of a message; gives the rest."""
+        """Take the prefix of a message; return the rest."""
         missing = _PREFIX - len(self._prefix)
         self._prefix += data[:missing]
         if len(self._prefix) < _PREFIX:
@@ -374,7 +375,7 @@ class Stream:
         return data[missing:]
 
     def _install(self, size: int, charge: int) -> None:
-        """Make a place for a message; one that is charged for lets the client send all of it."""
+        """Allocate a message. If it is charged to the budget, let the client send all of it."""
         self._target, self._at, self._charge = np.empty(size, np.uint8), 0, charge
         self._since = time.monotonic()
         self._held += charge
@@ -415,7 +416,7 @@ class Stream:
                 raise OverBudgetError
 
     def _drop_messages(self) -> None:
-        """Give back all that was received, its room and the client's window."""
+        """Give back the room of all received messages, and the client's window."""
         for message in self._queue:
             if not message.charge:
                 self._refund += _PREFIX + len(message.data)
@@ -447,7 +448,7 @@ class Stream:
         self._send_refund()
 
     def _send_refund(self) -> None:
-        """Let the client send as much more as was taken in."""
+        """Grant the client as many bytes as were taken in, once they are many or it needs them."""
         with self._changed:
             count = self._refund
             if not count or (count < _SMALL and not self._is_starving()):
@@ -457,5 +458,5 @@ class Stream:
         self.connection.out.grant(self.number, count)
 
     def _is_starving(self) -> bool:
-        """Whether the client cannot go on without more room."""
+        """Whether the client cannot continue without more room."""
         return self._room < _SMALL or self._charge > 0

@@ -1,4 +1,4 @@
-"""A connection's socket, plain or TLS: one thread reads while others write."""
+"""The socket of a connection, plain or TLS. One thread can read while others write."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class PlainTransport:
 
     Args:
         connection: an accepted socket.
-        write_seconds: a peer that takes nothing for so long loses the connection.
+        write_seconds: how long the peer may accept nothing before the connection breaks.
 
     Attributes:
-        peer: who is at the other end, for messages to people.
-        identity: who the peer is by its certificate; empty without one.
+        peer: the peer's address or process, for messages to people.
+        identity: the identity in the peer's certificate; empty without one.
     """
 
     def __init__(self, connection: socket.socket, write_seconds: float) -> None:
@@ -46,10 +46,10 @@ class PlainTransport:
         self.identity = ""
 
     def begin(self) -> None:
-        """Nothing has to be agreed on."""
+        """Do nothing: a plain connection has no handshake."""
 
     def recv_into(self, target: memoryview) -> int:
-        """Receive bytes; 0 at the end.
+        """Receive bytes; return 0 at the end.
 
         Raises:
             OSError: the connection broke.
@@ -57,10 +57,10 @@ class PlainTransport:
         return self._socket.recv_into(target)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send all of some buffers. One thread at a time.
+        """Send all bytes of some buffers. Only one thread may call this at a time.
 
         Raises:
-            OSError: the connection broke, or its peer took nothing for too long.
+            OSError: the connection broke, or its peer accepted nothing for too long.
         """
         for at in range(0, len(parts), _MOST_PARTS):
             left = [memoryview(part) for part in parts[at : at + _MOST_PARTS]]
@@ -68,14 +68,14 @@ class PlainTransport:
                 _drop(left, self._socket.sendmsg(left))
 
     def send_now(self, data: bytes) -> None:
-        """Send a few bytes if that takes no waiting."""
+        """Send a few bytes if this needs no waiting."""
         with suppress(OSError):
             self._socket.send(data, socket.MSG_DONTWAIT)
 
     def linger(self, scratch: memoryview) -> None:
-        """Send nothing more, and discard for a moment what the peer still sends.
+        """Stop sending, and briefly discard what the peer still sends.
 
-        A socket that is closed with bytes unread takes away what the peer has not read yet.
+        If a socket is closed with unread bytes, the peer loses what it has not read yet.
         """
         self._socket.shutdown(socket.SHUT_WR)
         self._socket.settimeout(_LINGER_SECONDS)
@@ -84,20 +84,20 @@ class PlainTransport:
             pass
 
     def hang_up(self) -> None:
-        """End the connection; a thread that reads sees its end."""
+        """End the connection; a thread that reads from it sees the end."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, which nobody uses any more."""
+        """Close the socket. No thread may use it any more."""
         self._socket.close()
 
 
 class TlsTransport:
-    """An encrypted socket; as `PlainTransport`.
+    """An encrypted socket, with the interface of `PlainTransport`.
 
-    OpenSSL lets only one thread at a time use a connection: reading waits for the socket, and
-    holds the lock only while bytes are decrypted.
+    OpenSSL lets only one thread at a time use a connection. A read therefore waits for the socket
+    without the lock, and holds it only while bytes are decrypted.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TlsTransport:
         """
         self._raw.settimeout(_HANDSHAKE_SECONDS)
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # In two steps, so that `hang_up` ends a handshake that takes too long.
+        # In two steps, so that `hang_up` can end a handshake that takes too long.
         self._tls = self._context.wrap_socket(
             self._raw, server_side=True, do_handshake_on_connect=False
         )
@@ -128,7 +128,7 @@ class TlsTransport:
         self.identity = _identity(self._tls)
 
     def recv_into(self, target: memoryview) -> int:
-        """Receive bytes; 0 at the end."""
+        """Receive bytes; return 0 at the end."""
         tls = self._encrypted
         while True:
             try:
@@ -142,7 +142,7 @@ class TlsTransport:
                 return 0
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send all of some buffers. One thread at a time."""
+        """Send all bytes of some buffers. Only one thread may call this at a time."""
         small = b"".join(part for part in parts if len(part) < _TLS_PIECE)
         if sum(map(len, parts)) == len(small):
             self._send_one(memoryview(small))
@@ -164,12 +164,12 @@ class TlsTransport:
                 left = left[sent:]
 
     def send_now(self, data: bytes) -> None:
-        """Send a few bytes if that takes no waiting."""
+        """Send a few bytes if this needs no waiting."""
         with suppress(OSError), self._lock:
             self._encrypted.send(data)
 
     def linger(self, scratch: memoryview) -> None:
-        """End at once: who broke the protocol behind a handshake need not be told."""
+        """Do nothing: a client that breaks the protocol after a handshake needs no explanation."""
 
     @property
     def _encrypted(self) -> ssl.SSLSocket:
@@ -178,13 +178,13 @@ class TlsTransport:
         return self._tls
 
     def hang_up(self) -> None:
-        """End the connection; a thread that reads sees its end."""
+        """End the connection; a thread that reads from it sees the end."""
         with suppress(OSError):
-            # Not SSLSocket's own: that turns a thread that reads to bytes that are still encrypted.
+            # SSLSocket's own shutdown would make a reading thread return encrypted bytes.
             socket.socket.shutdown(self._tls or self._raw, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket, which nobody uses any more."""
+        """Close the socket. No thread may use it any more."""
         (self._tls or self._raw).close()
 
 
@@ -192,7 +192,7 @@ Transport = PlainTransport | TlsTransport
 
 
 def peer_name(connection: socket.socket) -> str:
-    """Who is at the other end: `host:port`, or the process behind a unix socket."""
+    """Return the peer's name: `host:port`, or the process behind a unix socket."""
     try:
         if connection.family == socket.AF_UNIX:
             option = getattr(socket, "SO_PEERCRED", None)
@@ -207,9 +207,9 @@ def peer_name(connection: socket.socket) -> str:
 
 
 def _identity(connection: ssl.SSLSocket) -> str:
-    """Whom a client's certificate is for: its first SAN, else its CN, else its fingerprint.
+    """Return the owner of a client's certificate: its first SAN, else its CN, else its fingerprint.
 
-    With its kind in front: `DNS:spark` is nobody else's `CN:spark`.
+    The kind is a prefix, so that `DNS:spark` and `CN:spark` are different clients.
     """
     certificate: dict[str, Any] = connection.getpeercert() or {}
     for kind, value in certificate.get("subjectAltName", ()):
@@ -231,7 +231,7 @@ def _await(connection: socket.socket, event: int, seconds: float | None) -> None
 
 
 def _drop(parts: list[memoryview], count: int) -> None:
-    """Take away the first `count` bytes of some buffers."""
+    """Remove the first `count` bytes from some buffers, in place."""
     done = 0
     while done < len(parts) and count >= len(parts[done]):
         count -= len(parts[done])
