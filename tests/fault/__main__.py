@@ -1,16 +1,21 @@
-"""The long run of the fault tests: `python -m tests.fault [--rounds N] [--write]`, as root.
+"""The long run of the fault tests: `python -m tests.fault [--minutes N] [--write]`, as root.
 
-Prints what was done and what came of it, and with --write puts that into docs/reliability.md.
+Prints the result of each section. With --write it also adds them to the totals in
+docs/reliability.md, after each section, unless something went wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -30,12 +35,13 @@ _HEAD: Final = (
 )
 
 
-def _sections(rounds: int) -> Iterator[tuple[str, Callable[[Path], Tally]]]:
+def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Tally]]]:
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        yield f"killed at random, {flush}", partial(kills, rounds=rounds, flush=flush)
+        killed = partial(kills, rounds=rounds, flush=flush, first_seed=seed)
+        yield f"killed at random, {flush}", killed
     yield "killed at each named place", at_places
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        cuts = partial(power_cuts, rounds=rounds // 2, flush=flush)
+        cuts = partial(power_cuts, rounds=rounds // 2, flush=flush, first_seed=seed)
         yield f"power cut at random, {flush}", cuts
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         served = partial(service_kills, rounds=rounds, flush=flush)
@@ -53,36 +59,62 @@ def main() -> int:
     """Run all sections; exit code 1 if anything was lost, doubled, or otherwise wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault")
     parser.add_argument("--rounds", type=int, default=100, help="kills at random, of each kind")
-    parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
+    parser.add_argument(
+        "--minutes", type=int, default=0, help="repeat the sections for so long (default: once)"
+    )
+    parser.add_argument("--write", action="store_true", help="add to docs/reliability.md")
     given = parser.parse_args()
     if missing := why_no_loop_mounts() or why_no_strace():
         sys.exit(f"The long run needs all its means: {missing}.")
     settle_surroundings()
-    lines, wrong = [], False
-    for name, run in _sections(given.rounds):
-        with tempfile.TemporaryDirectory() as folder:
-            tally = run(Path(folder))
-        line = (
-            f"| {name} | {tally.rounds} | {tally.faults} | {tally.acknowledged:,} | {tally.lost} "
-            f"| {tally.doubled} |"
-        )
-        print(line, flush=True)  # noqa: T201
-        for other in tally.others[:5]:
-            print(f"  {other}", flush=True)  # noqa: T201
-        lines.append(line)
-        wrong |= bool(tally.lost or tally.doubled or tally.others)
-    if given.write and not wrong:
-        _write(lines)
+    end = time.monotonic() + 60 * given.minutes
+    wrong = False
+    for turn in count():
+        for name, run in _sections(given.rounds, secrets.randbelow(1 << 30)):
+            if turn and time.monotonic() > end:
+                return int(wrong)
+            with tempfile.TemporaryDirectory() as folder:
+                tally = run(Path(folder))
+            print(_line(name, tally), flush=True)  # noqa: T201
+            for other in tally.others[:5]:
+                print(f"  {other}", flush=True)  # noqa: T201
+            wrong |= bool(tally.lost or tally.doubled or tally.others)
+            if given.write and not wrong:
+                _add(name, tally)
+        if not given.minutes:
+            break
     return int(wrong)
 
 
-def _write(lines: list[str]) -> None:
+def _line(name: str, tally: Tally) -> str:
+    return (
+        f"| {name} | {tally.rounds:,} | {tally.faults:,} | {tally.acknowledged:,} | {tally.lost} "
+        f"| {tally.doubled} |"
+    )
+
+
+def _add(name: str, tally: Tally) -> None:
+    """Add a section's result to the totals on the page."""
     text = _PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    when = f"`python -m tests.fault`, {datetime.now(timezone.utc):%Y-%m-%d}:\n\n"
-    table = "\n".join([_HEAD.rstrip("\n"), *lines])
-    _PAGE.write_text(f"{before}{_BEGIN}\n{when}{table}\n{_END}{after}", encoding="utf-8")
+    old, _, after = rest.partition(_END)
+    totals: dict[str, Tally] = {}
+    for found in re.finditer(r"^\| (\D.*?) \| ([\d,| ]+) \|$", old, re.MULTILINE):
+        rounds, faults, messages, lost, doubled = map(int, found[2].replace(",", "").split(" | "))
+        totals[found[1]] = Tally(rounds, faults, messages, lost, doubled)
+    totals[name] = totals.get(name, Tally())
+    totals[name] += tally
+    everything = Tally()
+    for one in totals.values():
+        everything += one
+    lines = "\n".join(_line(*item) for item in totals.items())
+    when = (
+        f"All runs of `python -m tests.fault` until {datetime.now(timezone.utc):%Y-%m-%d}: "
+        f"{everything.rounds:,} rounds, {everything.faults:,} faults, "
+        f"{everything.acknowledged:,} messages acknowledged, {everything.lost} lost, "
+        f"{everything.doubled} doubled.\n\n"
+    )
+    _PAGE.write_text(f"{before}{_BEGIN}\n{when}{_HEAD}{lines}\n{_END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
