@@ -5,16 +5,16 @@
     ├── StoreNotFoundError (FileNotFoundError) no store at a path
     ├── StoreAccessError (PermissionError)     a store that may not be read
     ├── TopicNotFoundError (LookupError)       a topic or queue that the store does not hold
-    ├── UnsupportedStoreError                  a store of a kind that this package cannot read
+    ├── UnsupportedStoreError                  a store of a kind that cannot be read or written
     ├── DataLossError                          requested messages are gone
     │   └── SegmentExpiredError                a file was removed under the reader
     ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
-    ├── RefusedError                           a store refuses to stage or commit; RocketMQ's status
+    ├── RefusedError                           a store refuses a request, with RocketMQ's status
     ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── RowError (ValueError)                  a row that cannot become a message
-    ├── BlockError (ValueError)                a block to be stored with an unacceptable record
+    ├── BlockError (ValueError)                a block with a record that the store does not accept
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
 
@@ -90,7 +90,7 @@ class StoreWriteError(RmqStoreError, OSError):
 
 
 class TopicNotFoundError(RmqStoreError, LookupError):
-    """The store holds no such topic or queue."""
+    """The store does not hold the topic or queue."""
 
 
 class UnsupportedStoreError(RmqStoreError):

@@ -92,11 +92,10 @@ def is_writer_name(value: object) -> bool:
 class Content:
     """The size of a batch's content, by which a repeated attempt is recognized.
 
-    Two attempts at the same batch agree in it; two different batches hardly ever do. Other
-    properties do not identify a batch. Records of the same row differ from attempt to attempt in
-    UNIQ_KEY, bornTimestamp and bornHost. Their length differs if one executor has an IPv4 address
-    and another IPv6. Their order and partition differ if Spark splits a replay differently. Bodies
-    stay the same.
+    Two attempts at the same batch agree in it; two different batches hardly ever do. Records of the
+    same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost. Their length
+    differs if one executor has an IPv4 address and another IPv6. Their order and partition differ
+    if Spark splits a replay differently. Bodies stay the same.
 
     Attributes:
         rows: number of records.

@@ -4,6 +4,6 @@ rows         fills in the missing columns of messages
 puts         handles a put, from its block to its answer
 combiner     combines single messages of many threads
 admission    decides whether a store accepts a block
-appender     gives records their offsets and appends them, under one lock
-store_time   gives storeTimestamps, which never go back
+appender     assigns offsets to records and appends them, under one lock
+store_time   assigns storeTimestamps, which never go back
 """

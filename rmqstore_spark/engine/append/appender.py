@@ -1,4 +1,4 @@
-"""Gives records their offsets and appends them to the log, under the append lock.
+"""Assigns offsets to records and appends them to the log, under the append lock.
 
 (Upstream: CommitLog.asyncPutMessage, putMessageLock, topicQueueTable.)
 """

@@ -2,8 +2,8 @@
 
 A put costs the store about the same for one record as for hundreds. So while a put is running, the
 single records of other threads gather. Then the first of these threads puts all of them at once,
-and waits for the disk for all of them. (RocketMQ's batches are made by its clients. `FlushService`
-shares the waiting for the disk in the same way.)
+and waits for the disk for all of them. (RocketMQ's clients make their batches themselves.
+`FlushService` shares the waiting for the disk in the same way.)
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Combiner:
             self._lead(mine)
         if mine.failure is not None:
             raise mine.failure
-        assert mine.result is not None  # noqa: S101 - it is done: one of the two is set
+        assert mine.result is not None  # noqa: S101 - the put is done: one of the two is set
         return mine.result
 
     def _wait(self, mine: _Put) -> None:

@@ -1,7 +1,7 @@
-"""Gives storeTimestamps, which never go back even if the clock does.
+"""Assigns storeTimestamps, which never go back even if the clock does.
 
 Searching a queue by time relies on ascending storeTimestamps. While the clock is behind the last
-one, that one is given again, so all messages of that period have the same time. Each leap is
+one, that one is used again, so all messages of that period have the same time. Each leap is
 logged once, and the metrics show it for as long as it lasts (docs/operate.md, "When the clock went
 back").
 """
@@ -22,7 +22,7 @@ _TOLERANCE_MS: Final = 1000
 
 
 class StoreTime:
-    """Gives storeTimestamps. `stamp` is for one thread at a time, the rest for any.
+    """Assigns storeTimestamps. `stamp` is for one thread at a time, the rest for any.
 
     Args:
         clock: returns milliseconds since the epoch.

@@ -126,7 +126,7 @@ class Transactions:
         }
 
     def save(self) -> None:
-        """Save the ledger. Nothing may be committed after that."""
+        """Save the ledger, once nothing is committed any more."""
         self._ledger.save()
 
     def close(self) -> None:

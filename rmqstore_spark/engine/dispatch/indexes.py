@@ -145,7 +145,7 @@ class IndexFiles:
         """Names of the files that this object created."""
 
     def resume(self, shape: IndexShape) -> None:
-        """Continue with the last file, whose header was given, if it has room.
+        """Continue with the last file if it has room.
 
         Raises:
             StoreWriteError: the file cannot be opened or read.

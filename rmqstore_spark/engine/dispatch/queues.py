@@ -117,7 +117,7 @@ class ConsumeQueues:
             topic, queue_id: the queue.
             sizes: bytes of its files.
             bounds: the least offset whose record is in the log, and one past the last offset. None
-                if the files are inconsistent, and the queue is to be rebuilt.
+                if the files are inconsistent, and the queue must be rebuilt.
             begin: the first slot that a file holds.
             written_end: the slot from which on nothing is written; -1 if unknown.
         """
@@ -396,7 +396,7 @@ class ConsumeQueues:
     def _wipe(self, path: str, within: int) -> int:
         """Zero a file from a byte on. Return the number of entries that were written there."""
         last = written_extent(path, within)
-        handle = self._open(path, make=True)  # at its full length, should it be shorter
+        handle = self._open(path, make=True)  # lengthens a file that is too short
         wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
         with explained(path, "wiped"):
             while within < end:

@@ -67,7 +67,7 @@ def end_log(
     Args:
         store: the store directory.
         segments: all files of the log, in order.
-        end: physical offset at which the log is to end.
+        end: physical offset of the log's new end.
         cause: why it ends there; recorded with the saved bytes.
         now: milliseconds since the epoch.
 

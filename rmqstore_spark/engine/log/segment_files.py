@@ -183,7 +183,7 @@ class SegmentFiles:
     def _make_ahead(self) -> bool:
         try:
             self._allocate(self._ready_path)
-        except Exception as error:  # noqa: BLE001 - without this thread no segment would be made
+        except Exception as error:  # noqa: BLE001 - the thread must go on
             if self._failed_at is None:
                 _log.warning("The next segment of the CommitLog is not made ahead: %s", error)
             return False

@@ -25,7 +25,7 @@ __all__ = ["StoreState", "remember"]
 
 _log = logging.getLogger(__name__)
 
-_MOST = 64 << 20  # bytes of such a file
+_MOST = 64 << 20  # bytes that are read of the file
 
 
 @dataclass(frozen=True)

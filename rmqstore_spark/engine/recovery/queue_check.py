@@ -33,8 +33,8 @@ class QueueCheck:
         incomplete: whether a queue lacks, or may lack, entries from before the start of the walk.
             Then the whole log must be walked.
         absent: (topic, queueId) of missing queues that somebody has consumed from.
-        is_wanted: returns whether a missing queue is to be created for a record; called with its
-            topic, queueId, and the record's offset in it.
+        is_wanted: returns whether to create a missing queue for a record; called with its topic,
+            queueId, and the record's offset in it.
     """
 
     incomplete: bool

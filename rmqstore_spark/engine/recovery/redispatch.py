@@ -88,8 +88,8 @@ class QueueFeed:
     Attributes:
         queues: the queues.
         delays: milliseconds of each delay level.
-        wanted: returns whether a missing queue is to be created; called with topic, queueId and the
-            offset of the record in it.
+        wanted: returns whether to create a missing queue for a record; called with topic, queueId
+            and the offset of the record in it.
         written: number of entries that were not there already.
         made: queues that were missing.
         unsafe: topics whose records have no queue, because no folder can have their name.
