@@ -238,7 +238,7 @@ class StoreWriter:
             whole: store all records in one segment, as a MessageExtBatch is stored.
             check: check topics as a broker does for its clients. False accepts system topics,
                 queues that are not configured and any sysFlag, as replication needs.
-            wait: under SYNC_FLUSH, return when the records are on disk. Otherwise call `settle` to
+            wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
                 wait for that.
         """
         return self._puts.put(data, whole=whole, check=check, wait=wait)

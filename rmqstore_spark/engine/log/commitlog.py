@@ -1,11 +1,11 @@
 """Appends to the CommitLog.
 
-    commitlog/{20 digits}      segments of one size, named by the offset of their first byte
+    commitlog/{20 digits}      segments of one size, named by the physical offset of byte 0
 
 See docs/format.md, "A CommitLog record" (upstream: CommitLog, MappedFileQueue). The log is the
-truth of a store: queues and index are built from it. Records are written with one `pwrite` per
-batch and segment. Bytes after `max_offset` are not part of the log. After a crash, recovery walks
-the log and cuts it after the last whole record.
+source of truth of a store: queues and index are built from it. Records are written with one
+`pwrite` per batch and segment. Bytes after `max_offset` are not part of the log. After a crash,
+recovery walks the log and cuts it after the last whole record.
 
 `place`, `write` and the other methods that change the log belong to one thread at a time (the
 store's append lock). `flush` and the offsets may be used from any thread.
