@@ -1,9 +1,9 @@
-"""A store process that lives as long as the program that started it: `rmqstore_spark.embedded`.
+"""A store process that ends with the program that started it: `rmqstore_spark.embedded`.
 
-For notebooks, scripts and tests. The process is `rmqstore serve` on a free port of this machine's
-loopback address. It ends with its `with` block, with the interpreter, and also when this process is
-killed: its standard input is a pipe whose other side only this process has. A Spark session that is
-started after it runs its workers with this program's Python, unless PYSPARK_PYTHON names another.
+For notebooks, scripts and tests. The process is `rmqstore serve` on a free port of the loopback
+address. It ends with its `with` block, with the interpreter, and when this program is killed: its
+standard input is a pipe whose other end only this program holds. A Spark session that starts after
+it runs its workers with this program's Python, unless PYSPARK_PYTHON names another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
 Setting: TypeAlias = str | int | float | bool
 
 READY_SECONDS: Final = 120.0
-"""How long a store may take to come up, unless the caller says."""
+"""Default time limit for the start of a store process, in seconds."""
 
 _STOP_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
@@ -42,14 +42,14 @@ _SHOWN_BYTES: Final = 8 << 10
 class EmbeddedStore:
     """A store process of this program.
 
-    As a context manager it gives the endpoint. Outside of `with`, use `start` and `stop`. After
-    `stop`, or after the process was killed, `start` begins again, on the same port.
+    As a context manager it returns the endpoint. Outside of `with`, call `start` and `stop`. After
+    `stop`, or after the process was killed, `start` starts it again on the same port.
 
     Args:
-        path: the store directory; made where there is none.
+        path: the store directory; created if it does not exist.
         port: port to listen on; 0 for any free one.
-        ready_seconds: how long it may take to come up. A store that was not closed is recovered
-            first, for about a second per GB.
+        ready_seconds: time limit for the start. A store that was not closed is recovered first,
+            which takes about a second per GB.
         settings: keys of the store's configuration (docs/configuration.md).
     """
 
@@ -86,10 +86,10 @@ class EmbeddedStore:
 
     @property
     def endpoint(self) -> str:
-        """Where the store is served, as the option `endpoint` takes it.
+        """The address of the store process, as the option `endpoint` takes it.
 
         Raises:
-            ServiceError: it was not started.
+            ServiceError: the process was not started.
         """
         if not self._endpoint:
             raise ServiceError(f"The store {self.path} is not served: call start() first.")
@@ -97,35 +97,35 @@ class EmbeddedStore:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None where none runs."""
+        """The id of the process, or None if it does not run."""
         if self._process is None or self._process.poll() is not None:
             return None
         return self._process.pid
 
     @property
     def output(self) -> str:
-        """The last lines that the process printed: its log."""
+        """The last lines of the process's output, which is its log."""
         if self._output is None:
             return ""
         written = self._output.fileno()
         begin = max(0, os.fstat(written).st_size - _SHOWN_BYTES)
-        said = os.pread(written, _SHOWN_BYTES, begin)  # the process goes on at its end
+        said = os.pread(written, _SHOWN_BYTES, begin)  # the process writes at the file's position
         lines = said.decode("utf-8", "backslashreplace").splitlines()
         return "\n".join(lines[-_SHOWN_LINES:])
 
     def start(self) -> str:
-        """Start the process, wait until it serves, and give its endpoint.
+        """Start the process, wait until it serves, and return its endpoint.
 
         Raises:
-            ServiceError: it did not come up; holds what it said.
-            OptionError: path or settings hold what cannot be said to a process.
+            ServiceError: the process did not start to serve; the text holds its output.
+            OptionError: path or settings cannot be passed to a process.
         """
         use_this_python()  # only workers of this machine can reach the endpoint
         if self.pid is not None:
             return self.endpoint
         self.stop()
-        # Nothing is to stay where this program is killed: the output has no name, and the process
-        # removes the other file.
+        # Nothing must be left behind if this program is killed: the output file has no name, and
+        # the process removes the other file.
         try:
             ready = Path(tempfile.gettempdir(), f"rmqstore-{secrets.token_hex(16)}.json")
             output = tempfile.TemporaryFile()  # noqa: SIM115 - `_stop` closes it
@@ -150,13 +150,13 @@ class EmbeddedStore:
         return self._endpoint
 
     def stop(self) -> None:
-        """End the process as SIGTERM does: what was acknowledged is on disk, the store closed."""
+        """Stop the process with SIGTERM. It flushes acknowledged messages and closes the store."""
         if self._end is not None:
             self._end()
         self._process = self._end = self._output = None
 
     def kill(self) -> None:
-        """End the process at once, as `kill -9` does; `start` then recovers the store."""
+        """Kill the process, as `kill -9` does. The next `start` recovers the store."""
         if self._process is not None:
             self._process.kill()
         self.stop()
@@ -168,7 +168,7 @@ class EmbeddedStore:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for this program, which ends the store when it has ended its work.
+                # Ctrl-C is for this program, which stops the store after its own work.
                 start_new_session=True,
             )
         except OSError as error:
@@ -215,17 +215,17 @@ def _text(value: Setting) -> str:
 
 
 def _stop(owner: int, process: subprocess.Popen[bytes], ready: Path, output: BinaryIO) -> None:
-    """End a process and whatever it started; it may have ended already."""
+    """End a process and its children. It may have ended already."""
     if os.getpid() != owner:
-        return  # a fork of the program that started it
+        return  # this is a fork of the program that started the process
     if process.poll() is None:
         process.terminate()
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # it is not reaped: the group is its own
+            os.killpg(process.pid, signal.SIGKILL)  # not reaped: the group id is still its own
             process.wait()
     if process.stdin is not None:
         process.stdin.close()
-    ready.unlink(missing_ok=True)  # it was killed
+    ready.unlink(missing_ok=True)  # left over if the process was killed
     output.close()

@@ -5,16 +5,16 @@
     ├── StoreNotFoundError (FileNotFoundError) no store at a path
     ├── StoreAccessError (PermissionError)     a store that may not be read
     ├── TopicNotFoundError (LookupError)       a topic or queue that the store does not hold
-    ├── UnsupportedStoreError                  a store of a kind that this package cannot read
-    ├── DataLossError                          messages that were asked for are gone
+    ├── UnsupportedStoreError                  a store of a kind that cannot be read or written
+    ├── DataLossError                          requested messages are gone
     │   └── SegmentExpiredError                a file was removed under the reader
     ├── StoreLockedError (BlockingIOError)     another process has the store open for writing
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
-    ├── RefusedError                           a store refuses to stage or commit; RocketMQ's status
+    ├── RefusedError                           a store refuses a request, with RocketMQ's status
     ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── RowError (ValueError)                  a row that cannot become a message
-    ├── BlockError (ValueError)                a block to be stored with an unacceptable record
+    ├── BlockError (ValueError)                a block with a record that the store does not accept
     └── CorruptStoreError (ValueError)         bytes that no broker writes
         └── CorruptRecordError                 a CommitLog record that fails its checks
 
@@ -60,8 +60,8 @@ class RowError(RmqStoreError, ValueError):
     """A row cannot become a message.
 
     Args:
-        row: which of the rows that were looked at together.
-        cause: what is wrong with it, as the rest of a sentence that begins with the row.
+        row: number of the row among those that were checked together.
+        cause: what is wrong with it, as a phrase that follows "Row n".
     """
 
     def __init__(self, row: int, cause: str) -> None:
@@ -74,7 +74,7 @@ class RowError(RmqStoreError, ValueError):
 
 
 class StoreNotFoundError(RmqStoreError, FileNotFoundError):
-    """There is no message store at the path that was given."""
+    """There is no message store at the given path."""
 
 
 class StoreAccessError(RmqStoreError, PermissionError):
@@ -86,29 +86,30 @@ class StoreLockedError(RmqStoreError, BlockingIOError):
 
 
 class StoreWriteError(RmqStoreError, OSError):
-    """A file of the store could not be written, flushed or made."""
+    """A file of the store could not be written, flushed or created."""
 
 
 class TopicNotFoundError(RmqStoreError, LookupError):
-    """The store holds no such topic or queue."""
+    """The store does not hold the topic or queue."""
 
 
 class UnsupportedStoreError(RmqStoreError):
-    """The store is of a kind that this package cannot read the way it was asked to."""
+    """The store is of a kind that this package cannot read or write as requested."""
 
 
 class DataLossError(RmqStoreError):
-    """Messages that were asked for are no longer in the store."""
+    """Requested messages are no longer in the store."""
 
 
 class RefusedError(RmqStoreError):
-    """A store refuses what it was asked to put, to stage or to commit, and is as it was before.
+    """A store refuses to put, stage or commit something, and stays as it was.
 
     Args:
         text: what is refused, why, and what to do.
-        status: RocketMQ's word for it (a name of `PutStatus`).
-        is_open: a put failed when its messages were on their way into the log: whether they are
-            in it only the store's next opening tells. Put again, they may be there twice.
+        status: RocketMQ's name for it (a name of `PutStatus`).
+        is_open: a put failed while its messages were being written to the log. Only the next
+            opening of the store shows whether they are in it. If put again, they may be stored
+            twice.
     """
 
     def __init__(self, text: str, status: str, *, is_open: bool = False) -> None:
@@ -121,15 +122,15 @@ class RefusedError(RmqStoreError):
 
 
 class ServiceError(RmqStoreError, ConnectionError):
-    """A store process cannot be started or reached, or refuses what it is asked."""
+    """A store process cannot be started or reached, or refuses a request."""
 
 
 class BlockError(RmqStoreError, ValueError):
-    """A block that was sent to be stored holds what is no acceptable record.
+    """A block holds a record that the store does not accept.
 
     Args:
         row: number of the first such record in the block.
-        at: the byte at which it starts.
+        at: byte at which it starts.
         status: RocketMQ's name for it: MESSAGE_ILLEGAL or PROPERTIES_SIZE_EXCEEDED.
         cause: what is wrong, in one phrase.
     """
@@ -150,12 +151,12 @@ class BlockError(RmqStoreError, ValueError):
 
 
 class _Located(RmqStoreError):
-    """An error that belongs to one place in one file.
+    """An error at one place in one file.
 
     Args:
         cause: what is wrong there, in one phrase.
-        file: path of the file, as far as it is known.
-        offset: byte offset in that file, or None when the whole file is meant.
+        file: path of the file, if known.
+        offset: byte offset in that file, or None for the whole file.
         remedy: what the reader of the message can do.
     """
 

@@ -1,6 +1,7 @@
-"""Text of strangers, made fit for a terminal and for a log.
+"""Escapes untrusted text for a terminal or a log.
 
-Nothing of it may move the cursor, colour a terminal, turn its text around or begin another line.
+Untrusted text must not move the cursor, colour the terminal, reverse the direction of writing or
+begin another line.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(text: str) -> str:
-    r"""The text with all that cannot be printed written as `\n`, `\x1b`, `\u202e`."""
+    r"""Return the text with unprintable characters escaped, as in `\n`, `\x1b`, `\u202e`."""
     if text.isprintable():
         return text
     return "".join(char if is_printable(char) else _escape(char) for char in text)
 
 
 def is_printable(char: str) -> bool:
-    """Whether a character may be printed as it is."""
-    # `isprintable` knows one space only.
+    """Return whether a character may be printed as it is."""
+    # `isprintable` accepts only the ASCII space.
     return char.isprintable() or unicodedata.category(char) == "Zs"
 
 

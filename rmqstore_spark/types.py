@@ -1,4 +1,4 @@
-"""Values that the store, its process and the clients of it all know."""
+"""Values shared by the store, the store process and its clients."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Kind = Literal["stream", "batch", "once"]
 
 @dataclass(frozen=True)
 class WriterId:
-    """Whose batch is committed, and which of its batches.
+    """Identifies a batch: its writer, and its number.
 
     Attributes:
         kind: "stream": a streaming query; "batch": an application that numbers its writes; "once":
-            a write that nothing repeats but its own lost acknowledgement.
-        name: queryId, txnAppId, or a name that nobody else has.
-        number: batchId or txnVersion; 0 for a write of its own.
+            a single write, which is repeated only if its acknowledgement was lost.
+        name: queryId, txnAppId, or a random name.
+        number: batchId or txnVersion; 0 for a single write.
     """
 
     kind: Kind
@@ -45,25 +45,25 @@ class WriterId:
 
     @classmethod
     def of_stream(cls, query_id: str, batch_id: int) -> WriterId:
-        """A micro-batch of a streaming query."""
+        """Identify a micro-batch of a streaming query."""
         return cls("stream", query_id, batch_id)
 
     @classmethod
     def of_batch(cls, txn_app_id: str, txn_version: int) -> WriterId:
-        """A batch write that may be run again: its application says which one it is."""
+        """Identify a batch write that its application numbers, and may run again."""
         return cls("batch", txn_app_id, txn_version)
 
     @classmethod
     def of_one_write(cls) -> WriterId:
-        """A batch write that is not told from any other."""
+        """Identify a batch write by a random name. A second run counts as another write."""
         return cls("once", uuid.uuid4().hex, 0)
 
     def check(self) -> None:
-        """Refuse what no client of ours sends.
+        """Refuse a writer that no client of ours sends.
 
         Raises:
-            RefusedError: an unknown kind, a name that is no printable text of 1 to 256
-                characters, or a number that no long can hold.
+            RefusedError: the kind is unknown, the name is not 1 to 256 printable characters, or the
+                number is negative or does not fit into a long.
         """
         name = self.name
         if self.kind not in get_args(Kind):
@@ -84,28 +84,29 @@ class WriterId:
 
 
 def is_writer_name(value: object) -> bool:
-    """Whether something can be the name of a writer."""
+    """Return whether a value can be the name of a writer."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 @dataclass(frozen=True)
 class Content:
-    """What two attempts at the same batch have in common, and two batches hardly ever.
+    """The size of a batch's content, by which a repeated attempt is recognized.
 
-    Records of the same row differ from attempt to attempt: in UNIQ_KEY, bornTimestamp and
-    bornHost; in their length where one executor has an IPv4 address and another IPv6; in their
-    order and their partition where Spark cuts a replay differently. Bodies do not.
+    Two attempts at the same batch agree in it; two different batches hardly ever do. Records of the
+    same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost. Their length
+    differs if one executor has an IPv4 address and another IPv6. Their order and partition differ
+    if Spark splits a replay differently. Bodies stay the same.
 
     Attributes:
-        rows: how many.
-        body_bytes: of their bodies together; None in a marker of an earlier version.
+        rows: number of records.
+        body_bytes: bytes of all bodies; None in a marker of an earlier version.
     """
 
     rows: int
     body_bytes: int | None
 
     def is_like(self, other: Content) -> bool:
-        """Whether nothing speaks against their being the same."""
+        """Return whether both can be the content of the same batch."""
         unknown = self.body_bytes is None or other.body_bytes is None
         return self.rows == other.rows and (unknown or self.body_bytes == other.body_bytes)
 
@@ -116,14 +117,14 @@ class Content:
 
 @dataclass(frozen=True)
 class StageInfo:
-    """What a task says that it has staged; a commit takes a stage only where all of it agrees.
+    """What a task reports about its stage. A commit takes a stage only if all fields agree.
 
     Attributes:
-        stage_id: 32 hex digits, made by the task.
-        rows: records.
-        bytes: of all records.
-        body_bytes: of their bodies alone.
-        checksum: CRC-32 of the records, as they were sent.
+        stage_id: 32 hex digits, chosen by the task.
+        rows: number of records.
+        bytes: bytes of all records.
+        body_bytes: bytes of all bodies.
+        checksum: CRC-32 of the records as they were sent.
     """
 
     stage_id: str
@@ -138,11 +139,11 @@ CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What is to be committed.
+    """A request to commit a batch.
 
     Attributes:
-        writer: whose batch it is, and which.
-        stages: what its tasks have staged, in the order of their partitions.
+        writer: identifies the batch.
+        stages: the stages of its tasks, in the order of their partitions.
     """
 
     writer: WriterId
@@ -150,15 +151,15 @@ class CommitRequest:
 
     @property
     def content(self) -> Content:
-        """What the stages hold together."""
+        """The content of all stages together."""
         rows = sum(info.rows for info in self.stages)
         return Content(rows, sum(info.body_bytes for info in self.stages))
 
     def check(self) -> None:
-        """Refuse what no client of ours sends.
+        """Refuse a request that no client of ours sends.
 
         Raises:
-            RefusedError: the writer is none, or there are no rows.
+            RefusedError: the writer is invalid, or there are no rows.
         """
         self.writer.check()
         if not self.content.rows:
@@ -171,12 +172,12 @@ class CommitRequest:
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What a commit did.
+    """The outcome of a commit.
 
     Attributes:
-        status: ALREADY_COMMITTED where an earlier one had done it.
-        rows: of the batch.
-        physical_offset: where its first record stands in the log.
+        status: ALREADY_COMMITTED if an earlier commit stored the batch.
+        rows: number of rows in the batch.
+        physical_offset: where the first record starts in the log.
     """
 
     status: CommitStatus

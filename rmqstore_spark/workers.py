@@ -1,7 +1,7 @@
-"""The Python that Spark runs its workers with, and what it must have.
+"""The Python that runs Spark's workers, and the packages that it needs.
 
-Without PYSPARK_PYTHON Spark runs `python3`, which is another Python than that of a program in a
-virtual environment.
+Without PYSPARK_PYTHON, Spark runs `python3`. For a program in a virtual environment that is
+another Python.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _PACKAGES: Final = ("fsspec", "isal", "lz4", "numpy", "pyarrow", "zstandard")
 
 
 def use_this_python() -> None:
-    """Let Spark run its workers with this Python, unless the user has chosen one.
+    """Make Spark run its workers with this Python, unless the user has chosen one.
 
-    Spark looks at that when its JVM starts. A program that spark-submit has started is left alone:
-    its JVM runs, and its workers may run on machines that have no Python at this place.
+    Spark reads the variable when its JVM starts. A program started by spark-submit is left alone:
+    its JVM already runs, and its workers may run on machines without a Python at this path.
     """
     if sys.executable and "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def check_packages() -> None:
-    """Look whether this Python has the packages that reading and writing need.
+    """Check that this Python has the packages that reading and writing need.
 
     Raises:
-        InstallationError: it has not.
+        InstallationError: a package is missing.
     """
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
@@ -44,10 +44,10 @@ def check_packages() -> None:
 
 
 def require_spark() -> None:
-    """Look whether this Python has pyspark, which comes with an extra.
+    """Check that this Python has pyspark, which comes with an extra.
 
     Raises:
-        InstallationError: it has not.
+        InstallationError: pyspark is missing.
     """
     if find_spec("pyspark") is None:
         raise InstallationError(

@@ -1,14 +1,14 @@
 """The single writer of a store: `StoreWriter`.
 
-    store        what callers use; the steps of opening are in `opening`
-    lock, guard  one writer, and no broker beside it
-    config/      its configuration
-    recovery/    what a crash left is found and mended
-    append/      a put, from its block to its answer
-    log/         the CommitLog
-    dispatch/    queues and index
-    batches/     Spark's batches, committed once
-    tables/      topics, checkpoint
+    store        the API of the writer; `opening` has the steps of opening a store
+    lock, guard  keep other writers and brokers away
+    config/      the configuration of a store
+    recovery/    recovers a store when it is opened
+    append/      handles a put, from its block to its answer
+    log/         writes the CommitLog
+    dispatch/    writes queues and index
+    batches/     stages and commits Spark's batches
+    tables/      topics and checkpoint
     workers      the threads of an open store
 
 `failpoints` are places where tests kill the process.
@@ -35,7 +35,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    # Clients and the command need single modules of these, and are to start without the others.
+    # Lazy: clients and the command need single modules of these, and must not load the others.
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
-"""Places at which a test can have this process killed, or stopped.
+"""Places at which a test can kill or stop this process.
 
-`RMQSTORE_FAILPOINT=name` in the environment kills the process (SIGKILL, as a crash would) when it
-gets to that place; `name:3` when it gets there for the third time. `name:3:stop` stops it there
-instead, until it is told to go on (SIGCONT). Without the variable a place costs a look at one name.
+`RMQSTORE_FAILPOINT=name` in the environment kills the process (SIGKILL, as in a crash) when it
+reaches that place; `name:3` kills it when it gets there for the third time. `name:3:stop` stops it
+there instead, until SIGCONT. Without the variable, a failpoint costs one check of a global.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMES: Final[dict[str, str]] = {
     "close.before_guard": "the checkpoint is written, guard and abort are there",
     "close.after_guard": "the guard is gone, abort is there",
 }
-"""All places, and what has been done there and what has not."""
+"""All failpoints, each with what has been done there and what has not."""
 
 _VARIABLE: Final = "RMQSTORE_FAILPOINT"
 
@@ -72,7 +72,7 @@ _lock = threading.Lock()
 
 
 def reach(name: str) -> None:
-    """Say that a place is reached; it ends here if a test wants it to."""
+    """Mark a failpoint as reached. The process ends or stops here if a test asked for it."""
     if _armed and name == _armed:
         _count_down()
 

@@ -1,4 +1,4 @@
-"""How often what was asked of a store came to nothing, by the status that was answered."""
+"""Counts failed calls by the status that the client got."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Failures"]
 
 
 class Failures:
-    """Counts calls of one kind that failed. Thread-safe.
+    """Counts failed calls of one kind. Thread-safe.
 
-    All statuses are there from the start: the rate of a counter that appears with its first
-    failure does not show that failure.
+    All statuses exist from the start: the rate of a counter that appears with its first failure
+    does not show that failure.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Failures:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what is raised in its body, as the status that a client gets for it."""
+        """Count an exception of its body by the status that a client gets for it."""
         try:
             yield
         except (BlockError, RefusedError) as error:
@@ -42,6 +42,6 @@ class Failures:
             raise
 
     def to_json(self) -> dict[str, int]:
-        """Status to how often."""
+        """Return the number of failures by status."""
         with self._lock:
             return dict(self._counts)

@@ -1,8 +1,8 @@
-"""The guard that keeps a broker away from a store that our writer has open, or was killed with.
+"""The guard file: keeps brokers away from a store that we have open or did not close.
 
-A broker takes the store's lock only after it has recovered and truncated the log. But before that
-it refuses to load a store whose `commitlog/` holds a file of another size than its segments: the
-guard is such a file. It stays after a kill, until our own recovery and a clean close remove it.
+A broker takes the store's lock only after it has recovered and truncated the log. But before that,
+it refuses to load a store whose `commitlog/` holds a file of another size than its segments. The
+guard is such a file. After a kill it stays until our own recovery and a clean close remove it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ the process was killed, run `rmqstore recover` on the store. Do not just delete 
 
 
 class StoreGuard:
-    """The guard file of one store.
+    """The guard file of a store.
 
     Args:
-        commitlog: the folder of the log's segments.
+        commitlog: the folder of the CommitLog.
     """
 
     def __init__(self, commitlog: str) -> None:
@@ -38,15 +38,15 @@ class StoreGuard:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the file is there."""
+        """Whether the guard file exists."""
         return os.path.lexists(self.path)
 
     def place(self) -> None:
-        """Put the file in place, durably."""
+        """Create the guard file durably."""
         if not self.is_placed:
             replace_file(self.path, _TEXT.encode())
 
     def remove(self) -> None:
-        """Remove the file, durably: a broker may have the store again."""
-        remove_file(f"{self.path}.tmp")  # of a kill while it was put in place
+        """Remove the guard file durably. After that, a broker may open the store."""
+        remove_file(f"{self.path}.tmp")  # left by a kill during `place`
         remove_file(self.path)

@@ -1,4 +1,4 @@
-"""Times counted in buckets, as Prometheus wants them."""
+"""Counts durations in buckets, as Prometheus expects them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOUNDS: Final = (
 
 
 class Histogram:
-    """Counts times by the least of a set of bounds that they do not exceed. Thread-safe."""
+    """Counts durations by the smallest bound that they do not exceed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,13 +24,13 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count a time."""
+        """Count a duration."""
         with self._lock:
             self._counts[bisect_left(_BOUNDS, seconds)] += 1
             self._sum += seconds
 
     def to_json(self) -> dict[str, Any]:
-        """`buckets`: (bound in seconds, how many up to it); `sum` in seconds; `count`."""
+        """Return `buckets`: (bound in seconds, count up to it); `sum` in seconds; `count`."""
         with self._lock:
             counts, total = list(accumulate(self._counts)), self._sum
         buckets = [

@@ -1,8 +1,8 @@
-"""The lock that tells a store's one writer: byte 0 of `<store>/lock`.
+"""The lock that gives a store a single writer: byte 0 of `<store>/lock`.
 
-A broker holds a POSIX record lock there (Java `tryLock(0, 1)`). An open file description lock of
-the same byte excludes it and is excluded by it, and is not lost when another descriptor of the file
-is closed in this process, as a POSIX one would be. The kernel gives it back when the process ends.
+A broker holds a POSIX record lock there (Java `tryLock(0, 1)`). An open file description lock on
+the same byte conflicts with it, both ways. Unlike a POSIX lock, it is not lost when another
+descriptor of the file is closed in this process. The kernel releases it when the process ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HELD: Final = frozenset({errno.EACCES, errno.EAGAIN})
 
 
 class StoreLock:
-    """The writer's lock of one store, held from `take` to `release`.
+    """The writer's lock of a store, held from `take` to `release`.
 
     Args:
         store: the store directory, which must exist.
@@ -48,11 +48,11 @@ class StoreLock:
         return self._descriptor >= 0
 
     def take(self) -> None:
-        """Take the lock, at once or not at all.
+        """Take the lock, or fail at once.
 
         Raises:
-            StoreLockedError: another process, or another writer of this one, holds it.
-            StoreWriteError: the lock file cannot be made.
+            StoreLockedError: another process, or another writer in this process, holds it.
+            StoreWriteError: the lock file cannot be created.
         """
         if self.is_held:
             return
@@ -77,7 +77,7 @@ class StoreLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; the file stays, as a broker leaves it."""
+        """Release the lock. The file stays, as a broker leaves it."""
         if self.is_held:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Opening a store for writing: whose it is, what a crash has left of it; and letting it go."""
+"""Opens a store for writing: takes its lock, recovers it, and opens the log. Closes it again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["OpenStore", "open_store"]
 
 _ENTRY_SIZE: Final = 20
 
-# What may lie in the folder of a store that is not there yet, or was never written to.
+# Names that a folder may hold before its store is created or first written to.
 _HARMLESS: Final = frozenset(
     {"abort", "checkpoint", "commitlog", "config", "lock", "lost+found", OWN_FOLDER}
 )
@@ -38,13 +38,13 @@ _OWN_FOLDERS: Final = ("cut", "ready", "staging")
 
 @dataclass
 class OpenStore:
-    """A store that this process may write, recovered.
+    """A recovered store that this process may write.
 
     Attributes:
         path: the store directory.
-        commitlog: the CommitLog's folder.
+        commitlog: the folder of the CommitLog.
         log: the CommitLog.
-        parts: queues, index, checkpoint, and what recovery did.
+        parts: queues, index, checkpoint, and the outcome of recovery.
     """
 
     path: str
@@ -55,15 +55,15 @@ class OpenStore:
 
     @property
     def last_timestamp(self) -> int:
-        """A storeTimestamp that no message in the log exceeds, milliseconds; 0 for an empty one."""
+        """A storeTimestamp in ms that no message in the log exceeds; 0 for an empty log."""
         return max(self.parts.last_timestamp, self.parts.checkpoint.value.physic_msg_timestamp)
 
     def close(self, *, clean: bool) -> None:
-        """Close all files, and let others have the store.
+        """Close all files and release the lock.
 
         Args:
-            clean: all of it is on disk and dispatched; else it is left as after a crash, and the
-                next opening recovers it.
+            clean: everything is flushed and dispatched. Otherwise the store is left unclean, and
+                the next opening recovers it.
         """
         with ExitStack() as steps:
             steps.callback(self._lock.release)
@@ -95,23 +95,23 @@ def open_store(
     cut: bool,
     rebuild: bool,
 ) -> OpenStore:
-    """Take a store's lock and recover it; make it where there is none.
+    """Take a store's lock and recover the store; create it if it does not exist.
 
     Args:
         path: the store directory.
-        config: how the store is kept; what its files tell counts more.
-        clock: milliseconds since the epoch.
-        progress: told what recovery is at.
-        cut: end the log even where that cuts off what was known to be flushed.
-        rebuild: write all queues and the index anew from the log.
+        config: the store's configuration. Sizes of existing files take precedence over it.
+        clock: returns milliseconds since the epoch.
+        progress: called with the progress of recovery.
+        cut: cut the log even where this removes bytes that were known to be flushed.
+        rebuild: rebuild all queues and the index from the log.
 
     Raises:
-        OptionError: the folder holds something else, or a link where it may not, or the
+        OptionError: the folder holds something else, or a link where none is allowed, or the
             configuration does not fit the store.
-        StoreLockedError: another process writes it.
-        UnsupportedStoreError: it is of a kind that is not written.
-        CorruptStoreError: it is damaged where no crash can have damaged it.
-        StoreWriteError: something could not be written.
+        StoreLockedError: another process has the store open for writing.
+        UnsupportedStoreError: the store is of a kind that can only be read.
+        CorruptStoreError: the store has damage that no crash explains.
+        StoreWriteError: a file could not be written.
     """
     commitlog = os.path.join(path, "commitlog")
     _require_one_log(config, commitlog)
@@ -146,7 +146,7 @@ def open_store(
 
 
 def _require_one_log(config: StoreConfig, commitlog: str) -> None:
-    """Refuse a CommitLog that lies elsewhere, or in several folders."""
+    """Refuse a CommitLog in another folder, or in several."""
     given = config.store_path_commit_log
     if given and os.path.abspath(given) != commitlog:
         raise UnsupportedStoreError(
@@ -156,7 +156,7 @@ def _require_one_log(config: StoreConfig, commitlog: str) -> None:
 
 
 def _require_own_folders(path: str) -> None:
-    """Refuse links where what is left over is removed at the start: it would be somebody else's."""
+    """Refuse links in place of folders that are cleaned at the start: the files may be foreign."""
     own = os.path.join(path, OWN_FOLDER)
     for folder in (own, *(os.path.join(own, name) for name in _OWN_FOLDERS)):
         if os.path.islink(folder):
@@ -167,7 +167,7 @@ def _require_own_folders(path: str) -> None:
 
 
 def _require_store_or_nothing(path: str) -> None:
-    """Refuse to make a store among other things."""
+    """Refuse to create a store in a folder that holds other things."""
     try:
         files = LocalFiles()
         names = {info.name for info in files.list(path, sizes=False)}

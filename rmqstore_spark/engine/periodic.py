@@ -1,4 +1,4 @@
-"""Something done again and again by a thread, until it is closed."""
+"""Calls a function periodically in a thread."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["Periodic"]
 
 
 class Periodic:
-    """Calls a function at intervals.
+    """Calls a function at intervals until it is closed.
 
     Args:
-        name: of the thread.
-        interval_ms: from the end of a call to the next one.
-        work: the function; what it raises ends the thread, and is told to `on_failure`.
-        on_failure: told of it.
+        name: name of the thread.
+        interval_ms: time from the end of one call to the next.
+        work: the function. An exception ends the thread, and is passed to `on_failure`.
+        on_failure: called with that exception.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Periodic:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; a call that is under way is waited for."""
+        """Stop the thread; waits for a running call."""
         self._closing.set()
         self._thread.join()
 
@@ -41,6 +41,6 @@ class Periodic:
         while not self._closing.wait(self._interval):
             try:
                 self._work()
-            except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            except Exception as error:  # noqa: BLE001 - nobody else would see it
                 self._on_failure(error)
                 return

@@ -1,4 +1,4 @@
-"""What becomes of a put, in RocketMQ's words (`PutMessageStatus`, `ResponseCode`)."""
+"""The outcome of a put, in RocketMQ's terms (`PutMessageStatus`, `ResponseCode`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rmqstore_spark.layout.spans import I8
 __all__ = ["STATES", "PutResult", "PutStatus"]
 
 STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "FAILED", "CLOSED")
-"""What state a store can be in; it takes messages in the first one alone."""
+"""The states of a store. It accepts messages only in the first one."""
 
 
 class PutStatus(str, Enum):
-    """The outcome of a put; `is_stored` tells whether the messages are in the log."""
+    """The outcome of a put. `is_stored` says whether the messages are in the log."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -39,7 +39,7 @@ class PutStatus(str, Enum):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same put can succeed a little later."""
+        """Whether the same put may succeed a little later."""
         return self in (
             PutStatus.OS_PAGECACHE_BUSY,
             PutStatus.CREATE_MAPEDFILE_FAILED,
@@ -52,18 +52,18 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class PutResult:
-    """The outcome of a put of n messages; all of them are stored, or none is.
+    """The outcome of a put of n messages: all of them are stored, or none.
 
     Attributes:
-        status: what became of them.
-        rows: n; 0 where nothing is stored.
+        status: the outcome.
+        rows: n; 0 if nothing is stored.
         physical_offset: n, where each record starts in the log.
         queue_offset: n, each message's offset in its queue.
-        remark: why, in a sentence that says what to do; empty for PUT_OK.
-        end_offset: where the log ended behind the last of them.
-        store_host: address and port in their records.
-        is_open: whether they are in the log only the store's next opening tells, since it failed
-            when they were on their way to the disk. Put again, they may be there twice.
+        remark: why the put failed, and what to do; empty for PUT_OK.
+        end_offset: where the log ended after the last message.
+        store_host: address and port in the records.
+        is_open: the store failed while the messages were being written to disk. Only its next
+            opening shows whether they are in the log. If put again, they may be stored twice.
     """
 
     status: PutStatus
@@ -81,11 +81,11 @@ class PutResult:
         return self.status is PutStatus.PUT_OK
 
     def with_status(self, status: PutStatus, remark: str, *, is_open: bool = False) -> PutResult:
-        """The same messages with another outcome."""
+        """Return a result for the same messages with another outcome."""
         return replace(self, status=status, remark=remark, is_open=is_open)
 
     def of_row(self, row: int) -> PutResult:
-        """The outcome for one of the messages; the whole where none or one is stored."""
+        """Return the outcome of one message; the whole result if at most one is stored."""
         if self.rows <= 1:
             return self
         return PutResult(
@@ -100,6 +100,6 @@ class PutResult:
         )
 
     def msg_ids(self) -> list[str]:
-        """The offset message id of each message."""
+        """Return the offset message id of each message."""
         host = self.store_host.hex().upper()
         return [f"{host}{at:016X}" for at in self.physical_offset.tolist()]

@@ -1,9 +1,9 @@
-"""A store that is written: `with StoreWriter.open(path) as store: store.put(block)`.
+"""A store that is open for writing: `with StoreWriter.open(path) as store: store.put(block)`.
 
     put:  state -> check_block -> topics -> [append lock: place, number, stamp, write, dispatch]
-          -> flush, under SYNC_FLUSH shared with all who wait
+          -> flush (under SYNC_FLUSH: one flush for all waiting puts)
 
-One process writes a store, by any number of threads. (Upstream: DefaultMessageStore.)
+One process writes a store, with any number of threads. (Upstream: DefaultMessageStore.)
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def _wall_clock() -> int:
 
 
 class StoreWriter:
-    """The one writer of a store. Thread-safe; made by `open`.
+    """The single writer of a store. Thread-safe; created by `open`.
 
     Attributes:
-        config: how the store is kept.
-        topics: its topics.
+        config: the store's configuration.
+        topics: the store's topics.
     """
 
     def __init__(self, store: OpenStore, config: StoreConfig, clock: Callable[[], int]) -> None:
@@ -89,22 +89,23 @@ class StoreWriter:
         cut: bool = False,
         rebuild: bool = False,
     ) -> StoreWriter:
-        """Open a store for writing, recovered; make it where there is none.
+        """Open a store for writing and recover it; create it if it does not exist.
 
         Args:
             path: the store directory.
-            config: how it is kept.
-            clock: milliseconds since the epoch; may go back, storeTimestamps do not.
-            progress: told what recovery is doing, and how many bytes of how many are done.
-            cut: go on where damage would stop the opening; what is cut off is kept.
-            rebuild: write all queues and the index anew from the log: for files that are damaged.
+            config: the store's configuration.
+            clock: returns milliseconds since the epoch. It may go back; storeTimestamps do not.
+            progress: called with the current step of recovery, the bytes done and the total bytes.
+            cut: cut the log at damage that would otherwise stop the opening. The bytes that are cut
+                off are saved.
+            rebuild: rebuild all queues and the index from the log, in case their files are damaged.
 
         Raises:
             OptionError: the folder holds something else.
-            StoreLockedError: another process has the store.
-            UnsupportedStoreError: it is of a kind that is not written.
-            CorruptStoreError: it is damaged where no crash can have damaged it.
-            StoreWriteError: something could not be written.
+            StoreLockedError: another process has the store open for writing.
+            UnsupportedStoreError: the store is of a kind that can only be read.
+            CorruptStoreError: the store has damage that no crash explains.
+            StoreWriteError: a file could not be written.
         """
         config = config or StoreConfig()
         absolute = os.path.abspath(os.fspath(path))
@@ -130,22 +131,22 @@ class StoreWriter:
 
     @property
     def log_folder(self) -> str:
-        """Folder of the CommitLog."""
+        """The folder of the CommitLog."""
         return self._store.commitlog
 
     @property
     def published_end(self) -> int:
-        """Physical offset up to which the log holds whole records that readers may see."""
+        """The physical offset up to which the log holds whole records that readers may see."""
         return self._store.log.max_offset
 
     @property
     def recovery(self) -> Recovery:
-        """What was done when the store was opened."""
+        """What recovery found and did when the store was opened."""
         return self._store.parts.summary
 
     @property
     def state(self) -> str:
-        """One of `status.STATES`: RUNNING where messages are taken."""
+        """One of `status.STATES`. The store accepts messages only when RUNNING."""
         if self._closed:
             return "CLOSED"
         state = self._admission.state
@@ -161,19 +162,20 @@ class StoreWriter:
         write_queue_nums: int | None = None,
         perm: int = 6,
     ) -> TopicConfig:
-        """Make a topic; one that is there stays as it is.
+        """Create a topic. An existing topic stays as it is.
 
         Args:
             name: its name.
-            read_queue_nums: as many as writeQueueNums unless given.
-            write_queue_nums: unless given, `defaultTopicQueueNums`, or as many as the store holds
-                queues of that name.
-            perm: 4 to read, 2 to write.
+            read_queue_nums: defaults to writeQueueNums.
+            write_queue_nums: defaults to readQueueNums. If neither is given, the topic gets
+                `defaultTopicQueueNums` queues, or as many as the store already holds if that is
+                more.
+            perm: the sum of 4 (read) and 2 (write).
 
         Raises:
-            OptionError: a name or a number that no broker takes, or the store's own name.
-            RefusedError: the store is closed, or has failed.
-            StoreWriteError: it could not be written down.
+            OptionError: no broker accepts the name or a number, or the name belongs to the store.
+            RefusedError: the store is closed or has failed.
+            StoreWriteError: the topic could not be written to disk.
         """
         self._require_alive()
         require_clients_topic(name)
@@ -181,7 +183,7 @@ class StoreWriter:
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
     def create_topics(self, names: Sequence[str]) -> None:
-        """Make topics as `create_topic` does without numbers: all of them at once, or none."""
+        """Create topics with default numbers of queues, as `create_topic` does: all or none."""
         self._require_alive()
         for name in names:
             require_clients_topic(name)
@@ -196,7 +198,7 @@ class StoreWriter:
         write_queue_nums: int | None = None,
         perm: int | None = None,
     ) -> TopicConfig:
-        """Change what is given of a topic; see `TopicTable.update`, and `create_topic`."""
+        """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
         self._require_alive()
         require_clients_topic(name)
         return self.topics.update(
@@ -204,13 +206,14 @@ class StoreWriter:
         )
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and its queues; its messages stay in the log until that expires.
+        """Delete a topic and its queues. Its messages stay in the log until they expire.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
-            OptionError: it is the store's own.
+            TopicNotFoundError: there is no such topic.
+            OptionError: the topic belongs to the store.
             RefusedError: the log is busy, or the store is closed or has failed.
-            StoreWriteError: that could not be written down, or there is no room for queues.
+            StoreWriteError: the deletion could not be written to disk, or there is no room for
+                queues.
         """
         self._require_alive()
         require_clients_topic(name)
@@ -227,27 +230,28 @@ class StoreWriter:
     def put(
         self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
     ) -> PutResult:
-        """Store a block of encoded records: all of them, or none.
+        """Store a block of encoded records: all of them or none.
 
         Args:
-            data: uint8, see `layout.block`; may be stamped in place if it can be written to, and
-                is not to be changed any more by the caller.
-            whole: all of them go to one segment, as a MessageExtBatch does.
-            check: look at topics as a broker does for its clients; False takes system topics,
+            data: uint8, see `layout.block`. The store may stamp a writable array in place. The
+                caller must not change it afterwards.
+            whole: store all records in one segment, as a MessageExtBatch is stored.
+            check: check topics as a broker does for its clients. False accepts system topics,
                 queues that are not configured and any sysFlag, as replication needs.
-            wait: under SYNC_FLUSH, answer when the records are on disk; else `settle` does that.
+            wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
+                wait for that.
         """
         return self._puts.put(data, whole=whole, check=check, wait=wait)
 
     def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
-        """Store blocks, one after the other, each by itself; wait for the disk once for all.
+        """Store blocks one after the other, each on its own, and wait for the disk once.
 
         Args:
             blocks: as `put` takes them.
 
         Returns:
-            The outcome of each. One that is refused for a reason that passes is the last: what
-            stands behind it is not stored, and has no outcome.
+            The outcome of each block. A transient refusal is the last outcome: the blocks after it
+            are not stored, and have none.
         """
         return self._puts.put_all(blocks)
 
@@ -255,46 +259,47 @@ class StoreWriter:
         """Encode and store messages.
 
         Args:
-            batch: columns of RECORD_COLUMNS, without nulls; topic and body are needed, the others
-                have a default. What the store decides (offsets, storeTimestamp, storeHost) is
-                passed over.
+            batch: columns of RECORD_COLUMNS, without nulls. topic and body are required, the others
+                have defaults. Columns that the store sets (offsets, storeTimestamp, storeHost) are
+                ignored.
             whole: as in `put`.
 
         Raises:
-            OptionError: a column is missing, or holds what no record can.
+            OptionError: a column is missing, or holds a value that no record can.
         """
         columns = record_columns(batch, self._clock(), self.config.host[0])
         return self.put(encode_records(columns).data, whole=whole)
 
     def settle(self, result: PutResult) -> PutResult:
-        """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
+        """Wait for the flush that `flushDiskType` requires; return the result after it."""
         return self._puts.settle(result)
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
-        """Begin to stage what one attempt of a task writes.
+        """Begin to stage the records of one task attempt.
 
         Args:
-            stage_id: 32 hex digits, new with each attempt.
-            owner: who writes it, for messages to people.
-            identity: of the client, where its certificate gives one; empty elsewhere.
+            stage_id: 32 hex digits, new for each attempt.
+            owner: name of the writer, for messages.
+            identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
-            RefusedError: the id is none, in use or aborted, or the store takes nothing.
+            RefusedError: the id is invalid, in use or aborted, or the store accepts nothing.
         """
         return self._running.transactions.begin_stage(stage_id, owner, identity)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
-        """Let what was staged appear in the log, whole and once; see `Committer.commit`.
+        """Commit a batch: append its stages to the log, all of it and once; see `Committer.commit`.
 
         Args:
             request: what to commit.
-            identity: of the client, where its certificate gives one; empty elsewhere.
+            identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
             RefusedError: nothing was committed.
-            StoreWriteError: whether it was is open until the store is opened again.
+            StoreWriteError: whether the batch was committed is unknown until the store is opened
+                again.
         """
         begin = time.monotonic()
         result = self._running.transactions.commit(request, identity)
@@ -304,28 +309,28 @@ class StoreWriter:
         return result
 
     def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
-        """Remove stages, for good; those that were committed stay committed.
+        """Remove stages, which cannot be used again. Committed stages stay committed.
 
         Args:
-            stage_ids: which.
-            identity: of the client, where its certificate gives one; empty elsewhere.
+            stage_ids: the stages.
+            identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
-            RefusedError: a stage is another client's; nothing was removed.
+            RefusedError: a stage belongs to another client; nothing was removed.
         """
         self._running.transactions.abort(stage_ids, identity)
 
     # ---- the rest ------------------------------------------------------------------------------
 
     def flush(self) -> dict[str, int]:
-        """Bring log, queues, index and checkpoint to disk.
+        """Flush log, queues, index and checkpoint.
 
         Returns:
             minOffset, maxOffset and flushedOffset of the CommitLog.
 
         Raises:
-            StoreWriteError: that failed, and the store takes no more messages; or there is no room
-                for queues and index.
+            StoreWriteError: the flush failed, and the store accepts no more messages; or there is
+                no room for queues and index.
         """
         self._running.flush()
         log = self._store.log
@@ -336,7 +341,7 @@ class StoreWriter:
         }
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the store, as JSON takes them."""
+        """Return the store's metrics as JSON values."""
         log, ranges = self._store.log, self._store.parts.queues.ranges()
         return {
             "state": self.state,
@@ -358,13 +363,13 @@ class StoreWriter:
         }
 
     def close(self) -> None:
-        """Take no more messages, bring everything to disk, and let others have the store.
+        """Stop accepting messages, flush everything, and release the store.
 
-        A store that failed is left as after a crash: the next opening recovers it.
+        A store that has failed is left unclean: the next opening recovers it.
 
         Raises:
-            StoreWriteError: something could not be brought to disk; the store is closed all the
-                same, and recovered when it is opened again.
+            StoreWriteError: a file could not be flushed. The store is closed anyway, and the next
+                opening recovers it.
         """
         with self._closing:
             if self._closed:
@@ -388,7 +393,7 @@ class StoreWriter:
         self._admission.check_state()
 
     def _require_alive(self) -> None:
-        """Refuse what would change a store that others may have by now, or that failed."""
+        """Refuse to change a store that has failed, or is closed: another process may have it."""
         if self._closed:
             raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
         if self._admission.failure is not None:

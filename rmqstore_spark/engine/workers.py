@@ -1,6 +1,6 @@
-"""The parts of an open store that work by themselves: dispatch, flush, what is done at intervals.
+"""Runs the background work of an open store: dispatch, flush, staging and periodic tasks.
 
-They are started one after the other and ended in the reverse order, also where one cannot start.
+The threads start one after the other, and end in reverse order, also if one cannot start.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = ["Running"]
 _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_MS: Final = 1000
-# Of room on the disk, or for open files: the next try finds all that is to be flushed.
+# No room on the disk, or for open files: the next try flushes all that is left.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _WAIT_S: Final = 0.2
 
 
 class Running:
-    """What works for an open store.
+    """Runs the background work of an open store.
 
     Args:
-        store: the store, recovered.
-        config: how it is kept.
-        topics: its topics.
-        admission: told of what makes it unsafe to go on.
-        check_state: raises RefusedError where the store takes nothing.
-        clock: milliseconds since the epoch.
+        store: the recovered store.
+        config: the store's configuration.
+        topics: the store's topics.
+        admission: accepts no more messages after an error that makes it unsafe to go on.
+        check_state: raises RefusedError if the store accepts nothing.
+        clock: returns milliseconds since the epoch.
     """
 
     def __init__(
@@ -108,21 +108,21 @@ class Running:
 
     @property
     def lacking(self) -> Exception | None:
-        """What there is no room for, so that puts are refused: a segment, or queues and index."""
+        """What lacks room, so that puts are refused: the next segment, or queues and index."""
         return self.dispatcher.stalled or self._store.log.lacking
 
     def fail(self, error: Exception) -> None:
-        """Take no messages from now on."""
+        """Stop accepting messages."""
         if self._admission.failure is None:
             _log.error("The store %s takes no more messages: %s", self._store.path, error)
         self._admission.fail(error)
 
     def flush(self) -> None:
-        """Bring log, queues, index and checkpoint to disk.
+        """Flush log, queues, index and checkpoint.
 
         Raises:
-            StoreWriteError: that failed, and the store takes no more messages; or, for want of
-                room alone, not all of the log is in queues and index.
+            StoreWriteError: the flush failed, and the store accepts no more messages; or only room
+                is lacking, and part of the log is not in queues and index.
         """
         self.flusher.flush()
         self.drain()
@@ -134,10 +134,10 @@ class Running:
             raise
 
     def drain(self) -> None:
-        """Wait until all that was appended is in queues and index.
+        """Wait until all appended records are in queues and index.
 
         Raises:
-            StoreWriteError: that failed, or there is no room for it.
+            StoreWriteError: dispatching failed, or there is no room for queues and index.
         """
         while not self.dispatcher.drain(_WAIT_S):
             stalled = self.dispatcher.stalled
@@ -145,14 +145,14 @@ class Running:
                 raise stalled
 
     def close(self) -> None:
-        """End everything; what is not flushed by now is left to the next recovery."""
+        """Stop all threads. The next recovery handles whatever is not flushed by now."""
         self._ends.close()
 
     def _fail_by_dispatch(self, error: Exception) -> None:
         self.fail(StoreWriteError(f"queues and index could not be kept up with the log: {error}"))
 
     def _look(self) -> None:
-        """Look at what changes without a put: the room on the disk, and the clock."""
+        """Check what changes without a put: the room on the disk, and the clock."""
         self._admission.look_at_disk()
         self._store.log.retry_segment()
         self.appender.time.look()

@@ -1,8 +1,8 @@
-"""Which stores are written, and which are only read.
+"""Decides which stores can be written, and which only read.
 
-A store of RocketMQ 5 is the same as one of 4.9 as long as its newer parts are not in use. What a
-broker keeps in them beside log, queues and index, and nobody here does, would no longer fit the log
-once that goes on: such a store is refused.
+A store of RocketMQ 5 is the same as one of 4.9 as long as its newer parts are not in use. A broker
+keeps those parts consistent with the log, and this package does not. Appending to the log would
+make them stale, so a store that uses them is refused.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["refuse_other_kinds"]
 _log = logging.getLogger(__name__)
 
 _ROCKSDB: Final = "CURRENT"
-"""The file that each RocksDB has."""
+"""A file that every RocksDB has."""
 
 
 def refuse_other_kinds(directory: StoreDirectory) -> None:
-    """Refuse a store with parts that are not written here; warn of a plain one of RocketMQ 5.
+    """Refuse a store with parts that are not written here. Warn of a plain store of RocketMQ 5.
 
     Raises:
-        UnsupportedStoreError: says which part, and why.
+        UnsupportedStoreError: the text names the part and the reason.
     """
     kind = _other_kind(directory)
     if kind:
@@ -45,7 +45,7 @@ def refuse_other_kinds(directory: StoreDirectory) -> None:
 
 
 def _other_kind(directory: StoreDirectory) -> str:
-    """What makes it another kind of store; "" where nothing does."""
+    """Return why a store is of another kind; "" if it is not."""
     store = Path(directory.path)
     if directory.dledger_log() is not None:
         return "its log is a DLedger member's, which the group's members write together"

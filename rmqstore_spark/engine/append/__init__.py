@@ -1,9 +1,9 @@
-"""Putting messages: from a block to its outcome.
+"""Puts messages: from a block to its outcome.
 
-admission    may it be put now, and to these topics
-rows         messages given as columns
-puts         a put from its block to its answer
-combiner     single messages of many threads, put together
-store_time   storeTimestamps never go back
-appender     numbers are given out and records appended, under one lock
+rows         fills in the missing columns of messages
+puts         handles a put, from its block to its answer
+combiner     combines single messages of many threads
+admission    decides whether a store accepts a block
+appender     assigns offsets to records and appends them, under one lock
+store_time   assigns storeTimestamps, which never go back
 """

@@ -1,4 +1,4 @@
-"""What a broker looks at before it takes messages: its own state, and the topics they are for.
+"""Decides whether a block is accepted: by the store's state, its records and their topics.
 
 (Upstream: DefaultMessageStore.checkStoreStatus, AbstractSendMessageProcessor.msgCheck.)
 """
@@ -34,12 +34,15 @@ __all__ = ["Admission", "disk_used_ratio"]
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
 _ANY_SYS_FLAG: Final = 0x7FFFFFFF
 _UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
-"""Blocks whose bodies are unpacked at a time: small blocks can take long, and others go on."""
+"""The number of blocks whose bodies are decompressed at a time.
+
+A small block can take long. The bound leaves processors for other puts.
+"""
 _ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
 
 
 def disk_used_ratio(path: str) -> float:
-    """The used share of the disk that holds a path, 0 to 1, as `df` and a broker count it."""
+    """Return the used share of a path's disk, 0 to 1, as `df` and a broker count it."""
     disk = os.statvfs(path)
     used = disk.f_blocks - disk.f_bfree
     entire = used + disk.f_bavail
@@ -47,14 +50,14 @@ def disk_used_ratio(path: str) -> float:
 
 
 class Admission:
-    """Decides whether a store takes messages. Thread-safe.
+    """Decides whether a store accepts messages. Thread-safe.
 
     Args:
         store: the store directory.
-        commitlog: the CommitLog's folder, which may be on another disk.
-        config: what it is told.
-        topics: the topics there are.
-        queues: the queues there are.
+        commitlog: the folder of the CommitLog, which may be on another disk.
+        config: the store's configuration.
+        topics: the store's topics.
+        queues: the store's queues.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Admission:
 
     @property
     def state(self) -> str:
-        """RUNNING, or why no messages are taken: FAILED, DISK_FULL, SLAVE."""
+        """RUNNING, or why no messages are accepted: FAILED, DISK_FULL, SLAVE."""
         if self._failure is not None:
             return "FAILED"
         if self._config.broker_role == "SLAVE":
@@ -85,11 +88,11 @@ class Admission:
 
     @property
     def failure(self) -> Exception | None:
-        """What made it unsafe to go on."""
+        """The error that made it unsafe to go on."""
         return self._failure
 
     def fail(self, error: Exception) -> None:
-        """Take no messages from now on: what is on disk is no longer known."""
+        """Stop accepting messages: it is no longer known what is on disk."""
         self._failure = self._failure or error
 
     def look_at_disk(self) -> None:
@@ -97,7 +100,7 @@ class Admission:
         self.disk_used_ratio = max(disk_used_ratio(path) for path in self._paths)
 
     def check_state(self) -> None:
-        """Look whether the store takes messages at all.
+        """Check that the store accepts messages at all.
 
         Raises:
             RefusedError: it does not.
@@ -123,11 +126,11 @@ class Admission:
             )
 
     def check(self, data: U1, *, as_client: bool = True) -> Block:
-        """Check a block, and that its topics may be written to; makes those that may be made.
+        """Check a block, and that its topics accept messages. Create missing topics if allowed.
 
         Raises:
-            BlockError: a record is not in order.
-            RefusedError: the block is too large, or a topic may not be written to.
+            BlockError: a record is invalid.
+            RefusedError: the block is too large, or a topic does not accept messages.
         """
         if data.nbytes > self._config.max_block_bytes:
             raise RefusedError(
@@ -150,14 +153,15 @@ class Admission:
         return block
 
     def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
-        """Look whether messages may go to some queues; make topics that may be made.
+        """Check that queues accept messages. Create missing topics if allowed.
 
         Args:
             routes: the queues.
-            as_client: as a broker's front does it; else only what the disk needs is looked at.
+            as_client: check as a broker does for its clients. Otherwise, check only that the
+                topics' names can be folders.
 
         Raises:
-            RefusedError: one of them may not be written to.
+            RefusedError: a queue does not accept messages.
         """
         last: dict[str, int] = {}
         for name, queue_id in routes:
@@ -170,7 +174,7 @@ class Admission:
         self._make_missing(last)
         for name, queue_id in last.items():
             topic = self._topics.get(name)
-            if topic is None:  # deleted just now
+            if topic is None:  # deleted in the meantime
                 raise _no_topic(name)
             if not topic.is_writable:
                 raise RefusedError(
@@ -184,13 +188,13 @@ class Admission:
                 )
 
     def queue_nums(self, names: Iterable[str]) -> list[int]:
-        """How many queues topics get: those that they have in a store that lost its topics.json."""
+        """Return how many queues each topic gets: the default, or more if the store holds more."""
         ranges, least = self._queues.ranges(), self._config.default_topic_queue_nums
         held = (max(ranges.get(name, ()), default=-1) + 1 for name in names)
         return [min(max(least, count), MOST_QUEUES) for count in held]
 
     def _make_missing(self, names: Collection[str]) -> None:
-        """Make the topics that are not there, in one writing however many they are."""
+        """Create missing topics with one write of the file."""
         for name in names:
             fault = topic_fault(name)
             if fault is not None:

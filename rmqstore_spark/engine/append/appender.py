@@ -1,4 +1,4 @@
-"""The one place where records get their numbers and go into the log: under the append lock.
+"""Assigns offsets to records and appends them to the log, under the append lock.
 
 (Upstream: CommitLog.asyncPutMessage, putMessageLock, topicQueueTable.)
 """
@@ -34,12 +34,12 @@ _WAIT_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Stored:
-    """Where n records are stored.
+    """The places of n stored records.
 
     Attributes:
         physical_offset: n, where each starts in the log.
-        queue_offset: n, each one's place in its queue.
-        end_offset: where the log ends behind them.
+        queue_offset: n, the offset of each in its queue.
+        end_offset: where the log ends after them.
     """
 
     physical_offset: I8
@@ -51,13 +51,13 @@ class Appender:
     """Numbers records, stamps them, writes them, and hands them to the dispatcher.
 
     Args:
-        log: where they go.
-        queues: what the queues' next offsets are when the store is opened.
-        dispatcher: told of each block.
+        log: the log.
+        queues: hold the next offset of each queue when the store is opened.
+        dispatcher: dispatches each block.
         config: limits, and the store's address.
-        clock: milliseconds since the epoch.
+        clock: returns milliseconds since the epoch.
         last_timestamp: storeTimestamp of the last message in the log.
-        on_failure: told of what makes it unsafe to go on.
+        on_failure: called with an error that makes it unsafe to go on.
     """
 
     def __init__(
@@ -86,23 +86,24 @@ class Appender:
 
     @property
     def time(self) -> StoreTime:
-        """Where storeTimestamps come from."""
+        """The source of storeTimestamps."""
         return self._time
 
     @property
     def last_timestamp(self) -> int:
-        """The storeTimestamp of the last message that belongs to the log."""
+        """The storeTimestamp of the last message in the log."""
         return self._published_timestamp
 
     def append(self, block: Block, *, whole: bool = False) -> Stored:
-        """Put the records of a checked block behind the log's end.
+        """Append the records of a checked block.
 
         Args:
             block: its data is changed in place, and must not be changed by others afterwards.
-            whole: all of them go to one segment.
+            whole: append all records to one segment.
 
         Raises:
-            RefusedError: the log is as it was before.
+            RefusedError: the records were not appended. If `is_open` is set, they may be in the
+                log.
         """
         with self.appending():
             try:
@@ -125,18 +126,19 @@ class Appender:
             reach("put.after_dispatch")
             return Stored(placement.physical, queue_offset, placement.end)
 
-    # ---- steps of an append, for those who put them together otherwise ---------------------------
+    # ---- steps of an append, for callers that combine them differently ---------------------------
 
     @contextmanager
     def appending(self, *, patient: bool = False) -> Iterator[None]:
-        """Hold the append lock: everything below, and the log's own methods, need it.
+        """Hold the append lock, which everything below and the log's own methods need.
 
         Args:
-            patient: wait for it however long another holds it.
+            patient: wait for the lock however long another thread holds it.
 
         Raises:
-            RefusedError: another holds it for longer than `osPageCacheBusyTimeOutMills`, the store
-                is closing, or queues and index have no room.
+            RefusedError: another thread holds the lock for longer than
+                `osPageCacheBusyTimeOutMills`, the store is closing, or queues and index have no
+                room.
         """
         held = self._held_since
         is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
@@ -157,10 +159,10 @@ class Appender:
             self._lock.release()
 
     def reserve_until(self, end: int) -> None:
-        """Have the segments made up to a log offset.
+        """Create the segments up to a physical offset.
 
         Raises:
-            RefusedError: they cannot be made, and the log is as it was; or a flush failed.
+            RefusedError: they cannot be created, and the log is as it was; or a flush failed.
         """
         try:
             self.log.reserve_until(end)
@@ -175,32 +177,32 @@ class Appender:
             ) from error
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
-        """The next queue offset of each route."""
+        """Return the next queue offset of each route."""
         return np.array([self._next_offset(route) for route in routes], np.int64)
 
     def timestamp(self, *, later: bool = False) -> int:
-        """The storeTimestamp for what is appended now: never less than one given before.
+        """Return the storeTimestamp for records appended now: never less than an earlier one.
 
         Args:
-            later: and not equal to it either.
+            later: make it greater than all earlier ones.
         """
         return self._time.stamp(later=later)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
-        """Take note of records that belong to the log now, and hand them to the dispatcher.
+        """Register records that belong to the log now, and hand them to the dispatcher.
 
         Args:
             appended: the records.
-            next_offsets: one for each of the block's routes, as they are now.
+            next_offsets: the next offset of each of the block's routes, after these records.
 
         Raises:
-            RefusedError: queues and index cannot be kept up; the records are in the log.
+            RefusedError: queues and index cannot keep up with the log; the records are in the log.
         """
         routes = appended.block.routes
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
         self.published(appended.store_timestamp)
         try:
-            # What is in the log must get into the queues before anything that comes after it.
+            # Records in the log must be dispatched before any that come after them.
             while not self.dispatcher.wait_ready(_WAIT_S):
                 if self._closed_because:
                     self._require_room()
@@ -210,16 +212,16 @@ class Appender:
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
 
     def published(self, timestamp: int) -> None:
-        """Take note of the storeTimestamp of records that belong to the log now."""
+        """Register the storeTimestamp of records that belong to the log now."""
         self._published_timestamp = max(self._published_timestamp, timestamp)
 
     def forget(self, topic: str) -> None:
-        """Let the queues of a topic begin anew; under the append lock."""
+        """Forget the next offsets of a topic's queues. Needs the append lock."""
         for route in [route for route in self._next if route.topic == topic]:
             del self._next[route]
 
     def close(self, because: str) -> None:
-        """Let nothing be appended any more; waits for what is being appended now."""
+        """Refuse all further appends; waits for the one that is running."""
         self._closed_because = because
         with self._lock:
             pass

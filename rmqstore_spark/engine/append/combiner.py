@@ -1,9 +1,9 @@
-"""Single messages of many threads, put together.
+"""Combines single messages of many threads into one put.
 
-A put costs the store much the same for one record as for hundreds. So while one is under way, the
-single records that others bring are gathered, and the first of these puts all of them at once, and
-waits for the disk for all of them. (RocketMQ's batches are made by its clients; the waiting for the
-disk is shared in the same way by `FlushService`.)
+A put costs the store about the same for one record as for hundreds. So while a put is running, the
+single records of other threads gather. Then the first of these threads puts all of them at once,
+and waits for the disk for all of them. (RocketMQ's clients make their batches themselves.
+`FlushService` shares the waiting for the disk in the same way.)
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["Combiner", "append_together", "is_single", "settle_all"]
 _MOST_BLOCKS: Final = 256
 _SYS_FLAG_END: Final = 39
 _LARGEST: Final = 16 << 10
-"""Bytes of a record that is put together with others: copying a larger one costs more."""
+"""Largest record, in bytes, that is combined with others: copying a larger one costs more."""
 
 
 class _Put:
-    """A put that waits: to be done by another, or for its turn to do it for a group.
+    """A waiting put: another thread does it, or it becomes the leader of a group.
 
     Attributes:
         block: the record.
-        leads: whether it is this one's turn.
-        result: what became of it.
-        failure: what was raised instead.
-        gate: held until one of these is there.
+        leads: whether this put does all puts of a group.
+        result: its outcome.
+        failure: the exception that was raised instead.
+        gate: locked until `leads`, `result` or `failure` is set.
     """
 
     __slots__ = ("block", "failure", "gate", "leads", "result")
@@ -51,13 +51,13 @@ class _Put:
 
 
 class Combiner:
-    """Puts single records together. Thread-safe.
+    """Combines single records. Thread-safe.
 
     Args:
         append: stores a block, without waiting for the disk.
         settle: waits for the disk.
-        patience: seconds that a put waits for those before it. Then it is tried alone, and told
-            that the log is busy if it is.
+        patience: seconds that a put waits for those before it. After that, it is tried alone, and
+            refused if the log is busy.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Combiner:
         self._is_led = False
 
     def put(self, block: U1) -> PutResult:
-        """Store a record, durable as the store is configured; see `StoreWriter.put`.
+        """Store a record as durably as the store is configured; see `StoreWriter.put`.
 
         Args:
-            block: one for which `is_single` holds.
+            block: a block for which `is_single` holds.
         """
         mine = _Put(block)
         with self._lock:
@@ -91,11 +91,11 @@ class Combiner:
             self._lead(mine)
         if mine.failure is not None:
             raise mine.failure
-        assert mine.result is not None  # noqa: S101 - it is done: one of the two is set
+        assert mine.result is not None  # noqa: S101 - the put is done: one of the two is set
         return mine.result
 
     def _wait(self, mine: _Put) -> None:
-        """Wait until a put is done, or it is its turn; one that nobody takes is done alone."""
+        """Wait until a put is done or leads a group. If nobody takes it in time, do it alone."""
         try:
             if mine.gate.acquire(timeout=self._patience):
                 return
@@ -117,13 +117,13 @@ class Combiner:
             return is_waiting
 
     def _lead(self, mine: _Put) -> None:
-        """Do a put, and all that have gathered by now; then it is another one's turn."""
+        """Do a put and all that have gathered by now, then let another one lead."""
         with self._lock:
             count = min(len(self._waiting), _MOST_BLOCKS - 1)
             group = [mine, *(self._waiting.popleft() for _ in range(count))]
         try:
             self._store(group)
-        except BaseException as error:  # noqa: BLE001 - raised again, to each of those who wait
+        except BaseException as error:  # noqa: BLE001 - raised again in each waiting thread
             for put in group:
                 put.failure = error
         finally:
@@ -147,14 +147,14 @@ class Combiner:
 
 
 def append_together(append: Callable[[U1], PutResult], blocks: Sequence[U1]) -> Iterator[PutResult]:
-    """Append single records as one block; where one of them is bad, each by itself.
+    """Append single records as one block. If one of them is invalid, append each on its own.
 
     Args:
         append: stores a block, without waiting for the disk.
         blocks: n, for which `is_single` holds.
 
     Returns:
-        n outcomes. Where each is appended by itself, that is done when its outcome is asked for.
+        n outcomes. Records that are appended on their own are appended as their outcomes are read.
     """
     if len(blocks) > 1:
         result = append(np.concatenate(blocks))
@@ -167,7 +167,7 @@ def append_together(append: Callable[[U1], PutResult], blocks: Sequence[U1]) -> 
 def settle_all(
     settle: Callable[[PutResult], PutResult], results: list[PutResult]
 ) -> list[PutResult]:
-    """Wait for the disk once, for all of some puts that were done one after the other."""
+    """Wait for the disk once, for several puts that were done one after the other."""
     stored = [result for result in results if result.ok]
     settled = settle(stored[-1]) if stored else None
     if settled is None or settled.ok:
@@ -180,9 +180,9 @@ def settle_all(
 
 
 def is_single(block: U1) -> bool:
-    """Whether a block says that it is one record, and one that does not hold others up.
+    """Return whether a block claims to be one record, and does not hold up others.
 
-    A small one with a compressed body can take long to check.
+    A small record with a compressed body can take long to check.
     """
     size = block.nbytes
     return (

@@ -1,4 +1,4 @@
-"""Puts: from a block to its outcome, appended at once and brought to disk with those of others."""
+"""Handles puts, from a block to its outcome: appends each, and flushes many at once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Puts:
     """Stores blocks of encoded records. Thread-safe.
 
     Args:
-        config: how the store is kept.
-        admission: checks what comes.
-        appender: puts it into the log.
-        flusher: brings that to disk.
-        check_state: raises RefusedError where the store takes nothing.
+        config: the store's configuration.
+        admission: checks blocks.
+        appender: appends them to the log.
+        flusher: flushes the log.
+        check_state: raises RefusedError if the store accepts nothing.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Puts:
         return results
 
     def settle(self, result: PutResult) -> PutResult:
-        """Wait for what `flushDiskType` asks for; the result with the status that it has then."""
+        """Wait for the flush that `flushDiskType` requires; return the result after it."""
         settled = self._settle(result)
         if result.ok:
             self._failures.count(settled.status)
@@ -110,7 +110,7 @@ class Puts:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Figures, as JSON takes them."""
+        """Return metrics as JSON values."""
         return {
             "putMessages": self._messages,
             "putBytes": self._bytes,
@@ -128,7 +128,7 @@ class Puts:
                     return
 
     def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
-        """Store a block, without waiting for the disk."""
+        """Append a block without waiting for the disk."""
         try:
             self._check_state()
             mine = data if data.flags.writeable else data.copy()
@@ -150,7 +150,7 @@ class Puts:
         )
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages, and their bytes, that are in the log."""
+        """Count messages that are in the log, and their bytes."""
         with self._lock:
             self._messages += messages
             self._bytes += size

@@ -1,4 +1,4 @@
-"""Messages given as columns, with what only some of them say filled in for the others."""
+"""Fills in the columns that messages lack."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _DECIDED = ("queueOffset", "physicalOffset", "storeTimestamp")
 
 
 def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch:
-    """Messages with all columns of a record.
+    """Return messages with all columns of a record.
 
     Args:
-        batch: some of RECORD_COLUMNS, without nulls; topic and body are needed. What the store
-            decides (offsets, storeTimestamp, storeHost) is passed over.
-        now: bornTimestamp where there is none, milliseconds.
-        host: bornHost where there is none, and storeHost.
+        batch: some of RECORD_COLUMNS, without nulls; topic and body are required. Columns that the
+            store sets (offsets, storeTimestamp, storeHost) are ignored.
+        now: default of bornTimestamp, milliseconds.
+        host: default of bornHost; and storeHost.
 
     Raises:
-        OptionError: a column is missing or unknown, or holds what it cannot.
+        OptionError: a column is missing or unknown, or holds an invalid value.
     """
     names = set(batch.schema.names)
     if missing := sorted(_NEEDED - names):

@@ -1,9 +1,9 @@
-"""storeTimestamps: they never go back, though the clock may.
+"""Assigns storeTimestamps, which never go back even if the clock does.
 
-A queue is searched by time on the assumption that its storeTimestamps ascend. So while the clock is
-behind the last one given, that one is given again, and whoever looks at the store by time finds all
-that comes meanwhile at one moment. That is said in the log, once for each leap, and in the metrics
-for as long as it lasts (docs/operate.md, "When the clock went back").
+Searching a queue by time relies on ascending storeTimestamps. While the clock is behind the last
+one, that one is used again, so all messages of that period have the same time. Each leap is
+logged once, and the metrics show it for as long as it lasts (docs/operate.md, "When the clock went
+back").
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["StoreTime"]
 _log = logging.getLogger(__name__)
 
 _TOLERANCE_MS: Final = 1000
-"""A clock that is kept in step by NTP goes back by less."""
+"""A clock synchronized with NTP goes back by less."""
 
 
 class StoreTime:
-    """Gives storeTimestamps. `stamp` is for one thread at a time, the rest for any.
+    """Assigns storeTimestamps. `stamp` is for one thread at a time, the rest for any.
 
     Args:
-        clock: milliseconds since the epoch.
+        clock: returns milliseconds since the epoch.
         last: the last storeTimestamp in the log.
     """
 
@@ -38,14 +38,14 @@ class StoreTime:
 
     @property
     def behind_ms(self) -> int:
-        """How far the clock is behind the last storeTimestamp; 0 where it is not."""
+        """Milliseconds that the clock is behind the last storeTimestamp; 0 if it is not."""
         return max(0, self._last - self._clock())
 
     def stamp(self, *, later: bool = False) -> int:
-        """The storeTimestamp for now: never less than one given before.
+        """Return the storeTimestamp for now: never less than an earlier one.
 
         Args:
-            later: and not equal to it either.
+            later: make it greater than all earlier ones.
         """
         now = self._clock()
         if self._last - now > _TOLERANCE_MS:
@@ -54,7 +54,7 @@ class StoreTime:
         return self._last
 
     def look(self) -> None:
-        """Look whether the clock went back, or has caught up, and say so."""
+        """Check whether the clock went back or has caught up, and log it."""
         self._note(self.behind_ms)
 
     def _note(self, behind: int) -> None:

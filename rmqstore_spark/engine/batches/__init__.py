@@ -1,11 +1,12 @@
-"""Batches of Spark: staged by tasks, committed once.
+"""Spark's batches: staged by tasks, committed once.
 
-stage, staging    what tasks have written and nobody has committed
-staged_records    what is known of staged records
-batch_block       a batch as one block of the log, visible whole or not at all
-commit            from stages to the log
-marker, markers   the record that marks a commit
-ledger            which batches are committed
-owners            whose stages and batches they are
-batches           all of it, as the store uses it
+staging           manages the stages of a store: who may begin, commit and abort them
+stage             holds the records of one task attempt beside the log
+staged_records    the index of a stage: where its records lie, and their queues and keys
+commit            commits a batch: appends its stages to the log, all or nothing
+batch_block       writes a batch as one block, visible as a whole or not at all
+marker, markers   write and read the record that marks a commit
+ledger            knows which batches are committed; `committed` describes one
+owners            decides which client owns a stage or a batch
+batches           combines all of this for the store
 """

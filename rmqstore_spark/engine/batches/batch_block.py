@@ -1,9 +1,13 @@
-"""The rows of a Spark batch on their way into the log: one block, seen whole or not at all.
+"""Writes the rows of a Spark batch to the log as one block, visible as a whole or not at all.
 
-The block can be larger than memory. So it goes in parts, each a portion of a stage, three times
-over: ascending, to find the place and the number of each record, from the stages' tables of rows
-alone; descending, to stamp the records and write them behind a hidden head; and, when that head was
-published, ascending again, to hand them to queues and index, from the stages' tables alone.
+The block can be larger than memory, so it is processed in parts, each a portion of a stage, and in
+three passes:
+
+1. ascending, to find the place and the number of each record, from the stages' tables of rows
+   alone;
+2. descending, to stamp the records and write them behind a hidden head;
+3. ascending again, after that head was published, to hand the records to queues and index, from
+   the stages' tables alone.
 
 See docs/format.md, "A block that is not published yet".
 """
@@ -36,11 +40,11 @@ _OPEN_FILES: Final = 64
 
 
 class Source(Protocol):
-    """What has records for a block: a stage, or the marker of its commit."""
+    """Provides records for a block: a stage, or the marker of its commit."""
 
     @property
     def routes(self) -> Sequence[Route]:
-        """Queues that the records belong to."""
+        """The queues of the records."""
         ...
 
     @property
@@ -49,21 +53,21 @@ class Source(Protocol):
         ...
 
     def read_rows(self, portion: Portion, files: HandleCache[int], /) -> Rows:
-        """What is known of a portion's records."""
+        """Read the sizes, queues and tags codes of a portion's records."""
         ...
 
     def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int], /) -> U1:
-        """A portion's bytes, in a buffer that is long enough."""
+        """Read a portion's bytes into a buffer that is long enough."""
         ...
 
     def read_keys(self, portion: Portion, files: HandleCache[int], /) -> Keys:
-        """What a portion's records are indexed under."""
+        """Read the index keys of a portion's records."""
         ...
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the store writes into each record of a block.
+    """The values that the store writes into each record of a block.
 
     Attributes:
         timestamp: storeTimestamp; later than that of every record before the block.
@@ -76,12 +80,12 @@ class Stamp:
 
 @dataclass(frozen=True)
 class _Part:
-    """A portion, where it goes, and at which offsets it meets its queues.
+    """A portion, its place in the log, and its first offset in each of its queues.
 
     Attributes:
         begin: where the log ends before it.
         used: numbers of the source's routes that its records belong to.
-        next_offsets: of each of these, the offset that its first record gets.
+        next_offsets: for each of these, the offset that its first record gets.
         extent: its placement without the places of the records, which would not fit into memory.
     """
 
@@ -95,14 +99,14 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of the n records of a part without reading them.
+    """The n records of a part, without their bytes.
 
     Attributes:
-        rows: of the stage's table.
-        placement: where they go.
+        rows: their rows in the stage's table.
+        placement: their places in the log.
         route_of: n, numbers among the routes that the part uses.
-        queue_offset: n, each one's place in its queue.
-        next_offsets: what comes next in each of the part's queues.
+        queue_offset: n, the offset of each in its queue.
+        next_offsets: the next offset of each of the part's queues.
     """
 
     rows: Rows
@@ -113,17 +117,17 @@ class _Known:
 
 
 class BatchBlock:
-    """A block of the records of several sources, in their order. Used under the append lock.
+    """A block with the records of several sources, in order. Used under the append lock.
 
     Args:
-        log: where it goes.
-        next_offsets: gives the next offsets of some queues.
-        stamp: what the records get.
+        log: the log.
+        next_offsets: returns the next offsets of some queues.
+        stamp: the stamp of all records.
 
     Attributes:
-        rows, bytes: of all records.
-        begin: where the first record goes; -1 where there is none.
-        last: where the last record goes; -1 where there is none.
+        rows, bytes: number and bytes of all records.
+        begin: where the first record goes; -1 if there is none.
+        last: where the last record goes; -1 if there is none.
         end: where the log ends with the block.
         timestamp: storeTimestamp of the records.
     """
@@ -147,7 +151,7 @@ class BatchBlock:
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
 
     def add(self, source: Source) -> None:
-        """Place the records of a source behind the others; nothing is written.
+        """Place the records of a source after the others. Nothing is written.
 
         Raises:
             TooLargeError: a record does not fit into a segment.
@@ -157,15 +161,15 @@ class BatchBlock:
             self._parts.append(self._place(source, portion))
 
     def write(self) -> None:
-        """Write all of the block, hidden. Nothing of it is flushed.
+        """Write the whole block, hidden. Nothing of it is flushed.
 
         Raises:
-            StoreWriteError: that failed: `erase` it.
-            RefusedError: a stage could not be read back: `erase` it.
+            StoreWriteError: the write failed: `erase` the block.
+            RefusedError: a stage could not be read back: `erase` the block.
         """
         reach("commit.before_write")
         self._lowest = len(self._parts)
-        # The first part is made once: its head goes first, all of it last.
+        # The first part is prepared once: its head is written first, the whole part last.
         first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
         self._log.hide(first.placement, data, 0)
         reach("commit.after_head")
@@ -175,21 +179,22 @@ class BatchBlock:
         self._write_part(0, first, data)
 
     def publish(self) -> None:
-        """Make the block, written and flushed, part of the log. That is not flushed.
+        """Make the block part of the log. It must have been flushed; this change is not.
 
         Raises:
-            StoreWriteError: that failed, and whether the block is seen after a crash is open.
+            StoreWriteError: the write failed. It is unknown whether a crash leaves the block
+                visible.
         """
         self._log.publish(self.end)
 
     def erase(self) -> bool:
-        """Take back what was written: zeros in its place, the head last.
+        """Overwrite with zeros what was written, the head last.
 
         Returns:
-            Whether there was anything.
+            Whether writing had begun.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: the write failed.
         """
         if self._lowest is None:
             return False
@@ -199,7 +204,7 @@ class BatchBlock:
         return True
 
     def appended(self) -> Iterator[tuple[Appended, I8]]:
-        """The block's parts, ascending, for queues and index, with their queues' next offsets.
+        """Yield the block's parts, ascending, each with the next offsets of its queues.
 
         Raises:
             RefusedError: a stage could not be read back.
@@ -252,9 +257,9 @@ class BatchBlock:
         reach("commit.after_portion")
 
     def _read_ahead(self, reader: Executor) -> Iterator[tuple[int, _Known, U1]]:
-        """All parts but the first, descending: while one is written the next one is made.
+        """Yield all parts but the first, descending. While one is written, the next is prepared.
 
-        The bytes of a part stand until the next part is asked for.
+        The bytes of a part are valid until the next part is requested.
         """
         size = max(part.portion.size for part in self._parts)
         buffers = cycle([np.empty(size, np.uint8), np.empty(size, np.uint8)])
@@ -268,7 +273,7 @@ class BatchBlock:
             yield made, *stamped.result()
 
     def _known(self, part: _Part) -> _Known:
-        """Read back what is known of a part's records, and number them."""
+        """Read a part's rows from the stage's table, and number them."""
         rows = part.source.read_rows(part.portion, self._files)
         numbers = np.zeros(len(part.source.routes), np.int32)
         numbers[part.used] = np.arange(len(part.used))
@@ -279,7 +284,7 @@ class BatchBlock:
         return _Known(rows, placement, route_of, queue_offset, next_offsets)
 
     def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
-        """A part, and its records as they are to stand in the log."""
+        """Return a part, and its records as they will be in the log."""
         part = self._parts[number]
         known = self._known(part)
         data = part.source.read_records(part.portion, buffer, self._files)

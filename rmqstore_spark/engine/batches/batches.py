@@ -1,4 +1,4 @@
-"""What Spark's sinks need of a store: staging, commits and the ledger, put together."""
+"""Combines staging, commits and the ledger for Spark's sinks."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _SAVE_EVERY: Final = 60  # intervals
 
 
 class Transactions:
-    """Batches of a store that appear whole and once. Thread-safe.
+    """The batches of a store, each committed as a whole and once. Thread-safe.
 
     Args:
         store: the store directory, recovered.
         log_end: where its log ends.
-        config: how it is kept.
-        topics: its topics; the markers' one is made with the first commit.
-        appender, flusher: the way into the log, and to the disk.
+        config: its configuration.
+        topics: its topics; the first commit creates the markers' topic.
+        appender, flusher: append to the log, and flush it.
         check: checks a block on receipt.
-        check_state: raises RefusedError where the store takes nothing.
-        check_routes: raises RefusedError where a queue is not written to.
-        clock: milliseconds since the epoch.
-        on_failure: told of what makes it unsafe to go on.
+        check_state: raises RefusedError if the store accepts nothing.
+        check_routes: raises RefusedError if a queue does not accept messages.
+        clock: returns milliseconds since the epoch.
+        on_failure: called with an error that makes it unsafe to go on.
     """
 
     def __init__(
@@ -99,24 +99,24 @@ class Transactions:
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
-        """Begin to stage what one attempt of a task writes; see `Staging.begin`."""
+        """Begin to stage the records of one task attempt; see `Staging.begin`."""
         with self._staging.failures.counting():
             self._check_state()
             return self._staging.begin(stage_id, owner, identity)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
-        """Let what was staged appear in the log, whole and once; see `Committer.commit`."""
+        """Commit a batch, as a whole and once; see `Committer.commit`."""
         with self._commit_failures.counting():
             self._check_state()
             self._make_marker_topic()
             return self._committer.commit(request, identity)
 
     def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
-        """Remove stages, for good; those that were committed stay committed."""
+        """Remove stages, which cannot be used again. Committed stages stay committed."""
         self._staging.abort(stage_ids, identity=identity)
 
     def stats(self) -> dict[str, Any]:
-        """Figures, as JSON takes them."""
+        """Return metrics as JSON values."""
         return {
             "stages": len(self._staging),
             "stagedBytes": self._staging.staged_bytes,
@@ -126,16 +126,16 @@ class Transactions:
         }
 
     def save(self) -> None:
-        """Write down what was committed; when nothing is committed any more."""
+        """Save the ledger, once nothing is committed any more."""
         self._ledger.save()
 
     def close(self) -> None:
-        """Remove all stages."""
+        """Stop the thread, and remove all stages."""
         self._tending.close()
         self._staging.close()
 
     def _make_marker_topic(self) -> None:
-        """Let brokers know the markers' topic; nothing here needs that."""
+        """Create the markers' topic for brokers; nothing here needs it."""
         if MARKER_TOPIC not in self._topics:
             try:
                 self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)

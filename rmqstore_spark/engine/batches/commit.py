@@ -1,17 +1,17 @@
-"""Commits: what tasks have staged gets into the log, whole and once.
+"""Commits batches: appends the stages of a batch to the log, as a whole and once.
 
-    ledger asked what the log knows
+    ask the ledger what the log knows of the batch
     under the append lock:
-        ledger asked -> stages claimed and compared -> placed, the marker behind them
-        -> written hidden -> flushed -> head published -> flushed
-        -> ledger told -> handed to queues and index
-    then the stages are removed
+        ask the ledger -> claim and compare the stages -> place them, and the marker after them
+        -> write hidden -> flush -> publish the head -> flush
+        -> add to the ledger -> dispatch to queues and index
+    remove the stages
 
-Until the head is published the log ends before the block for every reader and for a broker's
-recovery (`batchblock`); from then on it holds all of it, the marker included, which makes a
-repeated commit do nothing (`ledger`). A commit that fails before that leaves the log, the queues'
-offsets and the stages as they were. Where publishing itself fails the outcome is open: the store
-takes nothing more, and its next start tells from what is on disk.
+Until the head is published, the log ends before the block, for every reader and for a broker's
+recovery (`batch_block`). After that, the log holds all of it, and the marker as well, which makes a
+repeated commit do nothing (`ledger`). A commit that fails earlier leaves the log, the queues'
+offsets and the stages as they were. If publishing itself fails, the outcome is unknown: the store
+accepts nothing more, and its next start finds out from what is on disk.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Committer:
     """Commits batches, one at a time. Thread-safe.
 
     Args:
-        appender: the way into the log.
-        flusher: brings the log to disk.
-        staging: what can be committed.
-        ledger: what has been.
-        host: the store's address, as text and as it stands in records.
-        max_bytes: of one batch.
-        check_state: raises RefusedError where the store takes nothing.
-        check_routes: raises RefusedError where a queue is not written to, as when its topic was
-            deleted since the rows were staged.
-        on_failure: told of what makes it unsafe to go on.
+        appender: appends to the log.
+        flusher: flushes the log.
+        staging: the stages of the store.
+        ledger: the committed batches.
+        host: the store's address, as text and as in records.
+        max_bytes: bytes of the largest batch.
+        check_state: raises RefusedError if the store accepts nothing.
+        check_routes: raises RefusedError if a queue does not accept messages, as when its topic was
+            deleted after the rows were staged.
+        on_failure: called with an error that makes it unsafe to go on.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Committer:
 
         Args:
             request: what to commit.
-            identity: of the client that commits; empty where clients are not told apart.
+            identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
-            RefusedError: nothing was committed, and what was staged is there as before. Also where
-                the writer's number was used for something else, or belongs to another client.
-            StoreWriteError: the outcome is open until the store has been opened again; then the
+            RefusedError: nothing was committed, and the stages are as before. Also if the writer's
+                number was used for something else, or belongs to another client.
+            StoreWriteError: the outcome is unknown until the store has been opened again. Then the
                 same commit can be repeated.
         """
         request.check()
@@ -125,8 +125,8 @@ class Committer:
         return self._staging.claim(request.stages, identity)
 
     def _append(self, writer: WriterId, stages: Sequence[Stage], identity: str) -> Committed:
-        """Put stages and their marker into the log; under the append lock."""
-        # Later than all that the checkpoint can know of: its times never cover a hidden block.
+        """Append stages and their marker to the log. Needs the append lock."""
+        # Later than every time in the checkpoint, whose times must never cover a hidden block.
         stamp = Stamp(self._appender.timestamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
@@ -162,10 +162,10 @@ class Committer:
         return committed
 
     def _write(self, block: BatchBlock) -> None:
-        """Bring the block to disk, hidden; where that fails, take back what was written.
+        """Write and flush the block, hidden. If that fails, erase what was written.
 
         Raises:
-            RefusedError: it failed.
+            RefusedError: the write or the flush failed.
         """
         try:
             self._appender.reserve_until(block.end)
@@ -206,7 +206,7 @@ class Committer:
             ) from error
 
     def _dispatch(self, block: BatchBlock) -> None:
-        """Hand a committed block to queues and index; where that fails, the next start does it."""
+        """Hand a committed block to queues and index. If that fails, the next start does it."""
         try:
             for appended, next_offsets in block.appended():
                 self._appender.appended(appended, next_offsets)

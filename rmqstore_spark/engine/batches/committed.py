@@ -1,4 +1,4 @@
-"""What is known of a batch that was committed."""
+"""Describes a batch that was committed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Committed:
     """A batch that was committed.
 
     Attributes:
-        number: which one of its writer.
-        content: what it holds.
-        bytes: of its records.
-        physical_offset: where the first stands in the log.
-        marker: where the marker stands.
-        identity: the client whose writer it is; empty where clients were not told apart.
+        number: its number among its writer's batches.
+        content: its content.
+        bytes: bytes of its records.
+        physical_offset: where its first record starts in the log.
+        marker: where its marker starts in the log.
+        identity: the client that owns its writer; empty if clients had no certificates.
     """
 
     number: int
@@ -36,14 +36,14 @@ class Committed:
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[Any], identity: Any = "") -> Committed:
-        """Check what a file or a marker says.
+        """Check what a file or a marker says of a commit.
 
         Args:
             numbers: number, rows, bytes, bytes of bodies or None, physicalOffset, marker.
-            identity: whose it is.
+            identity: the client that owns the writer.
 
         Raises:
-            ValueError: that is no commit.
+            ValueError: the values do not describe a commit.
         """
         number, rows, size, body_bytes, first, marker = numbers
         for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
@@ -54,7 +54,7 @@ class Committed:
         return cls(number, Content(rows, body_bytes), size, first, marker, identity)
 
     def to_row(self) -> list[int | str | None]:
-        """What the file says of it: as `of_numbers` takes it, and the identity."""
+        """Return its row in the file: the numbers that `of_numbers` takes, and the identity."""
         content = self.content
         return [
             self.number, content.rows, self.bytes, content.body_bytes, self.physical_offset,
@@ -63,5 +63,5 @@ class Committed:
 
 
 def is_long(value: object) -> bool:
-    """Whether something is a number that a long can hold, and not negative."""
+    """Return whether a value is a nonnegative number that fits into a long."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST

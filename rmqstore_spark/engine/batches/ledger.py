@@ -1,19 +1,20 @@
-"""Which batches have been committed: what makes a repeated commit do nothing.
+"""Knows which batches are committed, so that a repeated commit does nothing.
 
-A commit leaves a marker in the log (`marker`), behind the rows of its batch and published with
-them. It marks its own number and no other: a batch is known where a marker has its writer and its
-number, and then it must have as many rows, and as many bytes of bodies, as that marker says.
+A commit leaves a marker in the log (`marker`), after the rows of its batch and published with them.
+A marker stands for its own number and no other. A batch is known if a marker has its writer and its
+number. It must then have as many rows, and as many bytes of bodies, as that marker says.
 
-A writer's numbers ascend. In memory is the last one of each writer, which is all that Spark
-repeats; an earlier one, and a writer that made way for others, is looked up among the markers in
-the log. A number below the last that is not found there is refused.
+A writer's numbers ascend. The last number of each writer is in memory; Spark repeats no other. An
+earlier one, or a writer that was evicted, is looked up among the markers in the log. A number below
+the last that is not found there is refused.
 
 The markers are authoritative: they survive a crash with the rows, and go to replicas with the log.
-`<store>/rmqstore/ledger.json` holds what markers said that may have expired since, and up to which
-of them it is complete (`mark`, an offset of their queue); later ones are read from the log at open.
-Where the file knows of a commit that is no longer in the log (the log was cut) the log is right.
+`<store>/rmqstore/ledger.json` holds the content of markers that may have expired since, and the
+offset in their queue up to which it is complete (`mark`). Later markers are read from the log when
+the store is opened. If the file lists a commit that is no longer in the log (the log was cut), the
+log is right.
 
-Where clients show certificates, a writer belongs to the identity that first committed as it.
+If clients show certificates, a writer belongs to the identity that first committed as it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ __all__ = ["Ledger"]
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 2
-_MOST_BYTES: Final = 1 << 30  # of the file: more than all that is remembered can take
+_MOST_BYTES: Final = 1 << 30  # of the file: more than all entries can take
 _MOST: Final = {"stream": 100_000, "batch": 100_000, "once": 10_000}
 
 
-# What the errors say of each kind of writer, and what to do.
+# What errors say about each kind of writer, and what to do.
 _NAMED: Final = {"stream": "query id", "batch": "txnAppId", "once": "name"}
 _OWN: Final = {
     "stream": "Run the query with the certificate of that client, or with a new checkpoint.",
@@ -84,11 +85,11 @@ _OTHERS: Final = {
 
 
 class Ledger:
-    """What is known of commits. Thread-safe.
+    """The committed batches of a store. Thread-safe.
 
     Args:
-        path: of the file.
-        markers: those in the log.
+        path: the path of the file.
+        markers: the markers in the log.
     """
 
     def __init__(self, path: str, markers: Markers) -> None:
@@ -105,11 +106,12 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str, markers: Markers, log_end: int) -> Ledger:
-        """Read the file, and the markers that it does not know of.
+        """Read the file, and the markers that it does not cover.
 
         Args:
-            path: of the file; a missing or damaged one costs a look at all markers of the log.
-            markers: of the store, recovered: its queues are complete.
+            path: the path of the file. If it is missing or damaged, all markers of the log are
+                read.
+            markers: the markers of the recovered store, whose queues are complete.
             log_end: where its log ends.
         """
         ledger = cls(path, markers)
@@ -125,12 +127,12 @@ class Ledger:
         return ledger
 
     def recall(self, writer: WriterId) -> tuple[Committed, ...]:
-        """Look up in the log what is not in memory, if that is needed to judge a commit.
+        """Look up in the log what is not in memory, if it is needed to decide on a commit.
 
-        This can take a while: not under the append lock.
+        This can take a while: do not call it under the append lock.
 
         Returns:
-            The writer's last batch in the log, and the one asked for; what `find` takes.
+            The writer's last batch in the log, and the requested one; for `find`.
 
         Raises:
             RmqStoreError: the log cannot be read.
@@ -140,7 +142,7 @@ class Ledger:
             last = table.get(writer.name)
             is_full = len(table) >= _MOST[writer.kind]
         if writer.kind == "once":
-            return ()  # nobody else has its name: it was never here
+            return ()  # its name is unique: it was never here
         if last is None and not is_full:
             return ()
         if last is not None and writer.number >= last.number:
@@ -154,19 +156,19 @@ class Ledger:
         identity: str = "",
         recalled: Sequence[Committed] = (),
     ) -> Committed | None:
-        """The commit because of which another one of the same batch must do nothing.
+        """Find the earlier commit of a batch, which makes a new one do nothing.
 
         Args:
-            writer: whose batch is to be committed, and which.
-            content: of it.
-            identity: of the client that commits; empty where clients are not told apart.
-            recalled: what `recall` gave.
+            writer: identifies the batch.
+            content: its content.
+            identity: the identity in the client's certificate; empty if there is none.
+            recalled: the result of `recall`.
 
         Returns:
-            None where the batch has not been committed, and may be.
+            None if the batch has not been committed, and may be.
 
         Raises:
-            RefusedError: the writer is another client's; or the number was used for something
+            RefusedError: the writer belongs to another client; or the number was used for something
                 else, or is below the writer's last and was never seen.
         """
         with self._lock:
@@ -204,7 +206,7 @@ class Ledger:
         return found
 
     def add(self, writer: WriterId, committed: Committed, marker_offset: int) -> None:
-        """Take up a commit.
+        """Add a commit.
 
         Args:
             marker_offset: offset of its marker in the markers' queue.
@@ -215,12 +217,12 @@ class Ledger:
             self._saved = False
 
     def save(self) -> None:
-        """Write the file, durably, unless it says all this already.
+        """Write the file durably, unless it is up to date.
 
-        Needed before markers expire; else it only saves time at open.
+        This is needed before markers expire. Otherwise it only saves time when the store is opened.
 
         Raises:
-            StoreWriteError: it could not be written.
+            StoreWriteError: the file could not be written.
         """
         with self._saving:
             with self._lock:
@@ -256,7 +258,7 @@ class Ledger:
             table.popitem(last=False)
 
     def _load(self, log_end: int) -> None:
-        """Take over the file, if it says nothing of what the log no longer holds."""
+        """Load the file, except for commits that the log no longer holds."""
         try:
             with open(self._path, "rb") as file:
                 value = json.loads(file.read(_MOST_BYTES))
@@ -273,13 +275,13 @@ class Ledger:
         kept = [row for row in rows if row[2].marker < log_end]
         for kind, name, committed in kept:
             self._put(kind, name, committed)
-        # Where some were cut off, others of the same writers can stand before the mark.
+        # If some were cut off, other commits of the same writers can stand before the mark.
         self._saved = len(kept) == len(rows) and value["version"] == _VERSION
         self._mark = mark if len(kept) == len(rows) else -1
 
 
 def _row(row: Any) -> tuple[str, str, Committed]:
-    """A row of the file, checked: kind, name, and the commit."""
+    """Check a row of the file; return kind, name and commit."""
     kind, name, *numbers, identity = row
     if kind not in _MOST or not is_writer_name(name):
         raise ValueError(f"{row!r:.100} is no commit")
@@ -287,6 +289,6 @@ def _row(row: Any) -> tuple[str, str, Committed]:
 
 
 def _row_of_version_1(row: Any) -> tuple[str, str, Committed]:
-    """A row as it was before there were bytes of bodies, and identities."""
+    """Check a row of version 1, which had no bytes of bodies and no identity."""
     kind, name, number, rows, size, first, marker = row
     return _row([kind, name, number, rows, size, None, first, marker, ""])

@@ -1,11 +1,11 @@
-"""The record that marks a commit: the last one of its block (see `ledger`).
+"""The marker of a commit: the last record of its block (see `ledger`).
 
 It is a message of topic `rmq_sys_RMQSTORE_COMMIT`, queue 0. Its body is JSON:
 
     {"version": 2, "kind": "stream", "name": "<queryId>", "number": 7, "rows": 100, "bytes": 12345,
      "bodyBytes": 3456, "physicalOffset": 4096, "stages": ["<stageId>", ...], "identity": "client"}
 
-Without clients' certificates there is no `identity`; in version 1 there is no `bodyBytes` either.
+Without client certificates there is no `identity`. Version 1 has no `bodyBytes` either.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"
 _VERSION: Final = 2
 
 Marked = tuple[WriterId, Committed]
-"""What a marker says."""
+"""The content of a marker."""
 
 
 def marker_body(
@@ -48,7 +48,7 @@ def marker_body(
     stages: tuple[str, ...],
     identity: str = "",
 ) -> bytes:
-    """The body of a commit's marker (see the module's text)."""
+    """Return the body of a commit's marker (see the module's text)."""
     value: dict[str, object] = {
         "version": _VERSION, "kind": writer.kind, "name": writer.name, "number": writer.number,
         "rows": content.rows, "bytes": size, "bodyBytes": content.body_bytes,
@@ -60,16 +60,16 @@ def marker_body(
 
 
 def marker_text(value: object) -> bytes:
-    """JSON as it stands in a marker's body."""
+    """Format JSON as in a marker's body."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_marker(body: bytes, place: int) -> Marked | None:
-    """Read a marker's body; None, and a line in the log, where it is none.
+    """Read a marker's body. If it is invalid, log that and return None.
 
     Args:
-        body: of the record.
-        place: where the record stands in the log.
+        body: the body of the record.
+        place: physical offset of the record.
     """
     try:
         return _decode(body, place)
@@ -79,7 +79,7 @@ def read_marker(body: bytes, place: int) -> Marked | None:
 
 
 def _decode(body: bytes, place: int) -> Marked:
-    """What a marker says; raises whatever its content makes it raise."""
+    """Decode a marker. Raises whatever its content makes it raise."""
     value = json.loads(body)
     writer = WriterId(value["kind"], value["name"], value["number"])
     writer.check()
@@ -91,11 +91,11 @@ def _decode(body: bytes, place: int) -> Marked:
 
 
 class Marker:
-    """One marker, as a source of a block.
+    """A marker as a source of a block.
 
     Args:
-        writer: whose batch was committed; its name becomes the record's KEYS.
-        body: what the marker says.
+        writer: identifies the batch; its name becomes the record's KEYS.
+        body: the body of the marker.
         host: the store's address, `ip:port`.
         born: bornTimestamp, milliseconds.
     """
@@ -122,20 +122,20 @@ class Marker:
 
     @property
     def portions(self) -> Sequence[Portion]:
-        """The record."""
+        """The record, as one portion."""
         records, rows = StagedRange(0, len(self._data)), StagedRange(0, ROW_DTYPE.itemsize)
         return (Portion(records, rows, StagedRange(0)),)
 
     def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
-        """What is known of it."""
+        """Return its size, queue and tags code."""
         block = self._block
         return Rows(block.sizes, block.route_of, block.queued, block.tags_code)
 
     def read_records(self, portion: Portion, buffer: U1, _files: HandleCache[int]) -> U1:
-        """Its bytes."""
+        """Copy its bytes into the buffer."""
         buffer[: portion.size] = self._data
         return buffer[: portion.size]
 
     def read_keys(self, _portion: Portion, _files: HandleCache[int]) -> Keys:
-        """What it is indexed under."""
+        """Return its index keys."""
         return Keys(*index_hashes(self._data, self._block.starts, self._block.sizes))

@@ -1,4 +1,4 @@
-"""The markers of commits in a store's log, read back: all of them, or those of one writer."""
+"""Reads the markers of commits in a store's log: all of them, or those of one writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS: Final = ("queueOffset", "physicalOffset", "body")
 _AT_ONCE: Final = 10_000
 _LOOKED_AT: Final = 1_000_000
 _WRITER, _BEHIND_WRITER = b'"kind":', b',"number":'
-"""Kind and name stand between these in a marker; to parse all of it takes ten times as long."""
+"""Kind and name stand between these in a marker. Parsing all of it takes ten times as long."""
 
 
 class Markers:
@@ -36,29 +36,29 @@ class Markers:
     def __init__(self, store: str) -> None:
         self._path = store
         self._looking = threading.Lock()
-        # Hashes of all writers that have a marker among those that are looked at: most writers
-        # that are asked for are new, and need no search.
+        # Hashes of all writers that have a marker among those searched. Most writers that are
+        # looked up are new, and need no search.
         self._writers: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._writers_end = 0
 
     def range(self) -> tuple[int, int]:
-        """Least offset in the markers' queue, and one past the greatest."""
+        """Return the least offset in the markers' queue, and one past the greatest."""
         with Store.open(self._path) as store:
             return _range(store)
 
     def read(self, start: int, end: int) -> Iterator[tuple[int, Marked | None]]:
-        """Offset and content of markers; None for a record that is no marker."""
+        """Yield offset and content of markers; None for a record that is not a marker."""
         with Store.open(self._path) as store:
             yield from _read(store, start, end)
 
     def of(self, writer: WriterId) -> tuple[Committed, ...]:
-        """Look among the newest markers, one call at a time, for a batch.
+        """Search the newest markers for a writer's batches, one call at a time.
 
         Args:
-            writer: whose, and which.
+            writer: identifies the batch.
 
         Returns:
-            The writer's last batch, and the one asked for, if they are there.
+            The writer's last batch and the requested one, if they are found.
 
         Raises:
             RmqStoreError: the log cannot be read.
@@ -76,7 +76,7 @@ class Markers:
         return () if last is None else (last,)
 
     def _is_known(self, writer: WriterId, store: Store) -> bool:
-        """Whether the writer may have a marker."""
+        """Return whether the writer may have a marker."""
         least, end = _range(store)
         start = max(self._writers_end, least, end - _LOOKED_AT)
         new = {
@@ -101,7 +101,7 @@ def _range(store: Store) -> tuple[int, int]:
 
 
 def _backwards(store: Store, writer: WriterId) -> Iterator[Committed]:
-    """A writer's batches, the newest first."""
+    """Yield a writer's batches, the newest first."""
     least, end = _range(store)
     least = max(least, end - _LOOKED_AT)
     name = marker_text(writer.name)
@@ -117,7 +117,7 @@ def _backwards(store: Store, writer: WriterId) -> Iterator[Committed]:
 def _read(
     store: Store, start: int, end: int, holding: bytes = b""
 ) -> Iterator[tuple[int, Marked | None]]:
-    """Markers; those alone whose bodies hold some bytes."""
+    """Yield markers; if `holding` is given, only those whose bodies contain it."""
     for batch in _batches(store, start, end):
         chosen = batch.filter(pc.match_substring(batch["body"], holding)) if holding else batch
         columns = [chosen[name].to_pylist() for name in _COLUMNS]

@@ -1,4 +1,4 @@
-"""Whose something is, where clients show certificates: the identity of a certificate owns it."""
+"""The owner of a stage or a batch: the identity in the client's certificate."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 __all__ = ["is_another", "is_identity"]
 
 _LONGEST: Final = 2048
-"""Characters: what a SPIFFE id may have, the longest name in use."""
+"""In characters: as many as a SPIFFE id may have, the longest name in use."""
 
 
 def is_identity(value: object) -> bool:
-    """Whether something can be an identity, the empty one included."""
+    """Return whether a value can be an identity, the empty one included."""
     return isinstance(value, str) and len(value) <= _LONGEST and (value.isprintable())
 
 
 def is_another(identity: str, owner: str) -> bool:
-    """Whether a client must keep off what another one owns.
+    """Return whether a client must not touch what another client owns.
 
-    An empty identity is that of nobody in particular: a client of the unix socket, or any client
-    where none shows a certificate. It owns nothing, and nothing is kept from it.
+    The empty identity is that of a client of the Unix socket, or of any client if none shows a
+    certificate. It owns nothing, and may touch everything.
 
     Args:
-        identity: the client's.
-        owner: of what it wants to touch.
+        identity: the client's identity.
+        owner: the identity that owns the object.
     """
     return bool(identity and owner) and identity != owner

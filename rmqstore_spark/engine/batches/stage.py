@@ -1,15 +1,15 @@
-"""One task attempt's records, written beside the log until a commit moves them into it.
+"""Holds one task attempt's records beside the log, until a commit moves them into it.
 
-    <store>/rmqstore/staging/<id>/records    encoded records, one behind the other
+    <store>/rmqstore/staging/<id>/records    encoded records, contiguous
     <store>/rmqstore/staging/<id>/rows       16 bytes a record: `ROW_DTYPE`
     <store>/rmqstore/staging/<id>/keys       8 bytes a key of the index: `KEY_DTYPE`
 
-Blocks are checked, and their keys hashed, when they come and are in the processor's cache, so that
-a commit needs no second look at them; of what was written only a table of portions is held in
-memory. Nothing is flushed, and nothing outlives the
-process: a commit that misses a stage is refused, and Spark replays the batch.
+Blocks are checked and their keys hashed on receipt, while they are in the processor's cache, so a
+commit need not look at them again. Of the written records, only a table of portions is held in
+memory. Nothing is flushed, and nothing outlives the process: a commit that misses a stage is
+refused, and Spark replays the batch.
 
-Locking: a lock of each stage over its files; the lock of `Staging` may be taken inside it, never
+Locking: each stage has a lock over its files. The lock of `Staging` may be taken inside it, never
 the other way round.
 """
 
@@ -47,15 +47,15 @@ from rmqstore_spark.types import StageInfo
 __all__ = ["PORTION_BYTES", "Stage", "StageRoom"]
 
 PORTION_BYTES: Final = 8 << 20
-"""A portion takes no more, unless it is a single record."""
+"""The most bytes of a portion, unless it is a single record."""
 
 _PORTION_ROWS: Final = 1 << 16
 _READ_BYTES: Final = 256 << 10
-"""What is read back at once: its checksum is taken while it is in the processor's cache."""
+"""Bytes of one read: its checksum is computed while it is in the processor's cache."""
 
 
 class StageRoom(Protocol):
-    """What a stage needs of the whole of them."""
+    """What a stage needs of `Staging`."""
 
     @property
     def indexed(self) -> bool:
@@ -72,15 +72,15 @@ class StageRoom(Protocol):
         ...
 
     def clock(self) -> int:
-        """The time in milliseconds."""
+        """Return the time in milliseconds."""
         ...
 
     def reserve(self, stage: Stage, count: int) -> None:
-        """Count bytes that are about to be written; raises RefusedError where they are too many."""
+        """Count bytes that are about to be written; raises RefusedError if they are too many."""
         ...
 
     def forget(self, stage: Stage, why: str) -> None:
-        """Leave out a stage that has closed itself."""
+        """Remove a stage that has closed itself."""
         ...
 
     def discard(self, stage: Stage) -> None:
@@ -89,16 +89,16 @@ class StageRoom(Protocol):
 
 
 class Stage:
-    """What one attempt of a task has staged. Made by `Staging.begin`; written by one thread.
+    """The staged records of one task attempt. Created by `Staging.begin`; written by one thread.
 
     Attributes:
         stage_id: 32 hex digits.
-        owner: who writes it, for messages to people.
-        identity: the client's, where clients are told apart; empty elsewhere.
+        owner: name of the writer, for messages.
+        identity: the identity in the client's certificate; empty if there is none.
         routes: topics and queues in the order of their first record.
-        portions: what has been written, ascending.
-        touched: when it was last written to, milliseconds.
-        finished: it takes no more records.
+        portions: the portions written so far, ascending.
+        touched: time of the last write, milliseconds.
+        finished: whether it takes no more records.
     """
 
     def __init__(
@@ -125,18 +125,18 @@ class Stage:
             self._files = made.pop_all()
 
     def append(self, data: U1) -> int:
-        """Take a block of encoded records: all of it, or nothing.
+        """Append a block of encoded records: all of it or nothing.
 
         Args:
-            data: uint8, records one behind the other.
+            data: uint8, contiguous records.
 
         Returns:
-            How many records the stage holds now.
+            The number of records in the stage.
 
         Raises:
-            BlockError: a record is not in order.
+            BlockError: a record is invalid.
             RefusedError: the stage is closed, or would be too large; or it could not be written,
-                and is given up.
+                and is removed.
         """
         with self._room.failures.counting():
             return self._append(data)
@@ -166,7 +166,7 @@ class Stage:
             return self._rows
 
     def finish(self) -> StageInfo:
-        """Close the stage for more records; it can be committed now."""
+        """Close the stage for more records, so that it can be committed."""
         with self._lock:
             self._require_open()
             self.finished = True
@@ -175,12 +175,12 @@ class Stage:
             return self.info
 
     def discard(self) -> None:
-        """Remove the stage: whoever wrote it went away. One that is being committed stays."""
+        """Remove the stage because its writer went away, unless it is being committed."""
         self._room.discard(self)
 
     @property
     def info(self) -> StageInfo:
-        """What is in it."""
+        """What the stage holds."""
         return StageInfo(
             self.stage_id, self._rows, self._records.size, self._body_bytes, self._checksum
         )
@@ -191,12 +191,12 @@ class Stage:
         return self._records.size + self._table.size + self._keys.size
 
     def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int]) -> U1:
-        """Read the bytes of a portion back, into a buffer that is long enough.
+        """Read the bytes of a portion back into a buffer that is long enough.
 
         Args:
-            portion: which.
-            buffer: for its bytes.
-            files: the stage's files that are open.
+            portion: the portion.
+            buffer: takes its bytes.
+            files: the stage's open files.
 
         Raises:
             RefusedError: the file no longer holds what was written into it.
@@ -206,11 +206,11 @@ class Stage:
         return records
 
     def read_rows(self, portion: Portion, files: HandleCache[int]) -> Rows:
-        """Read back what is known of the records of a portion.
+        """Read back the sizes, queues and tags codes of a portion's records.
 
         Args:
-            portion: which.
-            files: the stage's files that are open.
+            portion: the portion.
+            files: the stage's open files.
 
         Raises:
             RefusedError: the file no longer holds what was written into it.
@@ -223,11 +223,11 @@ class Stage:
         return Rows(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
 
     def read_keys(self, portion: Portion, files: HandleCache[int]) -> Keys:
-        """Read back what the records of a portion are indexed under; nothing without an index.
+        """Read back the index keys of a portion's records; none if the store keeps no index.
 
         Args:
-            portion: which.
-            files: the stage's files that are open.
+            portion: the portion.
+            files: the stage's open files.
 
         Raises:
             RefusedError: the file no longer holds what was written into it.
@@ -251,7 +251,7 @@ class Stage:
             )
 
     def remove(self, because: str) -> None:
-        """Close and delete it. The table of stages is its caller's matter."""
+        """Close and delete the stage. The caller removes it from the table of stages."""
         with self._lock:
             self._close(because)
 
@@ -270,7 +270,7 @@ class Stage:
             raise RefusedError(text, "MESSAGE_ILLEGAL")
 
     def _route_numbers(self, block: Block) -> I4:
-        """The block's routes as numbers of the stage's table."""
+        """Return the block's routes as numbers of the stage's table."""
         for route in block.routes:
             if route not in self._numbers:
                 self._numbers[route] = len(self.routes)
@@ -278,7 +278,7 @@ class Stage:
         return np.array([self._numbers[route] for route in block.routes], np.int32)
 
     def _hashed(self, block: Block) -> npt.NDArray[np.void]:
-        """The keys of a block, with its own numbers of rows."""
+        """Return the keys of a block, with the block's row numbers."""
         if not self._room.indexed:
             return np.empty(0, KEY_DTYPE)
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
@@ -287,7 +287,7 @@ class Stage:
         return keys
 
     def _write(self, data: U1, rows: npt.NDArray[np.void], keys: npt.NDArray[np.void]) -> None:
-        """Write a block behind the others, cut into portions."""
+        """Append a block, split into portions."""
         ends = np.cumsum(rows["size"], dtype=np.int64)
         key_rows = keys["row"].copy()
         first, at = 0, 0
@@ -314,7 +314,7 @@ class Stage:
             first, at = last, end
 
     def _portion(self, size: int) -> Portion:
-        """The portion that a record of some bytes goes into."""
+        """Return the portion for a record of `size` bytes."""
         last = self.portions[-1] if self.portions else None
         if last is None or last.size + size > PORTION_BYTES or last.count >= _PORTION_ROWS:
             files = (self._records, self._table, self._keys)
@@ -323,7 +323,7 @@ class Stage:
 
 
 class _Growing:
-    """A new file that is appended to; a context manager, which closes it.
+    """A new file that is appended to; a context manager that closes it.
 
     Attributes:
         size: its bytes.
@@ -350,7 +350,7 @@ def _open(path: str) -> int:
 
 
 def _read(fd: int, target: U1, at: int) -> int:
-    """Fill an array from a file; gives the CRC-32 of what was read."""
+    """Fill an array from a file; return the CRC-32 of the bytes."""
     done = checksum = 0
     while done < len(target):
         part = target[done : done + _READ_BYTES]

@@ -1,4 +1,4 @@
-"""What is known of staged records, and where it lies: see `stage`."""
+"""The index of a stage: where its records lie, and their queues and keys; see `stage`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rmqstore_spark.layout.spans import I4, I8
 __all__ = ["KEY_DTYPE", "ROW_DTYPE", "Keys", "Portion", "Rows", "StagedRange"]
 
 ROW_DTYPE: Final = np.dtype([("size", "i4"), ("route", "i4"), ("tagsCode", "i8")])
-"""`route` is a number of the stage's own table; ~number where the record stands in no queue."""
+"""`route` is a number in the stage's table of routes; ~number if the record is in no queue."""
 
 KEY_DTYPE: Final = np.dtype([("hash", "i4"), ("row", "i4")])
-"""`row` is a number of the portion's own."""
+"""`row` is the number of the record in its portion."""
 
 
 @dataclass(frozen=True)
 class StagedRange:
-    """Bytes of a file.
+    """A range of bytes in a file.
 
     Attributes:
-        at, size: where they lie, and how many.
-        checksum: CRC-32 of them: what is read back later is what was written.
+        at, size: its position, and the number of bytes.
+        checksum: CRC-32 of the bytes, which is checked when they are read back.
     """
 
     at: int
@@ -34,17 +34,17 @@ class StagedRange:
     checksum: int = 0
 
     def grown(self, size: int, checksum: int) -> StagedRange:
-        """This extent with so many bytes more behind it, of which the CRC-32 is known."""
+        """Return this range with `size` more bytes at its end, whose CRC-32 is known."""
         joined = isal_zlib.crc32_combine(self.checksum, checksum, size)
         return StagedRange(self.at, self.size + size, joined)
 
 
 @dataclass(frozen=True)
 class Portion:
-    """A part of a stage that is held in memory at once: records, and what is known of them.
+    """A part of a stage that is held in memory at once: records, their rows and their keys.
 
     Attributes:
-        records, rows, keys: its parts of the stage's files.
+        records, rows, keys: its ranges in the stage's files.
     """
 
     records: StagedRange
@@ -58,19 +58,19 @@ class Portion:
 
     @property
     def count(self) -> int:
-        """Its records."""
+        """Number of its records."""
         return self.rows.size // ROW_DTYPE.itemsize
 
 
 @dataclass(frozen=True)
 class Rows:
-    """n records of a portion.
+    """n records of a portion, without their bytes.
 
     Attributes:
         sizes: n, bytes of each.
-        route_of: n, numbers of routes in the stage's table.
-        queued: n, whether the record stands in its queue.
-        tags_code: n, of its queue entry.
+        route_of: n, numbers in the stage's table of routes.
+        queued: n, whether the record is in its queue.
+        tags_code: n, tags codes of the queue entries.
     """
 
     sizes: I4
@@ -80,17 +80,17 @@ class Rows:
 
     @property
     def starts(self) -> I8:
-        """Where each record begins in the portion."""
+        """Where each record starts in the portion."""
         ends = np.cumsum(self.sizes, dtype=np.int64)
         return ends - self.sizes
 
 
 class Keys(NamedTuple):
-    """What records of a portion are indexed under, as `block.index_hashes` gives it.
+    """The index keys of a portion's records, as `block.index_hashes` returns them.
 
     Attributes:
-        hashes: of each key.
-        rows: of each key, its record's number in the portion; ascending.
+        hashes: hash of each key.
+        rows: for each key, its record's number in the portion; ascending.
     """
 
     hashes: I4

@@ -1,8 +1,8 @@
-"""All that tasks have written and nobody has committed yet.
+"""Manages the stages of a store: records that tasks have written and nobody has committed yet.
 
-What a stage is, see `stage`. Here is who may begin one, how much may lie staged in all, which
-stages a commit takes, and when one is removed: by `abort`, which also keeps a late attempt from
-beginning it again; after `stagingTimeout`; when the store is opened or closed.
+`stage` describes a single stage. This module decides who may begin one, how much may be staged in
+all, and which stages a commit takes. A stage is removed by `abort`, which also prevents a late
+attempt from beginning it again; after `stagingTimeout`; or when the store is opened or closed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class StagingLimits:
-    """How much may lie staged.
+    """The limits of staging.
 
     Attributes:
-        max_bytes: of all stages together.
-        max_stage_bytes: of one stage.
-        max_stages: how many.
-        timeout_ms: a stage that nobody has touched for so long is removed.
+        max_bytes: bytes of all stages together.
+        max_stage_bytes: bytes of one stage.
+        max_stages: number of stages.
+        timeout_ms: a stage that nobody has touched for this time is removed.
     """
 
     max_bytes: int
@@ -55,10 +55,10 @@ class Staging:
     """All stages of a store.
 
     Args:
-        folder: `<store>/rmqstore/staging`; what an earlier process left in it is removed.
+        folder: `<store>/rmqstore/staging`; stages left by an earlier process are removed from it.
         check: checks a block on receipt; raises RefusedError.
-        limits: how much may lie here.
-        clock: the time in milliseconds.
+        limits: the limits of staging.
+        clock: returns the time in milliseconds.
         indexed: whether the store keeps an index.
     """
 
@@ -93,20 +93,20 @@ class Staging:
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of the disk that stages take."""
+        """Bytes on disk that stages take."""
         return self._bytes
 
     def begin(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin a stage.
 
         Args:
-            stage_id: 32 hex digits (a UUID without its dashes), new with each attempt of a task.
-            owner: who writes it, for messages to people.
-            identity: the client's, where clients are told apart: nobody else can commit or abort
-                the stage.
+            stage_id: 32 hex digits (a UUID without its dashes), new for each attempt of a task.
+            owner: name of the writer, for messages.
+            identity: the identity in the client's certificate, or empty. No other identity can
+                commit or abort the stage.
 
         Raises:
-            RefusedError: no id, one in use, one that was aborted; or too many stages.
+            RefusedError: the id is invalid, in use or aborted; or there are too many stages.
         """
         if not _STAGE_ID.fullmatch(stage_id):
             raise RefusedError(
@@ -140,7 +140,7 @@ class Staging:
             return stage
 
     def reserve(self, stage: Stage, count: int) -> None:
-        """Count bytes that a stage is about to write.
+        """Reserve room for bytes that a stage is about to write.
 
         Raises:
             RefusedError: there would be too many.
@@ -164,18 +164,18 @@ class Staging:
             self._bytes = total
 
     def claim(self, wanted: Sequence[StageInfo], identity: str = "") -> list[Stage]:
-        """Take stages out of the table, to commit them: nobody else can, and no abort removes them.
+        """Take stages out of the table for a commit. Nobody else can commit or abort them then.
 
         Args:
-            wanted: what tasks say that they have staged.
-            identity: of the client that commits; empty where clients are not told apart.
+            wanted: what tasks report about their stages.
+            identity: the identity in the client's certificate; empty if there is none.
 
         Returns:
             The stages, in the order in which they were named.
 
         Raises:
-            RefusedError: one is missing, unfinished, another client's, or holds something else;
-                nothing was taken.
+            RefusedError: a stage is missing, unfinished, belongs to another client, or holds
+                something else; nothing was taken.
         """
         with self._lock:
             if len({info.stage_id for info in wanted}) < len(wanted):
@@ -216,7 +216,7 @@ class Staging:
             )
 
     def give_back(self, stages: Iterable[Stage]) -> None:
-        """Put claimed stages back after a commit that failed, so that it can be tried again."""
+        """Put claimed stages back after a commit that failed, so that it can be repeated."""
         for stage in stages:
             with self._lock:
                 del self._claimed[stage.stage_id]
@@ -232,17 +232,17 @@ class Staging:
             self._drop(stage, "committed")
 
     def abort(self, stage_ids: Iterable[str], why: str = "aborted", identity: str = "") -> None:
-        """Remove stages, and let none of them be begun or committed again.
+        """Remove stages, so that they cannot be begun or committed again.
 
-        Those that were committed, and those that nobody began, are no error.
+        Stages that were committed, or that nobody began, cause no error.
 
         Args:
-            stage_ids: which.
-            why: what is told to those who still want one: "it was {why}".
-            identity: of the client that aborts; empty where clients are not told apart.
+            stage_ids: the stages.
+            why: the reason that later errors state: "it was {why}".
+            identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
-            RefusedError: one is another client's; nothing was removed.
+            RefusedError: a stage belongs to another client; nothing was removed.
         """
         ids = [stage_id for stage_id in stage_ids if _STAGE_ID.fullmatch(stage_id)]
         with self._lock:
@@ -267,7 +267,7 @@ class Staging:
         stage.remove("it was discarded")
 
     def forget(self, stage: Stage, why: str) -> None:
-        """Leave out a stage that has closed itself."""
+        """Remove a stage that has closed itself."""
         with self._lock:
             if self._stages.get(stage.stage_id) is stage:
                 del self._stages[stage.stage_id]
@@ -275,7 +275,7 @@ class Staging:
                 self._bury(stage.stage_id, why)
 
     def expire(self) -> int:
-        """Remove the stages that nobody has touched for the timeout; returns how many."""
+        """Remove stages that nobody has touched for the timeout; return their number."""
         now = self.clock()
         with self._lock:
             for stage in self._stages.values():
@@ -310,7 +310,7 @@ class Staging:
         self._claimed.pop(stage.stage_id, None)
 
     def _bury(self, stage_id: str, why: str) -> None:
-        """Remember why a stage is gone; what has been remembered stays as it is."""
+        """Remember why a stage is gone. An earlier reason stays."""
         self._gone.setdefault(stage_id, why)
         while len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)

@@ -1,7 +1,7 @@
 """The configuration of a store, under RocketMQ's names.
 
-key            what a key is: name, type, range, meaning
-store_config   the keys, and `StoreConfig`
-broker_keys    keys of a broker that mean something else here, or nothing
-properties_file    files of `key = value` lines
+properties_file   reads and writes files of `key = value` lines
+broker_keys       keys of a broker that mean something else here, or nothing
+key               describes a key: name, type, range, meaning
+store_config      the table of keys, and `StoreConfig`
 """

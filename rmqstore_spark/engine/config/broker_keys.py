@@ -1,8 +1,8 @@
-"""Keys of a broker's configuration, and what becomes of them in a store without a broker.
+"""The keys of a broker's configuration, and how a store without a broker treats them.
 
-So that a broker's own file can be used as it is: what means nothing here is passed over and told
-of, while a key that nobody knows is an error. A few values say how records lie or what is promised
-of them; what is done with these is said one by one.
+A broker's own file can be used as it is. Keys that mean nothing here are skipped with a warning,
+and keys that nobody knows are errors. A few values decide how records are stored, or what is
+guaranteed for them: `DEVIATIONS` says what happens to each.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["BROKER_KEYS", "DEVIATIONS", "STRAY_KEYS", "Deviation", "heed", "tell
 
 _log = logging.getLogger(__name__)
 
-# The properties that these classes of RocketMQ 4.9.8 have setters for: with them a broker reads its
-# file (`BrokerStartup`, `MixAll.properties2Object`).
+# The properties for which these classes of RocketMQ 4.9.8 have setters. A broker reads its file
+# with them (`BrokerStartup`, `MixAll.properties2Object`).
 _CLASSES: Final = {
     "BrokerConfig": """
         aclEnable adminBrokerThreadPoolNums autoCreateSubscriptionGroup autoCreateTopicEnable
@@ -89,7 +89,7 @@ _CLASSES: Final = {
 _STARTUP: Final = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 
 BROKER_KEYS: Final = frozenset([*" ".join(_CLASSES.values()).split(), *_STARTUP])
-"""What a broker's file can hold; some of it means the same to a store without a broker."""
+"""The keys of a broker's file. Some mean the same to a store without a broker."""
 
 STRAY_KEYS: Final = frozenset(
     [
@@ -104,7 +104,7 @@ STRAY_KEYS: Final = frozenset(
         "storePathIndex",
     ]
 )
-"""What brokers' files often hold, though a broker of 4.9 does not read it either."""
+"""Keys that brokers' files often hold, although a broker of 4.9 does not read them either."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class Deviation:
     """Values of a key that a store process does not follow.
 
     Attributes:
-        values: they, in any case.
-        text: what is done instead, in Markdown.
-        is_refused: whether the store cannot be opened so.
+        values: the values, in any case.
+        text: what happens instead, in Markdown.
+        is_refused: whether the store cannot be opened with them.
     """
 
     values: tuple[str, ...]
@@ -145,17 +145,17 @@ DEVIATIONS: Final = {
         is_refused=True,
     ),
 }
-"""What a broker's file can ask for, and is done otherwise or not at all."""
+"""Settings of a broker's file that a store process follows differently, or not at all."""
 
 
 def heed(name: str, given: str, source: str) -> bool:
-    """Look at a value of a broker's that may mean something else here, or that cannot be had.
+    """Check a broker's setting for a deviation: warn of it, or refuse it.
 
     Returns:
-        Whether it was told of.
+        Whether a warning was logged.
 
     Raises:
-        OptionError: a store with it cannot be written.
+        OptionError: a store with this setting cannot be written.
     """
     found = DEVIATIONS.get(name)
     value = given.strip()
@@ -169,7 +169,7 @@ def heed(name: str, given: str, source: str) -> bool:
 
 
 def tell_passed_over(names: Iterable[str], source: str) -> None:
-    """Warn of keys that change nothing: a line for those of a broker, and one for nobody's."""
+    """Warn of keys that have no effect: one line for a broker's keys, one for all others."""
     stray = sorted(name for name in names if name in STRAY_KEYS)
     broker = sorted(name for name in names if name not in STRAY_KEYS)
     if broker:

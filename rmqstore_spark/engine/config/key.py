@@ -1,4 +1,4 @@
-"""One key of a store's configuration: its name, type, range and meaning."""
+"""A key of a store's configuration: its name, type, range and meaning."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LONG_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key besides its name and default.
+    """Describes a key.
 
     Attributes:
-        kind: what its value is, for people.
-        read: text -> value; raises ValueError with a phrase that follows the name.
+        kind: what values it takes, for people.
+        read: parses a text; raises ValueError with a phrase that follows the name.
         doc: what it does, in Markdown.
         group: the heading under which it is listed.
         own: RocketMQ has no such key.
-        name: as it stands in the file.
-        attribute: as it is called in Python.
-        default: its value where none is given.
+        name: its name in the file.
+        attribute: its name in Python.
+        default: its value if none is given.
     """
 
     kind: str
@@ -40,18 +40,18 @@ class Key:
 
     @property
     def variable(self) -> str:
-        """The variable of the environment that overrides it."""
+        """The environment variable that overrides it."""
         return "RMQSTORE_" + self.attribute.upper()
 
     def write(self, value: Any) -> str:
-        """The text that `read` takes for a value."""
+        """Return the text that `read` takes for a value."""
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def number(
     default: int, least: int, most: int, doc: str, *, group: str, unit: str = "", own: bool = False
 ) -> Any:
-    """A whole number between two bounds, both included."""
+    """Define a key with a whole number between two bounds, both included."""
 
     def read(given: str) -> int:
         word = given.strip()
@@ -65,7 +65,7 @@ def number(
 
 
 def flag(default: bool, doc: str, *, group: str, own: bool = False) -> Any:
-    """`true` or `false`."""
+    """Define a key that is `true` or `false`."""
 
     def read(given: str) -> bool:
         word = given.strip().lower()
@@ -77,7 +77,7 @@ def flag(default: bool, doc: str, *, group: str, own: bool = False) -> Any:
 
 
 def choice(default: str, words: tuple[str, ...], doc: str, *, group: str, own: bool = False) -> Any:
-    """One of some words, in any case."""
+    """Define a key that takes one of some words, in any case."""
 
     def read(given: str) -> str:
         for word in words:
@@ -97,10 +97,10 @@ def text(
     own: bool = False,
     check: Callable[[str], str] = str,
 ) -> Any:
-    """Text without control characters.
+    """Define a key with a text without control characters.
 
     Args:
-        check: brings a value into its usual form; raises ValueError with a phrase.
+        check: normalizes a value; raises ValueError with a phrase.
     """
 
     def read(given: str) -> str:
@@ -113,7 +113,7 @@ def text(
 
 
 def keys_of(configuration: type) -> Iterator[Key]:
-    """The keys of a configuration class, in the order in which it lists them."""
+    """Yield the keys of a configuration class, in the order in which it lists them."""
     for item in fields(configuration):
         key = item.metadata[_METADATA]
         yield Key(
@@ -128,5 +128,5 @@ def _field(key: Key, default: Any) -> Any:
 
 def _camel_case(attribute: str) -> str:
     head, *rest = attribute.split("_")
-    # `brokerIP1` is the one name of RocketMQ that is not what its words give.
+    # `brokerIP1` is the only name of RocketMQ that does not follow from its words.
     return "".join([head, *("IP1" if word == "ip1" else word.capitalize() for word in rest)])

@@ -1,6 +1,6 @@
-r"""Files of `key = value` lines, as `java.util.Properties` reads and writes them.
+r"""Reads and writes files of `key = value` lines as `java.util.Properties` does.
 
-Read as UTF-8, which Java's own escapes (`\u4e3b`) are a part of.
+Files are read as UTF-8. Java's own escapes (`\u4e3b`) are understood too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a file; of a key given twice the last value counts.
+    """Parse a file into keys and values. If a key occurs twice, the last value counts.
 
     Raises:
-        ValueError: an escape is none; the text names the line.
+        ValueError: an escape is invalid; the text names the line.
     """
     found = {}
     for number, line in _logical_lines(text):
@@ -36,12 +36,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def dump_properties(values: Mapping[str, str]) -> str:
-    """A text that gives the same keys and values when it is read."""
+    """Format keys and values as a file that parses to the same."""
     return "".join(f"{_escaped(k, key=True)}={_escaped(v)}\n" for k, v in values.items())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, those that end in a backslash joined with the next one."""
+    """Yield numbered lines without comments; a backslash at the end joins a line with the next."""
     begun, parts = 0, list[str]()
     for number, raw in enumerate(_LINE_ENDS.split(text), 1):
         line = raw.lstrip(" \t\f")
@@ -59,7 +59,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _end(pattern: re.Pattern[str], line: str, at: int) -> int:
-    """Where that which a pattern matches from `at` on ends."""
+    """Return where a pattern's match at `at` ends, or `at` if it does not match."""
     found = pattern.match(line, at)
     return found.end() if found else at
 

@@ -1,7 +1,7 @@
-"""The configuration of a store: one table of keys, named as RocketMQ names them.
+"""The configuration of a store: one table of keys with RocketMQ's names.
 
 The names are those of `MessageStoreConfig` and `BrokerConfig`, so that one file can serve a broker
-and this project. docs/configuration.md and conf/store.conf are made of this table.
+and this project. docs/configuration.md and conf/store.conf are generated from this table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ENVIRONMENT_PREFIX", "KEYS", "StoreConfig"]
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX: Final = "RMQSTORE_"
-# Variables of that prefix that are no keys of a configuration.
+# Variables with that prefix that are not keys of a configuration.
 _OTHER_VARIABLES: Final = frozenset({"RMQSTORE_KERNEL", "RMQSTORE_FAILPOINT"})
 
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -59,10 +59,10 @@ def _address(word: str) -> str:
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What a store is told; each field is described by its key in the table.
+    """The configuration of a store. The table describes each field with its key.
 
     Raises:
-        OptionError: a value is none that its key can have.
+        OptionError: a value is invalid for its key.
     """
 
     store_path_root_dir: str = text(
@@ -247,7 +247,7 @@ class StoreConfig:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> StoreConfig:
-        """Read a file of properties; what it does not name has its default.
+        """Read a properties file. Keys that it does not name have their defaults.
 
         Raises:
             OptionError: the file cannot be read, names an unknown key, or has a wrong value.
@@ -265,14 +265,14 @@ class StoreConfig:
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
-        """This configuration with some keys changed; what only a broker needs is warned of.
+        """Return this configuration with some keys changed. Warn of keys that only a broker needs.
 
         Args:
             values: texts by key.
-            source: where they come from, for messages.
+            source: origin of the values, for messages.
 
         Raises:
-            OptionError: a key is unknown, a value wrong, or of a store that cannot be written.
+            OptionError: a key is unknown, a value is wrong, or a store with it cannot be written.
         """
         changed = {}
         passed_over = []
@@ -288,10 +288,10 @@ class StoreConfig:
         return replace(self, **changed)
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> StoreConfig:
-        """This configuration with the keys changed that `RMQSTORE_...` variables name.
+        """Return this configuration with the keys changed that `RMQSTORE_...` variables set.
 
         Raises:
-            OptionError: the value of one is wrong. One that stands for no key is only warned of.
+            OptionError: a value is wrong. A variable that names no key only causes a warning.
         """
         given = os.environ if environment is None else environment
         changed = {}
@@ -299,24 +299,24 @@ class StoreConfig:
             if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
                 continue
             key = _BY_VARIABLE.get(name)
-            if key is None:  # an orchestrator sets RMQSTORE_PORT and the like of its own accord
+            if key is None:  # an orchestrator sets RMQSTORE_PORT and the like
                 _log.warning("Environment: %s", _unknown(name, _BY_VARIABLE))
                 continue
             changed[key.attribute] = _read(key, name, given[name], "environment: ")
         return replace(self, **changed)
 
     def to_properties(self) -> str:
-        """A file of properties that gives this configuration."""
+        """Format this configuration as a properties file."""
         return dump_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
 
     @property
     def store_host(self) -> bytes:
-        """Address and 4-byte port, as new records hold them: 8 bytes, or 20 for IPv6."""
+        """Address and 4-byte port as in new records: 8 bytes, or 20 for IPv6."""
         return encode_host(f"{self.broker_ip1}:{self.listen_port}")
 
     @property
     def host(self) -> tuple[str, bytes]:
-        """The store's address as text, `ip:port` or `[ip]:port`, and as new records hold it."""
+        """The store's address as text (`ip:port` or `[ip]:port`), and as in new records."""
         address = f"[{self.broker_ip1}]" if self.store_host_v6 else self.broker_ip1
         return f"{address}:{self.listen_port}", self.store_host
 
@@ -334,7 +334,7 @@ _BY_VARIABLE: Final = {key.variable: key for key in KEYS}
 
 
 def _checked(key: Key, given: object) -> Any:
-    """A value as it is written in a file, or an error: a misspelt one must not mean the default."""
+    """Return a value as read from a file, so that a misspelt one is an error, not the default."""
     try:
         if given is None:
             raise ValueError(f"must be {key.kind}")

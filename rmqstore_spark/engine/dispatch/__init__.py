@@ -1,6 +1,6 @@
-"""From the log to queues and index.
+"""Dispatches records of the log to queues and index.
 
-dispatcher   the thread that does it, a batch behind the log at most
-queues       ConsumeQueues
-indexes      IndexFiles
+dispatcher   the thread that dispatches, at most one batch behind the log
+queues       writes ConsumeQueues
+indexes      writes IndexFiles
 """

@@ -1,9 +1,9 @@
-"""From the log to queues and index, in a thread of its own, one batch behind the log at most.
+"""Dispatches appended blocks to queues and index, in a thread at most one batch behind the log.
 
-What was appended is handed over with `submit`, which waits while the batch before is not done: so
-the log never runs away from its queues, and memory stays bounded. On a full disk the thread holds
-its batch, and one more, for a put may be in the log already when that is noticed; it goes on when
-there is room. Any other failure is latched, and all that follows fails.
+`submit` hands over a block, and waits until the block before it is done. So the log never runs
+ahead of its queues, and memory stays bounded. On a full disk the thread holds its block, and one
+more: a put may already be in the log when the problem is noticed. It continues once there is room.
+Any other failure is permanent, and all later calls fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
 _MOST_STALLED: Final = 2
-"""Blocks that are held while there is no room."""
+"""The most blocks that are held while there is no room."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Appended:
     """A block that is in the log.
 
     Attributes:
-        block: its records, stamped; with `keys` it may be without its bytes.
-        physical_offset: n, where each lies.
-        queue_offset: n, the place of each in its queue.
-        store_timestamp: of all of them, milliseconds.
-        keys: what they are indexed under, as `index_hashes` gives it, where that is known already.
+        block: its stamped records. If `keys` is set, their bytes may be left out.
+        physical_offset: n, where each starts in the log.
+        queue_offset: n, the offset of each in its queue.
+        store_timestamp: of all records, milliseconds.
+        keys: the keys of the records as `index_hashes` returns them, if they are known already.
     """
 
     block: Block
@@ -61,13 +61,13 @@ class Appended:
 
 
 class Dispatcher:
-    """Dispatches appended blocks, in the order in which they come.
+    """Dispatches appended blocks in order.
 
     Args:
-        queues: where entries go.
-        indexes: where keys go; None where the store keeps no index.
-        checkpoint: told how far queues are flushed.
-        on_failure: told at once of what ended dispatching, before anybody comes to submit.
+        queues: take the entries.
+        indexes: take the keys; None if the store keeps no index.
+        checkpoint: records how far queues are flushed.
+        on_failure: called with the error that ended dispatching, before the next `submit` fails.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Dispatcher:
 
     @property
     def failure(self) -> Exception | None:
-        """What ended dispatching for good."""
+        """The error that ended dispatching."""
         return self._failure
 
     @property
     def stalled(self) -> StoreWriteError | None:
-        """What holds dispatching up for now: there is no room for queues or index."""
+        """The error that holds up dispatching for now: there is no room for queues or index."""
         return self._stalled
 
     @property
@@ -107,10 +107,10 @@ class Dispatcher:
             return sum(job.size for job in self._jobs)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until a `submit` would not wait; tells whether that came in time.
+        """Wait until `submit` would not wait. Return False on timeout.
 
         Raises:
-            StoreWriteError: dispatching has failed for good.
+            StoreWriteError: dispatching has failed permanently.
         """
         with self._changed:
             ready = self._changed.wait_for(self._has_room, timeout)
@@ -118,10 +118,10 @@ class Dispatcher:
             return ready
 
     def submit(self, appended: Appended) -> None:
-        """Hand over what was appended; waits while the block before is not done.
+        """Hand over a block; waits until the block before it is done.
 
         Raises:
-            StoreWriteError: dispatching has failed for good.
+            StoreWriteError: dispatching has failed permanently.
         """
         with self._changed:
             self._changed.wait_for(self._has_room)
@@ -130,17 +130,17 @@ class Dispatcher:
             self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until all that was handed over is in queues and index; as `wait_ready`."""
+        """Wait until all submitted blocks are in queues and index; otherwise as `wait_ready`."""
         with self._changed:
             done = self._changed.wait_for(self._is_idle, timeout)
             self._raise_failure()
             return done
 
     def flush(self, *, sync_index: bool = False) -> None:
-        """Bring queues and full index files to disk, and tell the checkpoint.
+        """Flush queues and full index files, and advance the checkpoint.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: a flush failed.
         """
         timestamp = self._done_timestamp
         self._queues.flush()
@@ -149,7 +149,7 @@ class Dispatcher:
             self._indexes.flush(sync=sync_index)
 
     def close(self) -> None:
-        """End the thread. What is not dispatched by now is dispatched at the next start."""
+        """Stop the thread. The next start dispatches what is not dispatched by now."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -179,7 +179,7 @@ class Dispatcher:
                 job = self._jobs[0]
             try:
                 done = self._dispatch(job)
-            except Exception as error:  # noqa: BLE001 - it is told to whoever comes next
+            except Exception as error:  # noqa: BLE001 - the next caller gets it
                 done = True
                 self._failure = error
                 self._on_failure(error)
@@ -192,7 +192,7 @@ class Dispatcher:
                     return
 
     def _dispatch(self, job: Appended) -> bool:
-        """Dispatch a block, however long there is no room; False where closing came first."""
+        """Dispatch a block; wait for room if needed. Return False if `close` comes first."""
         return self._persist(lambda: self._to_queues(job)) and self._to_index(job)
 
     def _to_queues(self, job: Appended) -> None:
@@ -215,7 +215,7 @@ class Dispatcher:
         return self._persist(indexes.settle if len(hashes) else indexes.make_room)
 
     def _persist(self, step: Callable[[], None]) -> bool:
-        """Do a step, again and again while there is no room for it; False where closing came."""
+        """Run a step; retry it while there is no room. Return False if `close` comes first."""
         while True:
             try:
                 step()
@@ -242,7 +242,7 @@ class Dispatcher:
 
 
 def _first_offsets(job: Appended, routes: int) -> I8:
-    """The queue offset of the first queued record of each route."""
+    """Return the queue offset of the first queued record of each route."""
     rows = np.flatnonzero(job.block.queued)[::-1]
     first = np.zeros(routes, np.int64)
     first[job.block.route_of[rows]] = job.queue_offset[rows]

@@ -1,9 +1,9 @@
-"""The IndexFiles of a store that is written: keys go into the newest, and into a next when full.
+"""Writes the IndexFiles: keys go into the newest file, and into a new one when it is full.
 
-See docs/format.md, "An IndexFile" (upstream: IndexService). Rebuildable, never authoritative. The
-slots of the newest file are held in memory; entries are written as they come, slots and header at a
-`flush`, the header last: so a reader never finds a header that counts what is not there. What a
-crash leaves of files that are not sealed (full, and flushed) is made anew by recovery.
+See docs/format.md, "An IndexFile" (upstream: IndexService). The index can be rebuilt, and is never
+authoritative. The slots of the newest file are held in memory. Entries are written as they come;
+slots and header at a `flush`, the header last. So a reader never finds a header that counts missing
+entries. After a crash, recovery rebuilds the files that are not sealed (full and flushed).
 
 `insert` and `settle` belong to one thread; `flush` may be called from another.
 """
@@ -43,12 +43,12 @@ from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["IndexFiles", "IndexShape", "index_name"]
 
-_NAMES_LEFT: Final = 10_000  # for files that are made between others
+_NAMES_LEFT: Final = 10_000  # reserved for files created between others
 _MOST_SEALED: Final = 2  # each holds its slots in memory
 
 
 class IndexShape(NamedTuple):
-    """What an index file has room for: it is recorded nowhere.
+    """The capacity of an index file, which is not recorded in it.
 
     Attributes:
         slots: `maxHashSlotNum`.
@@ -91,7 +91,7 @@ class _OpenIndex:
                 self.unwritten.popleft()
 
     def flush(self, *, sync: bool) -> None:
-        """Write slots, then the header that counts what they lead to."""
+        """Write the slots, then the header that counts their entries."""
         with explained(self.path, "flushed"):
             write_all(self.descriptor, self.slots.view(np.uint8), slot_position(0))
             if sync:
@@ -106,16 +106,17 @@ class _OpenIndex:
 
 
 class IndexFiles:
-    """The index of a store, or a part of it that is made anew.
+    """The index of a store, or a part of it that is rebuilt.
 
     Args:
         store: the store directory.
-        shape: of new files.
-        clock: milliseconds since the epoch; names new files.
-        last: the newest file there is: its name, or "" where there is none.
-        after: that file's header.
-        before: new files get names before this one; "" for no such bound.
-        on_sealed: told the storeTimestamp of the last key of each file that is full and flushed.
+        shape: capacity of new files.
+        clock: returns milliseconds since the epoch; names new files.
+        last: name of the newest existing file, or "" if there is none.
+        after: header of that file.
+        before: new files get names before this one; "" for no bound.
+        on_sealed: called with the storeTimestamp of the last key of each file that is full and
+            flushed.
     """
 
     def __init__(
@@ -141,13 +142,13 @@ class IndexFiles:
         self._sealed: deque[_OpenIndex] = deque()
         self._held: deque[tuple[I4, I8, I8]] = deque()
         self.names: list[str] = []
-        """Of the files that this object made."""
+        """Names of the files that this object created."""
 
     def resume(self, shape: IndexShape) -> None:
-        """Go on with the last file, whose header was given, if it has room.
+        """Continue with the last file if it has room.
 
         Raises:
-            StoreWriteError: it cannot be opened or read.
+            StoreWriteError: the file cannot be opened or read.
         """
         if self._after is None or self._after.next_entry >= shape.entries:
             return
@@ -163,15 +164,15 @@ class IndexFiles:
         self._newest = _OpenIndex(path, descriptor, shape, self._after, slots)
 
     def insert(self, key_hash: I4, phy_offset: I8, store_timestamp: I8) -> None:
-        """Put keys in, in their order: `hold` and `settle`."""
+        """Insert keys in order: `hold` and `settle`."""
         self.hold(key_hash, phy_offset, store_timestamp)
         self.settle()
 
     def hold(self, key_hash: I4, phy_offset: I8, store_timestamp: I8) -> None:
-        """Take keys over, to be put in by `settle`.
+        """Take over keys that `settle` will insert.
 
         Args:
-            key_hash: m, as `layout.block.index_hashes` gives them.
+            key_hash: m, as `layout.block.index_hashes` returns them.
             phy_offset: m, of their records, ascending.
             store_timestamp: m, of their records, milliseconds.
         """
@@ -179,10 +180,10 @@ class IndexFiles:
             self._held.append((key_hash, phy_offset, store_timestamp))
 
     def settle(self) -> None:
-        """Put in what is held; after a failure, call it again to go on.
+        """Insert the keys that are held. After a failure, call it again to continue.
 
         Raises:
-            StoreWriteError: an index file could not be made or written; `errno` says why.
+            StoreWriteError: an index file could not be created or written; `errno` says why.
         """
         with self._lock:
             if self._newest is not None:
@@ -203,22 +204,22 @@ class IndexFiles:
                 file.write_entries()
 
     def make_room(self) -> None:
-        """Make a file where there is none that has room: a broker does, before it has a key.
+        """Create a file if none has room. A broker does so before it has a key.
 
         Raises:
-            StoreWriteError: it could not be made.
+            StoreWriteError: the file could not be created.
         """
         with self._lock:
             self._with_room()
 
     def flush(self, *, sync: bool = False) -> None:
-        """Make what was put in visible to readers, and seal full files.
+        """Make inserted keys visible to readers, and seal full files.
 
         Args:
-            sync: bring the newest file to disk too, as at a clean close.
+            sync: flush the newest file to disk too, as at a clean close.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: a file could not be written.
         """
         self._seal()
         with self._lock:
@@ -238,7 +239,7 @@ class IndexFiles:
     # ---- parts ---------------------------------------------------------------------------------
 
     def _with_room(self) -> _OpenIndex:
-        """The newest file; a new one where that is full."""
+        """Return the newest file, or a new one if that is full."""
         if self._newest is not None and not self._newest.is_full:
             return self._newest
         while len(self._sealed) >= _MOST_SEALED:
@@ -282,7 +283,7 @@ class IndexFiles:
         return _OpenIndex(path, descriptor, self.shape, header, slots)
 
     def _next_name(self) -> str:
-        """A free name by the clock, behind the last file's and before the next one's."""
+        """Return a free name by the clock, after the last file's and before the next one's."""
         number = int(index_name(self._clock()))
         if self._before:
             number = min(number, int(self._before) - _NAMES_LEFT)
@@ -312,6 +313,6 @@ class IndexFiles:
 
 
 def index_name(millis: int) -> str:
-    """What a broker names an index file that it makes at a time: local, `yyyyMMddHHmmssSSS`."""
+    """Return a broker's name for an index file created now: local time, `yyyyMMddHHmmssSSS`."""
     moment = datetime.fromtimestamp(millis // 1000)  # noqa: DTZ006 - a broker takes local time
     return f"{moment:%Y%m%d%H%M%S}{millis % 1000:03}"

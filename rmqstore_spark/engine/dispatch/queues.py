@@ -1,13 +1,13 @@
-"""The ConsumeQueues of a store that is written.
+"""Writes the ConsumeQueues.
 
     consumequeue/{topic}/{queueId}/{20 digits}      files of one size, named by byte offset
 
-See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue). Rebuildable, never
-authoritative: entries are flushed at leisure, and after a crash recovery goes through the log from
-where the checkpoint vouches for them. The files are made at full length, and sparse.
+See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue). Queues can be rebuilt, and are
+never authoritative. Entries are flushed lazily. After a crash, recovery walks the log from where
+the checkpoint vouches for them. The files are created at full length, and sparse.
 
-`append` and what changes queues belongs to one thread at a time; `flush`, `max_offset` and `ranges`
-may be called from any.
+`append` and the other methods that change queues belong to one thread at a time; `flush`,
+`max_offset` and `ranges` may be called from any.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
 Entries = npt.NDArray[np.void]
 
 DEFAULT_FILE_SIZE = 300_000 * ENTRY_SIZE
-"""`mappedFileSizeConsumeQueue` of a broker that was not told otherwise."""
+"""The default of a broker's `mappedFileSizeConsumeQueue`."""
 
 _OPEN_FILES = 256
 _BLOCK = 1 << 20
@@ -54,14 +54,14 @@ _BLOCK = 1 << 20
 
 @dataclass
 class _State:
-    """What is known of one queue.
+    """The state of a queue.
 
     Attributes:
-        min_offset: first offset that the log still backs.
+        min_offset: first offset whose record is still in the log.
         max_offset: one past the last entry.
-        begin: first slot that a file holds, -1 where there is no file yet.
-        written_end: the slot from which on nothing is written; -1 where that is not known.
-        file: the file that was written last, and the byte of the queue that it starts with.
+        begin: first slot that a file holds; -1 if there is no file yet.
+        written_end: the slot from which on nothing is written; -1 if unknown.
+        file: the file written last, and the byte of the queue at which it starts.
     """
 
     min_offset: int
@@ -76,9 +76,10 @@ class ConsumeQueues:
 
     Args:
         store: the store directory.
-        file_size: bytes of a queue's file where the store has none yet; else theirs counts.
-        open_files: files kept open at most.
-        keep_units: let entries that point at extension units stand; else they get plain tagsCodes.
+        file_size: bytes of a queue's file in a store without queues. Otherwise the size of the
+            existing files is used.
+        open_files: the most files that are kept open.
+        keep_units: keep entries that point at extension units. Otherwise they get plain tagsCodes.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ConsumeQueues:
         self._dirty: set[str] = set()
         self._new_folders: set[str] = set()
 
-    # ---- what there is -------------------------------------------------------------------------
+    # ---- queues and their offsets ----------------------------------------------------------------
 
     def load(
         self,
@@ -110,17 +111,17 @@ class ConsumeQueues:
         begin: int,
         written_end: int = -1,
     ) -> None:
-        """Take up a queue that the store has.
+        """Register a queue that the store has.
 
         Args:
-            topic, queue_id: which one.
+            topic, queue_id: the queue.
             sizes: bytes of its files.
-            bounds: the least offset that the log backs, and one past the last; None for one whose
-                files do not hold together, of which all is to be written anew.
+            bounds: the least offset whose record is in the log, and one past the last offset. None
+                if the files are inconsistent, and the queue must be rebuilt.
             begin: the first slot that a file holds.
-            written_end: the slot from which on nothing is written; -1 where that is not known.
+            written_end: the slot from which on nothing is written; -1 if unknown.
         """
-        self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else it was cut
+        self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else truncated
         if self._sizes:
             self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
         state = _State(0, 0, -1)
@@ -129,21 +130,21 @@ class ConsumeQueues:
         self._states[topic, queue_id] = state
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the queue's next entry gets; 0 for a queue that is not there."""
+        """Return the offset of the queue's next entry; 0 if the queue does not exist."""
         state = self._states.get((topic, queue_id))
         return state.max_offset if state else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first offset that the log backed when the store was opened."""
+        """Return the first offset whose record was in the log when the store was opened."""
         state = self._states.get((topic, queue_id))
         return state.min_offset if state else 0
 
     def begins(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue holds anything: else its next entry may have any offset."""
+        """Return whether the queue has a file. Otherwise its next entry may have any offset."""
         return self.begin(topic, queue_id) >= 0
 
     def begin(self, topic: str, queue_id: int) -> int:
-        """The first offset that a file of the queue has room for; -1 where there is no file."""
+        """Return the first offset that the queue's files have room for; -1 if there is no file."""
         state = self._states.get((topic, queue_id))
         return state.begin if state else -1
 
@@ -151,7 +152,7 @@ class ConsumeQueues:
         return route in self._states
 
     def ranges(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Least and greatest offset of each queue, by topic and number."""
+        """Return minOffset and maxOffset of each queue, by topic and queueId."""
         found: dict[str, dict[int, tuple[int, int]]] = {}
         for (topic, queue_id), state in list(self._states.items()):
             found.setdefault(topic, {})[queue_id] = state.min_offset, state.max_offset
@@ -160,20 +161,20 @@ class ConsumeQueues:
     # ---- writing -------------------------------------------------------------------------------
 
     def append(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> None:
-        """Write entries of a queue, from an offset on. Doing it again with the same does no harm.
+        """Write entries of a queue, from an offset on. Repeating it does no harm.
 
-        Slots between the queue's end (or the begin of its first file) and the first entry are
-        filled with what a broker fills them with; entries behind the last one are not touched, and
-        no longer count.
+        Slots between the queue's end (or the beginning of its first file) and the first entry are
+        filled as a broker fills them. Entries after the last one are not touched, and no longer
+        count.
 
         Args:
-            topic: a name that is safe as a folder's.
+            topic: a name that is safe for a folder.
             queue_id: not negative.
             entries: k, ENTRY_DTYPE.
             first_offset: queue offset of the first.
 
         Raises:
-            StoreWriteError: they could not be written; `errno` says why.
+            StoreWriteError: the entries could not be written; `errno` says why.
         """
         if not len(entries):
             return
@@ -185,10 +186,10 @@ class ConsumeQueues:
             state.max_offset = first_offset + len(entries)
 
     def reconcile(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> int:
-        """As `append`, but writes only what does not stand there already.
+        """Write entries as `append` does, but only if they differ from those in the file.
 
         Returns:
-            How many of the entries did not.
+            The number of entries that differed.
         """
         state = self._states.get((topic, queue_id))
         is_within = state is not None and state.begin >= 0 and first_offset <= state.max_offset
@@ -199,7 +200,7 @@ class ConsumeQueues:
         held = np.frombuffer(data, ENTRY_DTYPE)
         wanted = entries[: len(held)]
         same = held == wanted
-        # An extension unit's address stands for the same tagsCode, kept where there is more room.
+        # An extension unit holds the same tagsCode; its address takes the tagsCode's place.
         same |= (
             self._keep_units
             & is_ext_address(held["tagsCode"])
@@ -215,7 +216,7 @@ class ConsumeQueues:
         return len(entries) - int(np.count_nonzero(same))
 
     def read(self, topic: str, queue_id: int, first_offset: int, count: int) -> Entries:
-        """What stands in some slots, up to the first file that is not there."""
+        """Read entries from some slots, up to the first missing file."""
         return np.frombuffer(self._read(topic, queue_id, first_offset, count), ENTRY_DTYPE)
 
     def _read(self, topic: str, queue_id: int, first_offset: int, count: int) -> bytes:
@@ -236,10 +237,10 @@ class ConsumeQueues:
         return data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]
 
     def flush(self) -> None:
-        """Bring all entries that were written before this call to disk, and their files' names.
+        """Flush all entries that were written before this call, and the names of their files.
 
         Raises:
-            StoreWriteError: that failed; nothing may be taken as flushed then.
+            StoreWriteError: the flush failed; nothing may be taken as flushed.
         """
         with self._lock:
             paths, self._dirty = self._dirty, set()
@@ -256,20 +257,20 @@ class ConsumeQueues:
             raise
 
     def rewind(self, topic: str, queue_id: int, offset: int) -> None:
-        """Let a queue end at an offset; what stands behind it goes with `trim`."""
+        """Set the end of a queue. `trim` wipes the entries behind it."""
         self._states[topic, queue_id].max_offset = offset
 
     def trim(self) -> int:
-        """Wipe what stands behind the ends of all queues, so that it never comes back.
+        """Wipe the bytes behind the ends of all queues, so that they never come back.
 
         Returns:
-            How many entries of messages that wiped out.
+            The number of wiped entries that named messages.
         """
         with self._lock:
             return sum(self._trim(*route, state) for route, state in self._states.items())
 
     def drop(self, topic: str) -> None:
-        """Remove a topic's queues with their files, and the extension units of a broker."""
+        """Remove a topic's queues and their files, and a broker's extension units for it."""
         with self._lock:
             self._handles.close()
             for route in [route for route in self._states if route[0] == topic]:
@@ -294,16 +295,16 @@ class ConsumeQueues:
             self._make_folder(topic, queue_id)
             state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
         begin = -(-self._split(first_offset * ENTRY_SIZE)[0] // ENTRY_SIZE)
-        if not 0 <= state.begin <= begin:  # no file is there, or only later ones
+        if not 0 <= state.begin <= begin:  # no file exists, or only later ones
             state.begin = state.max_offset = begin
             state.min_offset = first_offset
             state.written_end = -1
         return state
 
     def _make_folder(self, topic: str, queue_id: int) -> None:
-        """Make a queue's folder; the next flush brings its name to disk, with all other new ones.
+        """Create a queue's folder. The next flush makes its name durable, with all other new ones.
 
-        Until then no checkpoint vouches for the queue, and recovery makes it anew.
+        Until then no checkpoint vouches for the queue, and recovery rebuilds it.
         """
         make_folder(self.folder)
         of_topic = os.path.join(self.folder, _checked(topic))
@@ -317,7 +318,7 @@ class ConsumeQueues:
             count = min(first_offset - at, _BLOCK // ENTRY_SIZE)
             filled = np.frombuffer(filler_entries(count), ENTRY_DTYPE).copy()
             held = self.read(topic, queue_id, at, count)
-            kept = np.flatnonzero(written_mask(held))  # of records that are damaged, say
+            kept = np.flatnonzero(written_mask(held))  # such as entries of damaged records
             filled[kept] = held[kept]
             self._write(topic, queue_id, state, filled.view(np.uint8), at)
             at += count
@@ -345,7 +346,7 @@ class ConsumeQueues:
             data, at = data[len(part) :], at + len(part)
 
     def _split(self, at: int) -> tuple[int, int]:
-        """The start of the file that holds a byte of the queue, and where in it that lies."""
+        """Return the start of the file that holds a byte of the queue, and its offset in there."""
         return at // self.file_size * self.file_size, at % self.file_size
 
     def _path(self, topic: str, queue_id: int, start: int) -> str:
@@ -376,7 +377,7 @@ class ConsumeQueues:
         for start in sorted(start for start in starts if start is not None):
             path = os.path.join(folder, f"{start:020}")
             if start + self.file_size <= state.begin * ENTRY_SIZE:
-                self._remove(path)  # of a queue that was written anew
+                self._remove(path)  # left from before the queue was rebuilt
                 continue
             if start + self.file_size <= end:
                 continue
@@ -393,9 +394,9 @@ class ConsumeQueues:
         self._new_folders.add(os.path.dirname(path))
 
     def _wipe(self, path: str, within: int) -> int:
-        """Zero a file from a byte on; tells how many entries that were written there."""
+        """Zero a file from a byte on. Return the number of entries that were written there."""
         last = written_extent(path, within)
-        handle = self._open(path, make=True)  # at its full length, should it be shorter
+        handle = self._open(path, make=True)  # lengthens a file that is too short
         wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
         with explained(path, "wiped"):
             while within < end:
@@ -425,7 +426,7 @@ def _open_existing(path: str) -> int:
 
 
 def _unless_gone(sync: Callable[[str], None], path: str) -> None:
-    """Flush a file or folder, but for one of a topic that was deleted in the meantime."""
+    """Flush a file or folder, unless its topic was deleted in the meantime."""
     try:
         sync(path)
     except StoreWriteError as error:

@@ -1,8 +1,8 @@
-"""Writing the CommitLog.
+"""Writes the CommitLog.
 
-placement       where records go: none straddles two segments
-segment_files   the files, made at full length ahead of their need
-commitlog       appending bytes
-flush           bringing them to disk, for all who wait at once
-cut             ending the log at a place
+placement       finds places for records, none of which spans two segments
+segment_files   creates segments at full length, ahead of time
+commitlog       appends records
+flush           flushes the log, once for all waiting puts
+cut             cuts the log at an offset
 """

@@ -1,14 +1,14 @@
-"""The CommitLog of a store that is written.
+"""Appends to the CommitLog.
 
-    commitlog/{20 digits}      segments of one size, named by the log offset of their first byte
+    commitlog/{20 digits}      segments of one size, named by the physical offset of byte 0
 
 See docs/format.md, "A CommitLog record" (upstream: CommitLog, MappedFileQueue). The log is the
-truth of a store: queues and index are made of it. Records are written by `pwrite`, one call a batch
-and segment; what lies behind `max_offset` belongs to nobody. After a crash recovery walks the log
-and cuts it behind the last whole record.
+source of truth of a store: queues and index are built from it. Records are written with one
+`pwrite` per batch and segment. Bytes after `max_offset` are not part of the log. After a crash,
+recovery walks the log and cuts it after the last whole record.
 
-`place`, `write` and what changes the log belong to one thread at a time (the store's append lock);
-`flush` and the offsets may be used from any.
+`place`, `write` and the other methods that change the log belong to one thread at a time (the
+store's append lock). `flush` and the offsets may be used from any thread.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _OPEN_FILES: Final = 64
 
 
 class CommitLogWriter:
-    """Appends records to a log that was recovered.
+    """Appends records to a recovered log.
 
     Args:
-        files: its segments' files.
-        min_offset: log offset of its first byte.
-        max_offset: where it ends; all before is on disk.
+        files: the files of its segments.
+        min_offset: physical offset of its first byte.
+        max_offset: physical offset of its end; everything before it is on disk.
     """
 
     def __init__(self, files: SegmentFiles, min_offset: int, max_offset: int) -> None:
@@ -65,40 +65,40 @@ class CommitLogWriter:
 
     @property
     def max_offset(self) -> int:
-        """Where the log ends."""
+        """The physical offset at which the log ends."""
         return self._max_offset
 
     @property
     def flushed_offset(self) -> int:
-        """Up to where the log is known to be on disk."""
+        """The physical offset up to which the log is known to be on disk."""
         return self._flushed_offset
 
     @property
     def failure(self) -> StoreWriteError | None:
-        """The flush that failed, if one did: what is on disk is unknown since."""
+        """The flush that failed, if one did. Since then it is unknown what is on disk."""
         return self._failure
 
     @property
     def lacking(self) -> StoreWriteError | None:
-        """Why the next segment could not be made when it was needed, until there is one."""
+        """Why the next segment could not be created when it was needed; None once it exists."""
         return self._files.lacking
 
     def retry_segment(self) -> None:
-        """Try again to make a segment that is lacking; returns at once. For any thread."""
+        """Try again to create a missing segment; returns at once. For any thread."""
         self._files.retry()
 
     # ---- appending -----------------------------------------------------------------------------
 
     def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
-        """Find the places of the next records; see `placement.place`. Nothing is written."""
+        """Find places for the next records; see `placement.place`. Nothing is written."""
         return place(sizes, self._max_offset, self.segment_size, whole=whole)
 
     def reserve_until(self, end: int) -> None:
-        """Make the segments up to a log offset that are not there.
+        """Create the missing segments up to a physical offset.
 
         Raises:
-            StoreWriteError: one cannot be made, as on a full disk, and nothing was written; or,
-                where `failure` is set then, what had been written could not be flushed.
+            StoreWriteError: a segment cannot be created, as on a full disk, and nothing was
+                written. If `failure` is set then, earlier writes could not be flushed.
         """
         while self._made_until < end:
             start = self._made_until
@@ -110,16 +110,16 @@ class CommitLogWriter:
             self._made_until = start + self.segment_size
 
     def write(self, placement: Placement, data: U1, starts: I8) -> None:
-        """Write records where they were placed; they belong to the log when this returns.
+        """Write records at their places. They belong to the log when this returns.
 
         Args:
-            placement: of all of them, as the last `place` gave it, and `reserve`d.
-            data: uint8, their bytes.
-            starts: n offsets into it; the records lie one behind the other.
+            placement: places of all records, as the last `place` returned them, and reserved.
+            data: uint8, the bytes of the records.
+            starts: n offsets into it; the records are contiguous.
 
         Raises:
-            StoreWriteError: they could not be written; the log is as it was before. `errno` is -1
-                where not even what had been written could be taken back.
+            StoreWriteError: the records could not be written; the log is as it was before. `errno`
+                is -1 if the part that was written could not be erased.
         """
         try:
             self._write_rows(placement, data, starts)
@@ -128,21 +128,21 @@ class CommitLogWriter:
             raise
         self._advance(placement.end)
 
-    # ---- a block that becomes visible as a whole (docs/format.md, "A block that is not published
-    # yet"): it is placed and written in portions, the last one first.
+    # ---- hidden blocks, which become visible as a whole (docs/format.md, "A block that is not
+    # published yet"). Their portions are written in descending order.
 
     def hide(self, placement: Placement, data: U1, start: int) -> None:
-        """Write the head of a block's first record, its magic zero, before anything else of it.
+        """Write the head of a block's first record with a zero magic, before the rest of the block.
 
-        From here on the log ends there for every reader, whatever stands behind.
+        From then on the log ends there for every reader, whatever follows.
 
         Args:
-            placement: of the block's first portion, `reserve`d.
+            placement: of the block's first portion, reserved.
             data: uint8, the bytes of that portion; the first record's magic is zeroed in it.
-            start: where that record begins in it.
+            start: where that record starts in it.
 
         Raises:
-            StoreWriteError: that failed: `erase` the portion.
+            StoreWriteError: the write failed: `erase` the portion.
         """
         self._hidden_at = int(placement.physical[0])
         magic = data[start + _MAGIC_AT :][:_MAGIC_SIZE]
@@ -154,17 +154,17 @@ class CommitLogWriter:
         self._pwrite(self._hidden_at - self._hidden_at % self.segment_size, [head], self._hidden_at)
 
     def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
-        """Write a portion behind the head that hides it, later segments first.
+        """Write a portion after the head that hides it, later segments first.
 
-        The disk begins to take it at once, so that the flush of the block has less to wait for.
+        The disk begins to write it at once, so that the flush of the block has less to wait for.
 
         Args:
-            placement: of this portion, `reserve`d.
+            placement: of this portion, reserved.
             data: uint8, its bytes.
             starts: n offsets into it.
 
         Raises:
-            StoreWriteError: that failed: `erase` it and those that were written before.
+            StoreWriteError: the write failed: `erase` this portion and those written before.
         """
         self._write_rows(placement, data, starts, later_first=True)
         for piece in placement.pieces:
@@ -173,25 +173,26 @@ class CommitLogWriter:
             start_write_back(self._descriptor(segment), piece.begin - segment, size)
 
     def publish(self, end: int) -> None:
-        """Make all that was written hidden, and flushed, part of the log at once.
+        """Make a hidden block part of the log at once. All of it must have been flushed.
 
-        It is on disk after the next `flush`.
+        This change is on disk after the next `flush`.
 
         Args:
             end: where the log ends then.
 
         Raises:
-            StoreWriteError: that failed, and whether the block is seen after a crash is open.
+            StoreWriteError: the write failed. It is unknown whether the block is visible after a
+                crash.
         """
         start = self._hidden_at - self._hidden_at % self.segment_size
         self._pwrite(start, [self._hidden_magic], self._hidden_at + _MAGIC_AT)
         self._advance(end)
 
     def erase(self, placement: Placement) -> None:
-        """Take back what was written of a placement behind the log's end: zeros in its place.
+        """Overwrite with zeros what was written of a placement after the log's end.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: the write failed.
         """
         for piece in reversed(placement.pieces):
             self._zero(piece.begin, piece.end)
@@ -201,13 +202,13 @@ class CommitLogWriter:
     # ---- flushing ------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Bring the log, and what was written hidden, to disk.
+        """Flush the log and its hidden bytes.
 
         Returns:
-            Up to where the log is on disk now.
+            The physical offset up to which the log is on disk now.
 
         Raises:
-            StoreWriteError: that failed. What is on disk is unknown then, and stays so: a second
+            StoreWriteError: the flush failed. From then on it is unknown what is on disk: a second
                 try could succeed without having written anything.
         """
         with self._flushing:
@@ -236,10 +237,10 @@ class CommitLogWriter:
             return end
 
     def remove_unused(self) -> None:
-        """Remove the segments that were made and lie wholly behind the log's end.
+        """Remove the segments that lie wholly after the log's end.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: a segment could not be removed.
         """
         start = -(-self._max_offset // self.segment_size) * self.segment_size
         removed = range(start, self._made_until, self.segment_size)
@@ -255,7 +256,7 @@ class CommitLogWriter:
         sync_folder(self._files.folder)
 
     def close(self) -> None:
-        """Close all files, and remove segments that were made and never written to."""
+        """Close all files, and remove segments that were created and never written to."""
         self._files.close()
         self.remove_unused()
         with self._lock:
@@ -275,7 +276,7 @@ class CommitLogWriter:
     def _write_rows(
         self, placement: Placement, data: U1, starts: I8, *, later_first: bool = False
     ) -> None:
-        """Write records: one call a segment, its blank included."""
+        """Write records with one call per segment, its blank included."""
         blanks = set(placement.blanks)
         if placement.begin in blanks:
             self._write_blank(placement.begin)
@@ -291,7 +292,7 @@ class CommitLogWriter:
         self._pwrite(at - at % self.segment_size, [self._blank_head(at)], at)
 
     def _blank_head(self, at: int) -> bytes:
-        # What follows the head may be anything, and is zeros already.
+        # The bytes after the head may be anything, and are zeros already.
         return encode_blank(self.segment_size - at % self.segment_size)[:BLANK_SIZE]
 
     def _pwrite(self, start: int, chunks: Sequence[memoryview | bytes], at: int) -> None:
@@ -331,13 +332,13 @@ class CommitLogWriter:
         return descriptor
 
     def _make_room(self) -> None:
-        """Keep the number of open files bounded: what is written to many segments is flushed."""
+        """Bound the number of open files: flush the dirty ones, so that they can be closed."""
         if len(self._open) >= _OPEN_FILES:
             self.flush()
             self._close_finished()
 
     def _close_finished(self) -> None:
-        """Close the segments that are flushed, but for the last one of the log."""
+        """Close flushed segments, except the last one of the log."""
         current = self._max_offset - self._max_offset % self.segment_size
         with self._lock:
             finished = [
@@ -350,7 +351,7 @@ class CommitLogWriter:
 
 
 def _existing_end(files: SegmentFiles, max_offset: int) -> int:
-    """Where the last segment ends that is there."""
+    """Return the offset at which the last existing segment ends."""
     end = -(-max_offset // files.size) * files.size
     while os.path.exists(files.path(end)):
         end += files.size

@@ -1,10 +1,10 @@
-"""Ending the log at a place: what lies behind is kept elsewhere first, then wiped.
+"""Cuts the log at an offset. The bytes behind it are saved elsewhere first, then wiped.
 
     <store>/rmqstore/cut/{offset, 20 digits}-{time}/{offset, 20 digits}     the bytes as they were
                                                     cut.json                why
 
-A record that is left behind the log's end would come back to life once another one ends where it
-begins: so nothing but zeros may stay there.
+A record left behind the log's end would come back to life once another record ends where it
+begins. So only zeros may remain there.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class CutRange:
     """Bytes that were cut off the log.
 
     Attributes:
-        start: physical offset of the first.
-        end: physical offset one past the last that was not zero.
+        start: physical offset of the first byte.
+        end: physical offset one past the last byte that was not zero.
         kept: file that holds them now.
     """
 
@@ -53,29 +53,30 @@ class CutRange:
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.end - self.start
 
 
 def end_log(
     store: str, segments: Sequence[Segment], end: int, *, cause: str, now: int
 ) -> tuple[CutRange, ...]:
-    """Let the log end at a place, with nothing behind it; what lay there is kept.
+    """Cut the log at an offset and save the bytes behind it.
 
-    Doing it again after it was interrupted gives the same log.
+    After an interruption, a second call gives the same log.
 
     Args:
         store: the store directory.
-        segments: all files of the log, in their order.
-        end: physical offset.
-        cause: why it ends there, for whoever looks into what was kept.
+        segments: all files of the log, in order.
+        end: physical offset of the log's new end.
+        cause: why it ends there; recorded with the saved bytes.
         now: milliseconds since the epoch.
 
     Returns:
-        What was cut off; nothing where there were only zeros.
+        The ranges that were cut off; empty if there were only zeros.
 
     Raises:
-        StoreWriteError: it could not be kept, or not be wiped. Nothing is wiped before all is kept.
+        StoreWriteError: the bytes could not be saved or wiped. Nothing is wiped before all are
+            saved.
     """
     behind = [segment for segment in segments if segment.end > end]
     extents = []
@@ -98,9 +99,9 @@ def end_log(
 
 
 def written_extent(path: str, start: int) -> int | None:
-    """One past the last byte of a file, from some byte on, that is not zero; None for zeros only.
+    """Return one past the last nonzero byte of a file, from an offset on; None if all are zeros.
 
-    Holes are passed over without reading them.
+    Holes are skipped without reading them.
     """
     last = None
     with explained(path, "read"):
@@ -110,7 +111,7 @@ def written_extent(path: str, start: int) -> int | None:
             while at < size:
                 try:
                     at = os.lseek(descriptor, at, os.SEEK_DATA)
-                except OSError:  # nothing but a hole follows
+                except OSError:  # only a hole follows
                     break
                 count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
                 data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
@@ -130,7 +131,7 @@ def _keep(
     parent = os.path.join(store, OWN_FOLDER, "cut")
     make_folder(parent)
     for name in os.listdir(parent):
-        if name.endswith(_PARTIAL):  # of a recovery that was interrupted: the log still has it
+        if name.endswith(_PARTIAL):  # left by an interrupted recovery: the log still has it
             shutil.rmtree(os.path.join(parent, name))
     moment = datetime.fromtimestamp(now / 1000, timezone.utc)
     folder = os.path.join(parent, f"{end:020}-{moment:%Y%m%dT%H%M%S}{now % 1000:03}Z")
@@ -140,7 +141,7 @@ def _keep(
     for segment, begin, stop in extents:
         name = f"{segment.start + begin:020}"
         target = os.path.join(partial, name)
-        if segment.start > end:  # it is removed from the log as a whole: no room is needed
+        if segment.start > end:  # the file leaves the log as a whole: a link needs no room
             with explained(target, "linked"):
                 os.link(segment.path, target)
             sync_file(target)
@@ -179,7 +180,7 @@ def _copy(source: str, begin: int, stop: int, target: str) -> None:
 
 
 def _zero_from(path: str, within: int) -> None:
-    """Give the file its length anew from a byte on: zeros, that take no room."""
+    """Zero a file from a byte on: truncate it, and restore its length with a hole."""
     with explained(path, "wiped"):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:

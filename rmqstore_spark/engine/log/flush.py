@@ -1,9 +1,10 @@
-"""Bringing the CommitLog to disk: by a thread of its own, for all who wait for it at once.
+"""Flushes the CommitLog in a thread, once for all waiting puts.
 
-Under SYNC_FLUSH a put waits for the flush that covers it; while one is under way others gather, and
-share the next (upstream GroupCommitService). Under ASYNC_FLUSH it is flushed at intervals (upstream
-FlushRealTimeService). A flush that fails is the last one: what is on disk then is unknown, and a
-second try could succeed without having written anything (upstream goes on, and answers PUT_OK).
+Under SYNC_FLUSH a put waits for the flush that covers it. While a flush runs, other puts gather,
+and share the next one (upstream GroupCommitService). Under ASYNC_FLUSH the log is flushed at
+intervals (upstream FlushRealTimeService). A flush that fails is the last one: what is on disk then
+is unknown, and a second try could succeed without having written anything (upstream goes on, and
+answers PUT_OK).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _PAGE: Final = 4096
 
 
 class FlushService:
-    """Flushes one log. Thread-safe.
+    """Flushes a log. Thread-safe.
 
     Args:
         log: the log.
-        config: how, and how often.
-        last_timestamp: gives the storeTimestamp of the last message in the log.
-        on_flushed: told a storeTimestamp up to which all messages are on disk.
-        on_failure: told of the failure that ended flushing.
+        config: the mode and the intervals.
+        last_timestamp: returns the storeTimestamp of the last message in the log.
+        on_flushed: called with a storeTimestamp up to which all messages are on disk.
+        on_failure: called with the error that ended flushing.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class FlushService:
         self._on_failure = on_failure
         self.latency = Histogram()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[int, threading.Lock]] = []  # for an offset, at a gate
-        # What wakes one thread alone: a lock costs far less than a condition.
+        self._waiting: list[tuple[int, threading.Lock]] = []  # (offset, gate)
+        # Wakes a single thread: a lock costs far less than a condition.
         self._bell = _closed_gate()
         self._closing = False
         self._failure: StoreWriteError | None = None
@@ -67,14 +68,14 @@ class FlushService:
         """Wait until the log is on disk up to an offset.
 
         Args:
-            offset: log offset.
+            offset: physical offset.
             timeout: seconds.
 
         Returns:
-            Whether that came in time.
+            Whether the log was flushed in time.
 
         Raises:
-            StoreWriteError: flushing has failed for good.
+            StoreWriteError: flushing has failed permanently.
         """
         with self._lock:
             if not self._is_decided(offset):
@@ -84,7 +85,7 @@ class FlushService:
             else:
                 mine = None
         if mine is not None and not mine[1].acquire(timeout=timeout):
-            with self._lock, suppress(ValueError):  # it is woken in this very moment
+            with self._lock, suppress(ValueError):  # `_wake` may just have removed it
                 self._waiting.remove(mine)
         if self._log.flushed_offset >= offset:
             return True
@@ -93,10 +94,13 @@ class FlushService:
         return False
 
     def flush(self) -> int:
-        """Flush now, in the thread that calls; returns up to where the log is on disk.
+        """Flush now, in the calling thread.
+
+        Returns:
+            The physical offset up to which the log is on disk.
 
         Raises:
-            StoreWriteError: that failed, now or before.
+            StoreWriteError: the flush failed, now or before.
         """
         if self._failure is not None:
             raise self._failure
@@ -116,7 +120,7 @@ class FlushService:
         return flushed
 
     def close(self) -> None:
-        """End the thread, without another flush."""
+        """Stop the thread, without another flush."""
         with self._lock:
             self._closing = True
             self._ring()
@@ -128,12 +132,12 @@ class FlushService:
         return self._log.flushed_offset >= offset or self._failure is not None
 
     def _ring(self) -> None:
-        """Wake the thread. The lock is held."""
+        """Wake the thread. The caller holds the lock."""
         if self._bell.locked():
             self._bell.release()
 
     def _wake(self) -> None:
-        """Wake those who need not wait any longer."""
+        """Wake the puts that need not wait any longer."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
@@ -152,7 +156,7 @@ class FlushService:
                     self.flush()
                 except StoreWriteError:
                     return
-                except Exception as error:  # noqa: BLE001 - or nobody would know that none flushes
+                except Exception as error:  # noqa: BLE001 - else flushing would end unnoticed
                     self._failure = StoreWriteError(f"the CommitLog could not be flushed: {error}")
                     self._on_failure(self._failure)
                     self._wake()

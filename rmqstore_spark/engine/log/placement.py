@@ -1,4 +1,4 @@
-"""Where records go in a log of segments: none straddles two, and a blank closes each full one.
+"""Finds places for records: none spans two segments, and a blank closes each full segment.
 
 See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback,
 END_FILE_MIN_BLANK_LENGTH).
@@ -23,11 +23,11 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class Piece:
-    """Records that lie one behind the other in one segment.
+    """Contiguous records in one segment.
 
     Attributes:
         first, last: their rows, the last one excluded.
-        begin, end: log offsets of their first byte, and of the one behind their last.
+        begin, end: physical offsets of their first byte, and of the byte after their last.
     """
 
     first: int
@@ -38,15 +38,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where n records go.
+    """The places of n records.
 
     Attributes:
         begin: where the log ended before.
         end: where it ends with them.
-        physical: n log offsets.
+        physical: n physical offsets.
         pieces: the records of each segment, ascending.
-        blanks: log offsets at which a blank closes its segment, ascending.
-        segments: log offsets of the first bytes of the segments that are written to.
+        blanks: physical offsets at which a blank closes its segment, ascending.
+        segments: physical offsets of the first bytes of the segments written to.
     """
 
     begin: int
@@ -60,16 +60,16 @@ class Placement:
 def place(
     sizes: npt.NDArray[np.int32] | I8, begin: int, segment_size: int, *, whole: bool = False
 ) -> Placement:
-    """Find the places of records.
+    """Find places for records.
 
     Args:
-        sizes: n bytes of each.
+        sizes: n, bytes of each record.
         begin: where the log ends.
         segment_size: bytes of a segment; each starts at a multiple of it.
-        whole: all n go to one segment, as a MessageExtBatch does.
+        whole: place all n in one segment, as a MessageExtBatch is placed.
 
     Raises:
-        TooLargeError: something does not fit into an empty segment.
+        TooLargeError: a record, or the whole of them, does not fit into an empty segment.
     """
     ends = sizes.cumsum(dtype=np.int64)
     total, largest = (int(ends[-1]), int(sizes.max())) if len(sizes) else (0, 0)

@@ -1,8 +1,8 @@
-"""The files of the CommitLog: made at full length, the next one ahead of its need.
+"""Creates the files of the CommitLog at full length, the next one ahead of time.
 
-The next segment is made as `<store>/rmqstore/ready`, by a thread, and renamed into the log when its
-turn comes: so `commitlog/` never holds a segment that is not used, nor one that is not whole. Its
-blocks are allocated, so that a write into it cannot find the disk full.
+A thread creates the next segment as `<store>/rmqstore/ready`. It is renamed into the log when it is
+needed, so `commitlog/` never holds an unused or incomplete segment. Its blocks are allocated, so a
+write into it cannot find the disk full.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RETRY_S = 10.0
 
 
 class SegmentFiles:
-    """Opens and makes segments. `prepare` and `close` may be called from any thread.
+    """Opens and creates segments. `prepare` and `close` may be called from any thread.
 
     Args:
-        folder: the CommitLog's.
-        ready_path: where the next segment waits for its turn.
+        folder: the folder of the CommitLog.
+        ready_path: the path of the segment that is created ahead of time.
         size: bytes of a segment.
         warm: fill new segments with zeros.
     """
@@ -55,28 +55,29 @@ class SegmentFiles:
 
     @property
     def lacking(self) -> StoreWriteError | None:
-        """Why a segment that was needed could not be made; None once there is one again."""
+        """Why a needed segment could not be created; None once there is one again."""
         return self._lacking
 
     def path(self, start: int) -> str:
-        """The file of the segment whose first byte has this log offset."""
+        """Return the path of the segment that starts at a physical offset."""
         return os.path.join(self.folder, f"{start:020}")
 
     def open(self, start: int) -> int:
-        """A descriptor of a segment that is there.
+        """Open an existing segment and return its descriptor.
 
         Raises:
-            StoreWriteError: it cannot be opened.
+            StoreWriteError: the segment cannot be opened.
         """
         path = self.path(start)
         with explained(path, "opened"):
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def make(self, start: int) -> int:
-        """Make a segment, and give a descriptor of it. Its folder is not flushed.
+        """Create a segment and return its descriptor. Its folder is not flushed.
 
         Raises:
-            StoreWriteError: it cannot be made; `errno` says why, and nothing of it is left.
+            StoreWriteError: the segment cannot be created; `errno` says why, and nothing of it is
+                left.
         """
         try:
             descriptor = self._make(start)
@@ -95,15 +96,15 @@ class SegmentFiles:
             os.unlink(path)
 
     def prepare(self) -> None:
-        """Have the next segment made ahead; returns at once.
+        """Start to create the next segment ahead of time; returns at once.
 
-        Where that failed, as on a full disk, it is not tried again with each put.
+        After a failure, as on a full disk, not every put tries again.
         """
         if not self._has_just_failed():
             self._want()
 
     def retry(self) -> None:
-        """Try again to make a segment, if one is lacking; returns at once."""
+        """Try again to create a segment if one is missing; returns at once."""
         if self._lacking is not None:
             self._want()
 
@@ -120,7 +121,7 @@ class SegmentFiles:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread, and remove the segment that waits."""
+        """Stop the thread, and remove the segment created ahead of time."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -137,7 +138,7 @@ class SegmentFiles:
         try:
             return self.open(start)
         except StoreWriteError:
-            _remove(path)  # else the next try would find it in its way
+            _remove(path)  # else it would block the next try
             raise
 
     def _has_room(self) -> None:
@@ -149,7 +150,7 @@ class SegmentFiles:
         return self._failed_at is not None and time.monotonic() - self._failed_at < _RETRY_S
 
     def _take_ready(self) -> bool:
-        """Whether a segment waits; one that is being made is waited for."""
+        """Return whether a segment is ready; wait for one that is being created."""
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted)
             ready, self._ready = self._ready, False
@@ -182,7 +183,7 @@ class SegmentFiles:
     def _make_ahead(self) -> bool:
         try:
             self._allocate(self._ready_path)
-        except Exception as error:  # noqa: BLE001 - without this thread no segment would be made
+        except Exception as error:  # noqa: BLE001 - the thread must go on
             if self._failed_at is None:
                 _log.warning("The next segment of the CommitLog is not made ahead: %s", error)
             return False

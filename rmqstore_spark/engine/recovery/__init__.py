@@ -1,9 +1,13 @@
-"""Opening a store: what a crash left is found and mended.
+"""Recovers a store when it is opened for writing.
 
-clean_close    what the last close wrote down
-log_end        where the log ends
-queue_survey, queue_check    how far the queues hold
-recover        the steps, in order; it decides what is cut (`engine.log.cut` cuts)
-queues_and_index, redispatch, reindex    queues and index brought up to the log
-settings, summary    what it must know, and what it did
+settings           the part of the configuration that recovery needs
+recover            runs the steps, and decides what is cut (`engine.log.cut` cuts)
+queue_survey       finds plain queues, with a few system calls for each
+log_end            finds the end of the log
+clean_close        records what a store holds, and reads what was recorded
+queue_check        checks how far the queues are complete, and which are missing
+queues_and_index   makes queues and index agree with the log
+redispatch         writes missing queue entries
+reindex            surveys the index, and inserts missing keys
+summary            reports what recovery found and did
 """

@@ -1,11 +1,10 @@
-"""What a clean close writes down of a store, so that the next start notices what is missing.
+"""Records at a clean close what a store holds, so that the next start notices what is missing.
 
     <store>/rmqstore/state.json
 
-A broker does not notice that a queue's folder or the index is gone. This file says which queues
-there were and where they began, and how far the index is known to be complete. It is never trusted
-for more than what to look at: a store without it, or with an old one (a broker was at work in
-between), opens too.
+A broker does not notice that a queue's folder or the index is gone. This file lists the queues and
+where they began, and how far the index is known to be complete. It is only used to decide what to
+check: a store also opens without it, or with an old one (a broker has used the store since).
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ __all__ = ["StoreState", "remember"]
 
 _log = logging.getLogger(__name__)
 
-_MOST = 64 << 20  # bytes of such a file
+_MOST = 64 << 20  # bytes that are read of the file
 
 
 @dataclass(frozen=True)
 class StoreState:
-    """What was written down.
+    """The recorded state of a store.
 
     Attributes:
-        queues: (topic, queueId) of those that held messages.
-        begins: offset of the first entry that each one's files held.
-        absent: (topic, queueId) of those that a consumer's offset named, and the whole log did not.
-        index_end: physical offset up to which the index held every key; 0 where that was not known.
-        index_files: names of the index files then, the oldest first.
+        queues: (topic, queueId) of the queues that held messages.
+        begins: offset of the first entry in each queue's files.
+        absent: (topic, queueId) of the queues that a consumer's offset named, and the whole log did
+            not.
+        index_end: physical offset up to which the index held every key; 0 if unknown.
+        index_files: names of the index files at that time, the oldest first.
     """
 
     queues: frozenset[tuple[str, int]] = frozenset()
@@ -49,7 +49,7 @@ class StoreState:
 
     @classmethod
     def load(cls, store: str) -> StoreState:
-        """What the last clean close of ours wrote down; nothing where there is no such file."""
+        """Load the recorded state; an empty one if the file is missing or invalid."""
         try:
             with open(_path(store), "rb") as file:
                 raw: Any = json.loads(file.read(_MOST))
@@ -71,7 +71,7 @@ class StoreState:
             return cls()
 
     def complete_end(self, directory: StoreDirectory) -> int:
-        """Up to where the index holds every key, if all its files of then are there; else 0."""
+        """Return up to where the index holds every key; 0 if one of its files is missing."""
         there = {info.name for info in directory.index_files()[0]}
         return self.index_end if there.issuperset(self.index_files) else 0
 
@@ -83,12 +83,12 @@ def remember(
     absent: Collection[tuple[str, int]],
     index_end: int,
 ) -> None:
-    """Write down what a store holds, at a clean close and after a recovery.
+    """Record what a store holds, at a clean close and after a recovery.
 
     Args:
         store: the store directory.
         queues: all its queues.
-        absent: as of `StoreState`.
+        absent: as in `StoreState`.
         index_end: where the log ends, if the index holds all keys up to there; else 0.
     """
     table = {

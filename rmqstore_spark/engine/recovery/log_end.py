@@ -1,9 +1,9 @@
-"""Where the log of a store ends that is opened for writing, and whether that end is the crash's.
+"""Finds where the log of a store ends, and whether a crash explains that end.
 
-The walk begins where it need not begin earlier (docs/format.md, "Start, recovery"): after a kill at
-the newest segment that the checkpoint vouches for, after a clean stop at a record not far before
-the newest one that a queue names. The first record that is not whole ends the log: the crash's own
-where it lies past what the checkpoint knows as flushed, damage where it lies below.
+The walk starts as late as is safe (docs/format.md, "Start, recovery"): after a kill, at the newest
+segment that the checkpoint vouches for; after a clean stop, at a record not far before the newest
+one that a queue names. The first record that is not whole ends the log. A crash explains it if it
+lies after what the checkpoint knows as flushed. If it lies before, it is damage.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _CUT: Final = (
 
 @dataclass(frozen=True)
 class LogEnd:
-    """What the walk found.
+    """The result of the walk.
 
     Attributes:
-        start: physical offset where it began.
-        offset: where the log ends.
-        cause: what stands there; "" where the last file is full.
-        newest: storeTimestamp of the last record; 0 where the walk met none.
-        damage: messages that were known to be flushed lie behind, so the end is no crash's.
+        start: physical offset at which the walk started.
+        offset: physical offset at which the log ends.
+        cause: what ends it there; "" if the last file is full.
+        newest: storeTimestamp of the last record; 0 if the walk met none.
+        damage: messages that were known to be flushed lie behind the end, so no crash explains it.
     """
 
     start: int
@@ -57,10 +57,11 @@ class LogEnd:
 
 
 def repair_files(folder: str) -> None:
-    """Take back what a crash can leave of the making of segments: empty files, a last short one.
+    """Remove empty segments and lengthen a short last one, as a crash can leave them.
 
     Raises:
-        CorruptStoreError: a file before the last has another length than the others, or is missing.
+        CorruptStoreError: a file before the last has another length than the others, or is missing;
+            or the last file is longer than the others.
     """
     found: list[tuple[int, str, int]] = []
     for name in sorted(os.listdir(folder)):
@@ -99,7 +100,7 @@ def repair_files(folder: str) -> None:
 
 
 def unclean_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Where a store that was killed is walked from: a segment that the checkpoint vouches for."""
+    """Return where to start the walk after a kill: at a segment that the checkpoint vouches for."""
     times = checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp
     vouched = min(times) - _GRACE_MS
     for segment in reversed(log.segments()):
@@ -119,15 +120,16 @@ def find_end(
     clean: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> LogEnd:
-    """Walk the log to its end; every body's CRC is checked.
+    """Walk the log to its end. The CRC of every body is checked.
 
     Args:
-        start: where a record begins.
+        start: physical offset of a record.
         flushed: the checkpoint's physicMsgTimestamp.
-        latest: a later storeTimestamp is none: nothing guards the field, and times never go back.
-        named_end: what lies below it was in the log when the store was closed cleanly.
-        clean: the store was closed cleanly.
-        progress: told how many bytes of how many are done.
+        latest: later storeTimestamps are ignored: nothing protects the field, and times never go
+            back.
+        named_end: everything below was in the log when the store was closed cleanly.
+        clean: whether the store was closed cleanly.
+        progress: called with the bytes done and the total bytes.
     """
     newest, at = 0, start
     total = log.file_end - start
@@ -145,7 +147,7 @@ def find_end(
 
 
 def damage_error(log: CommitLog, end: LogEnd) -> CorruptStoreError:
-    """What to say of a log that is damaged below what was flushed."""
+    """Return the error for a log that is damaged below what was flushed."""
     file, at = log.place(end.offset)
     cause = (
         f"the log is damaged: {end.cause or 'it ends'} (physical offset {end.offset}), below "
@@ -155,11 +157,12 @@ def damage_error(log: CommitLog, end: LogEnd) -> CorruptStoreError:
 
 
 def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
-    """Whether a flaw lies before the message that the checkpoint knows as flushed.
+    """Return whether a flaw lies before the message that the checkpoint knows as flushed.
 
-    That message's own time is `flushed`, and times never go back. Others of the same millisecond
-    may lie behind it and never have reached the disk: so only what is older for certain is below.
-    (A block is later than all before it: where its own time is known as flushed, it was published.)
+    The time of that message is `flushed`, and times never go back. Other messages of the same
+    millisecond may follow it without having reached the disk, so only older messages are certainly
+    before it. (A block is later than all before it: if its time is known as flushed, it was
+    published.)
     """
     if flaw.unpublished is not None:
         return flaw.unpublished <= flushed

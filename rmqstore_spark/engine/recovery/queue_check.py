@@ -1,4 +1,4 @@
-"""How far the queues of a store hold, when it is opened for writing, and which ones are missing."""
+"""Checks how far a store's queues are complete, and which are missing, when it is opened."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _FARTHEST: Final = 1 << 46  # bytes: no log is longer
 
 @dataclass(frozen=True)
 class QueueCheck:
-    """What was found.
+    """The result of the check.
 
     Attributes:
-        incomplete: a queue misses entries before where the walk began, or may do so: the whole log
-            must be gone through.
-        absent: (topic, queueId) of queues that are not there, though somebody stands behind their
-            begin.
-        is_wanted: whether a queue that is not there is to be made for a record; told its topic,
+        incomplete: whether a queue lacks, or may lack, entries from before the start of the walk.
+            Then the whole log must be walked.
+        absent: (topic, queueId) of missing queues that somebody has consumed from.
+        is_wanted: returns whether to create a missing queue for a record; called with its topic,
             queueId, and the record's offset in it.
     """
 
@@ -46,23 +45,23 @@ class QueueCheck:
 def clean_start(
     directory: StoreDirectory, log: CommitLog, survey: QueueSurvey, *, strict: bool
 ) -> tuple[int, int]:
-    """From where to walk the log of a store that was closed cleanly.
+    """Return where to start the walk over the log of a store that was closed cleanly.
 
     Args:
-        survey: of the queues.
-        strict: refuse queues that name what no file of the log can hold.
+        survey: the survey of the queues.
+        strict: refuse queues that name records which no file of the log can hold.
 
     Returns:
         Physical offset of a record, and one past the newest record that a queue names.
 
     Raises:
-        CorruptStoreError: a queue names what lies behind the log's files.
+        CorruptStoreError: a queue names a record after the end of the log's files.
     """
     newest: tuple[str, int] | None = None
     named_end = 0
     for route, offset, size in _last_entries(directory, log, survey):
         if not (0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE):
-            continue  # garbage; the walk over the log puts it right
+            continue  # garbage, which the walk over the log corrects
         end = offset + size
         if end > log.file_end and strict:
             raise CorruptStoreError(
@@ -98,14 +97,14 @@ def check_queues(
     *,
     clean: bool,
 ) -> QueueCheck:
-    """Load a store's queues, each up to where the walk over the log began.
+    """Load a store's queues, each up to where the walk over the log started.
 
     Args:
-        start: physical offset of the record where it began.
-        survey: of the queues.
-        queues: takes the queues up.
-        state: what the last clean close wrote down.
-        clean: the store was closed cleanly.
+        start: physical offset of the record where it started.
+        survey: the survey of the queues.
+        queues: the queues to load.
+        state: the recorded state of the store.
+        clean: whether the store was closed cleanly.
     """
     known = survey.bounds_before(start)
     there: set[tuple[str, int]] = set()
@@ -120,7 +119,7 @@ def check_queues(
                 continue
             first, sizes = queue.first_slot, [segment.size for segment in queue.segments]
             bounds = _bounds(queue)
-            # an unwritten entry with others behind it: a part of the file was lost
+            # An unwritten entry before others means that a part of the file was lost.
             ended = _queue(directory, log, *route, start, killed=True)
             if bounds is not None and bounds != _bounds(ended):
                 bounds = None
@@ -143,8 +142,8 @@ def check_queues(
             return True
         if is_system_topic(topic) or topic.startswith(LMQ_PREFIX):
             return True
-        # Else it was deleted: its folder is gone, and topics.json does not name it. But a power
-        # cut can have taken the line that names a topic whose first messages are in the log.
+        # Otherwise it was deleted: its folder is gone, and topics.json does not name it. But after
+        # a power cut, topics.json may lack a topic whose first messages are in the log.
         return not clean and slot == 0
 
     return QueueCheck(is_broken or is_lost or bool(missing), absent, is_wanted)
@@ -157,11 +156,12 @@ def _may_lack_first(
     log: CommitLog,
     state: StoreState,
 ) -> bool:
-    """Whether a queue's first files may have been lost.
+    """Return whether a queue's first files may have been lost.
 
-    A file expires when all its messages have, so that the next one begins with some that have, too.
-    Where it does not, the messages before it expired to the very last one, which is rare, or their
-    files were lost. Only the log tells, once: then it is written down where the queue begins.
+    A file expires when all its messages have, so the next one usually begins with expired messages
+    too. If it does not, the messages before it expired to the very last one, which is rare, or
+    their files were lost. Only the log can decide that. It is asked once: then the queue's
+    beginning is recorded.
     """
     if log.min_offset == 0:  # nothing has expired
         return first_slot > 0
@@ -171,7 +171,7 @@ def _may_lack_first(
 
 
 def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
-    """Whether anything is written in any queue."""
+    """Return whether any queue has an entry."""
     found = (_queue(directory, log, *route, _NO_CUT, killed=False) for route in _routes(directory))
     return any(
         len(queue.segments) and ((bounds := _bounds(queue)) is None or bounds[1] > queue.first_slot)
@@ -180,7 +180,7 @@ def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
 
 
 def _bounds(queue: Queue) -> tuple[int, int] | None:
-    """Least offset and one past the last; None where the files do not hold together."""
+    """Return the least offset and one past the last; None if the files are inconsistent."""
     if queue.segments.gaps or queue.segments.odd_sizes:
         return None
     try:
@@ -198,7 +198,7 @@ def _routes(directory: StoreDirectory) -> Iterator[tuple[str, int]]:
 def _queue(
     directory: StoreDirectory, log: CommitLog, topic: str, queue_id: int, end: int, *, killed: bool
 ) -> Queue:
-    """A queue that ends before the records at or past a physical offset."""
+    """Open a queue that ends before the records at or past a physical offset."""
     segments = directory.queue(topic, queue_id)
     return Queue(log, topic, queue_id, segments, None, lambda _: (end, killed))
 
@@ -206,7 +206,7 @@ def _queue(
 def _last_entries(
     directory: StoreDirectory, log: CommitLog, survey: QueueSurvey
 ) -> Iterator[tuple[tuple[str, int], int, int]]:
-    """What the last entry of each queue states of its record: physical offset and size."""
+    """Yield physical offset and size of the record that each queue's last entry names."""
     for route in _routes(directory):
         plain = survey.queues.get(route)
         if plain is not None:
@@ -221,13 +221,13 @@ def _last_entries(
 
 
 def _configured(directory: StoreDirectory) -> frozenset[str] | None:
-    """The topics that topics.json names; None where it does not tell."""
+    """Return the topics that topics.json names; None if it names none."""
     table = _config(directory, "topics.json").get("topicConfigTable")
     return frozenset(map(str, table)) if isinstance(table, dict) and table else None
 
 
 def _consumed(directory: StoreDirectory) -> set[tuple[str, int]]:
-    """Queues of which something was consumed or delivered: there have been messages in them."""
+    """Return queues that were consumed or delivered from: they have had messages."""
     found: set[tuple[str, int]] = set()
     groups = _config(directory, "consumerOffset.json").get("offsetTable")
     for key, numbers in groups.items() if isinstance(groups, dict) else ():

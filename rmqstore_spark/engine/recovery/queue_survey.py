@@ -1,9 +1,9 @@
-"""The queues of a store that is opened, each looked at with a handful of calls.
+"""Surveys the queues of a store that is opened, with a few system calls for each.
 
-A store can have many thousands of queues, most of them idle, and an opening waits for a look at
-each. Where a queue's files are as a writer leaves them (one behind the other, of one size, entries
-up to some slot and nothing but a hole behind it), its last page tells all there is to know. Of any
-other queue this says nothing: it is gone through with care (`reader.queue`).
+A store can have many thousands of queues, most of them idle, and opening it waits for a look at
+each. A queue is plain if its files are as a writer leaves them: contiguous, of one size, with
+entries up to some slot and only a hole after it. Its last page then shows all that is needed. Other
+queues are not in the survey, and need a thorough check (`reader.queue`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["PlainQueue", "QueueSurvey"]
 
-_TAIL: Final = 4100  # bytes: of whole entries, a page with what its edge cuts
+_TAIL: Final = 4100  # bytes: a page, rounded up to whole entries
 _READ_AT_ONCE: Final = 8 << 20  # bytes of the log
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -48,13 +48,13 @@ class PlainQueue(NamedTuple):
     """A queue whose files are as a writer leaves them.
 
     Attributes:
-        topic, queue_id: which one.
-        folder: of its files.
-        file_size: bytes of each.
-        first_slot: the first one that a file has room for.
-        last_file: the byte of the queue that its last file begins with.
-        least: the first slot that the log still backs.
-        end: one past the last entry; nothing is written from there on.
+        topic, queue_id: the queue.
+        folder: the folder of its files.
+        file_size: bytes of each file.
+        first_slot: the first slot that a file has room for.
+        last_file: the byte of the queue at which its last file starts.
+        least: the first slot whose record is still in the log.
+        end: one past the last entry; nothing is written after it.
         physical_offset, size: what the last entry states of its record; -1 and 0 for none.
     """
 
@@ -71,12 +71,12 @@ class PlainQueue(NamedTuple):
 
     @property
     def record_end(self) -> int:
-        """One past the record of the last entry, in the log; -1 for a queue without entries."""
+        """The physical offset one past the last entry's record; -1 without entries."""
         return self.physical_offset + self.size
 
 
 class _Last(NamedTuple):
-    """The last entry of a queue that counts, to be compared with the log."""
+    """The last valid entry of a queue, to be compared with the log."""
 
     route: tuple[str, int]
     slot: int
@@ -85,7 +85,7 @@ class _Last(NamedTuple):
 
 
 class QueueSurvey:
-    """All queues of a store that are plain. Those that it does not name may be anything.
+    """All plain queues of a store. Queues that it does not list may be in any state.
 
     Args:
         directory: the store.
@@ -115,9 +115,9 @@ class QueueSurvey:
         }
 
     def bounds_before(self, start: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """Least slot and one past the last of what each queue holds of the log before some offset.
+        """Return least slot and end of each queue for the part of the log before an offset.
 
-        Queues of which that takes more than a look are left out.
+        Queues that need more than a look are left out.
 
         Args:
             start: physical offset of a record.
@@ -140,9 +140,9 @@ class QueueSurvey:
         return found
 
     def _stale(self, lasts: Iterable[_Last]) -> set[tuple[str, int]]:
-        """Queues whose last entry may be left over from before a recovery (`reader.queue`).
+        """Return queues whose last entry may be left over from before a recovery (`reader.queue`).
 
-        Another message is where it leads to, or what is there cannot be read.
+        The entry leads to another message, or its record cannot be read.
         """
         stale: set[tuple[str, int]] = set()
         for part in _portions(sorted(lasts, key=lambda last: last.physical_offset)):
@@ -167,7 +167,7 @@ class QueueSurvey:
 
 
 def _look(folder: str, topic: str, queue_id: int, log_begin: int) -> PlainQueue | None:
-    """Look at a queue; None where its files are not plain."""
+    """Survey a queue; return None if its files are not plain."""
     try:
         files = _files(folder)
         if not files:
@@ -188,7 +188,7 @@ def _look(folder: str, topic: str, queue_id: int, log_begin: int) -> PlainQueue 
                 return None
             return PlainQueue(topic, queue_id, folder, size, first, last_file, first, first, -1, 0)
         physical, length, _ = entries[-1].item()
-        if length == FILLER_SIZE:  # no message: where the queue ends takes more than a look
+        if length == FILLER_SIZE:  # not a message: finding the end takes more than a look
             return None
         end = at + len(entries)
         least: int | None = first
@@ -202,7 +202,7 @@ def _look(folder: str, topic: str, queue_id: int, log_begin: int) -> PlainQueue 
 
 
 def _files(folder: str) -> list[tuple[int, int]]:
-    """First byte and size of each file of a queue; none where something else is among them."""
+    """Return start and size of each file of a queue; nothing if other files are among them."""
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -218,10 +218,10 @@ def _files(folder: str) -> list[tuple[int, int]]:
 
 
 def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
-    """The last entries of a file, and the slot of the first of them.
+    """Return the last entries of a file, and the slot of the first of them.
 
-    None where it has holes before its end, unwritten entries among those that are looked at, or
-    too many zeros at its end.
+    Return None if the file has holes before its end, unwritten entries among those that were read,
+    or too many zeros at its end.
     """
     descriptor = os.open(f"{folder}/{start:020}", _FLAGS)
     try:
@@ -251,7 +251,7 @@ def _has_data(descriptor: int, at: int) -> bool:
 
 
 def _is_written_up_to(descriptor: int, end: int) -> bool:
-    """Whether a file is written up to a byte, as far as a few probes tell."""
+    """Return whether a file is written up to a byte, as far as a few probes show."""
 
     def is_empty(part: int) -> bool:
         return not _is_written(_entry(descriptor, part * _TAIL))
@@ -261,7 +261,10 @@ def _is_written_up_to(descriptor: int, end: int) -> bool:
 
 
 def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int | None:
-    """The first slot that the log backs; None where it is none of the first file's, or damaged."""
+    """Return the first slot whose record is still in the log.
+
+    Return None if that slot is not in the first file, or the file is damaged.
+    """
     first, last = begin // ENTRY_SIZE, (begin + size) // ENTRY_SIZE
     descriptor = os.open(f"{folder}/{begin:020}", _FLAGS)
     try:
@@ -292,14 +295,14 @@ def _is_written(entry: tuple[int, int, int]) -> bool:
 
 
 def _is_backed(entry: tuple[int, int, int], log_begin: int) -> bool:
-    """Whether a written entry is a message that the log has not expired."""
+    """Return whether a written entry is a message that has not expired from the log."""
     return entry != (0, FILLER_SIZE, 0) and entry[0] >= log_begin
 
 
 def _cut(queue: PlainQueue, start: int) -> tuple[int, tuple[int, int] | None] | None:
-    """Where a queue ends that is to hold no record past an offset, and what its last entry states.
+    """Return a queue's end without records past an offset, and what its last entry states.
 
-    None where that is not among the last entries.
+    Return None if that end is not among the last entries.
     """
     try:
         tail = _tail(queue.folder, queue.last_file, queue.file_size)
@@ -320,7 +323,7 @@ def _cut(queue: PlainQueue, start: int) -> tuple[int, tuple[int, int] | None] | 
 
 
 def _portions(lasts: list[_Last]) -> Iterator[list[_Last]]:
-    """Parts of which the records together are not too long."""
+    """Split entries into parts whose records together are not too long."""
     part: list[_Last] = []
     size = 0
     for last in lasts:

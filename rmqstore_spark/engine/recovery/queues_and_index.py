@@ -1,8 +1,8 @@
-"""Queues and index brought to hold what the log does: the second half of a recovery.
+"""Makes queues and index agree with the log: the second half of a recovery.
 
-The log is gone through once more, from where the walk that found its end began: every record's
-entry is put into its queue and every key into the index, where it does not stand there already.
-Where a queue or the index turns out to miss something older, the part before is gone through too.
+The log is walked once more, from where the walk that found its end started. The entry of each
+record is written into its queue and each key into the index, unless it is there already. If a queue
+or the index turns out to lack something older, the part before is walked too.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["QueuesAndIndex"]
 
 
 class QueuesAndIndex:
-    """Queues and index of a store whose log is in order.
+    """The queues and the index of a store whose log is consistent.
 
     Args:
         directory: the store.
         log: its log, which ends at `end`.
-        end: what the walk over the log found.
-        survey: of the queues.
-        clean: the store was closed cleanly.
-        keeper: told how far the index is sealed.
+        end: the result of the walk over the log.
+        survey: the survey of the queues.
+        clean: whether the store was closed cleanly.
+        keeper: records how far the index is sealed.
         vouched_index: the checkpoint's indexMsgTimestamp.
-        clock, settings, progress: as of the recovery.
+        clock, settings, progress: those of the recovery.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class QueuesAndIndex:
 
     @property
     def changed(self) -> bool:
-        """Whether anything in queues or index was not as it should be."""
+        """Whether anything in queues or index had to be corrected."""
         survey = self.survey
         removed = bool(survey and survey.removed)
         return bool(self.feed.written or self.dropped or removed or self.keys)
 
     @property
     def absent(self) -> frozenset[tuple[str, int]]:
-        """Queues that somebody has consumed, and of which the log holds nothing."""
+        """Queues that somebody has consumed from, and of which the log holds nothing."""
         return frozenset(route for route in self.check.absent if route not in self.queues)
 
     def bring_up(self) -> tuple[ConsumeQueues, IndexFiles | None]:
-        """Bring queues and index to hold what the log does."""
+        """Make queues and index agree with the log."""
         tail, indexes = self._index()
         self._pass(tail)
         reach("recovery.after_queues")
@@ -120,7 +120,7 @@ class QueuesAndIndex:
         )
 
     def _complete(self) -> None:
-        """A queue misses older entries: go through the part of the log that was not walked."""
+        """Walk the rest of the log, because a queue lacks older entries."""
         if self._is_completed:
             return
         self._is_completed = True
@@ -133,7 +133,7 @@ class QueuesAndIndex:
         self.feed.unsafe |= older.unsafe
 
     def _index(self) -> tuple[tuple[int, KeyFeed] | None, IndexFiles | None]:
-        """Look the index over and fill its holes; its end is left to the pass over the log."""
+        """Survey the index and fill its gaps, except the end, which `_pass` fills."""
         store, shape = self.directory.path, self.settings.index_shape
         if shape is None:
             return None, None
@@ -172,7 +172,7 @@ class QueuesAndIndex:
         return (tail.start, KeyFeed(indexes, tail.skip)), indexes
 
     def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
-        """Go over the log's end, for queues and index at once where both need it."""
+        """Walk the end of the log, for queues and index at once where both need it."""
         end = self.end.offset
         index_from = tail[0] if tail is not None else end
         edges = sorted({self.start, min(index_from, end), end})

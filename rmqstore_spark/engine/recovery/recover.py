@@ -1,14 +1,14 @@
-"""Opening a store for writing: the log's end found, queues and index brought to be the log's.
+"""Recovers a store: finds the end of the log, and makes queues and index agree with it.
 
-The order matters, for recovery can be interrupted at any point and is then run again:
+The order matters, because recovery can be interrupted at any point and is then run again:
 
 1. The log is walked and its end decided; nothing is changed. Damage below what was known to be
    flushed stops the opening here.
-2. `abort` and the guard are put in place: from now on a kill is an unclean stop.
-3. What lies behind the end is kept under `rmqstore/cut/`, and wiped.
-4. Queues end where the walk began, and get the entries of all records from there on; what stands
-   behind is wiped. Index files that do not hold are removed, and missing keys put in.
-5. Everything is flushed, and only then the checkpoint says so.
+2. `abort` and the guard are created: from now on a kill is an unclean stop.
+3. The bytes behind the end are saved under `rmqstore/cut/`, and wiped.
+4. Queues are cut where the walk started, and get the entries of all records from there on; what
+   is left behind their ends is wiped. Invalid index files are removed, and missing keys inserted.
+5. Everything is flushed, and only then the checkpoint is written.
 
 See docs/format.md, "Start, recovery" (upstream: DefaultMessageStore.load, recover).
 """
@@ -50,24 +50,26 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 __all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
 
 _FILES_OPEN: Final = 64
-_WRITTEN_MS: Final = 1_767_225_600_000  # 2026: a clock that says less has lost its battery
+_WRITTEN_MS: Final = 1_767_225_600_000  # 2026: an earlier clock has lost its battery
 _FAR_MS: Final = 10 * 365 * 86_400_000  # no other clock is wrong by more
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """A store that is ready to be written.
+    """A recovered store that is ready to be written.
 
     Attributes:
-        summary: what was done.
+        summary: what recovery found and did.
         log_begin: physical offset of the log's first byte; 0 for a store without a log.
-        log_end: where the next record goes.
-        segment_size: bytes of a file of the log; 0 for a store without one.
-        last_timestamp: storeTimestamp of the newest record that was met, milliseconds; 0 for none.
+        log_end: physical offset of the next record.
+        segment_size: bytes of a segment; 0 for a store without a log.
+        last_timestamp: storeTimestamp of the newest record that was met, milliseconds. If none was
+            met, the checkpoint's; 0 for none.
         queues: all queues, flushed.
-        indexes: the index, flushed; None where none is kept.
-        absent: (topic, queueId) of queues that somebody has consumed, and the log does not know.
-        checkpoint: as it is on disk.
+        indexes: the index, flushed; None if the store keeps none.
+        absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
+            know.
+        checkpoint: the checkpoint, as on disk.
     """
 
     summary: Recovery
@@ -92,22 +94,22 @@ def recover(
     clean: bool | None = None,
     progress: Progress = lambda *_: None,
 ) -> Recovered:
-    """Bring a store into the state in which it can be written. The caller holds its lock.
+    """Recover a store so that it can be written. The caller holds its lock.
 
-    `abort` and the guard are in place afterwards; a clean close removes them.
+    `abort` and the guard exist afterwards; a clean close removes them.
 
     Args:
-        store: the store directory; `commitlog/` is made where it is missing.
-        clock: milliseconds since the epoch.
-        settings: how the store is kept.
-        clean: whether it was closed cleanly; by default, whether there is no `abort`.
-        progress: told what is being done, and how many bytes of how many are.
+        store: the store directory; `commitlog/` is created if it is missing.
+        clock: returns milliseconds since the epoch.
+        settings: the part of the configuration that recovery needs.
+        clean: whether the store was closed cleanly; by default, whether there is no `abort`.
+        progress: called with the current step, the bytes done and the total bytes.
 
     Raises:
         CorruptStoreError: the log is damaged below what was known to be flushed, or lacks a file;
             nothing has been changed.
-        UnsupportedStoreError: the store is of a kind that is not written.
-        StoreWriteError: something could not be written or flushed.
+        UnsupportedStoreError: the store is of a kind that can only be read.
+        StoreWriteError: a file could not be written or flushed.
     """
     if clean is None:
         clean = not os.path.lexists(os.path.join(store, "abort"))
@@ -116,7 +118,7 @@ def recover(
 
 @dataclass
 class _Run:
-    """One recovery."""
+    """A single recovery."""
 
     store: str
     clock: Callable[[], int]
@@ -198,7 +200,7 @@ class _Run:
         )  # fmt: skip
 
     def _end(self, log: CommitLog, survey: QueueSurvey, vouched: Checkpoint, clean: bool) -> LogEnd:
-        """Find the log's end; nothing is changed by it."""
+        """Find the end of the log; nothing is changed."""
         named_end, start = 0, log.min_offset
         if not len(log):
             if not self.settings.cut and has_entries(self.directory, log):
@@ -241,7 +243,7 @@ class _Run:
         queues: ConsumeQueues,
         indexes: IndexFiles | None,
     ) -> None:
-        """Flush everything, then let the checkpoint say so."""
+        """Flush everything, then write the checkpoint."""
         queues.flush()
         if indexes is not None:
             indexes.flush(sync=True)
@@ -256,13 +258,13 @@ class _Run:
 
 
 def _plausible(checkpoint: Checkpoint, latest: int) -> Checkpoint:
-    """The checkpoint, or one that vouches for nothing where its times cannot be times."""
+    """Return the checkpoint, or one that vouches for nothing if its times are impossible."""
     times = _times(checkpoint)
     return checkpoint if min(times) >= 0 and max(times) <= latest else Checkpoint()
 
 
 def _is_ahead(checkpoint: Checkpoint, newest: int) -> bool:
-    """Whether a checkpoint names times that the log has not reached."""
+    """Return whether a checkpoint names times that the log has not reached."""
     times = _times(checkpoint)
     return max(times) > newest or min(times) < 0
 

@@ -1,7 +1,7 @@
-"""Records of the log, put into queues anew: what a dispatcher makes of them, compared and written.
+"""Dispatches records of the log to the queues again, and writes only the entries that differ.
 
-Unlike a client's block, the log can hold records with entries in light queues, delayed ones whose
-tagsCode is the time at which they are due, and records of topics that no folder can be named after
+Unlike a client's block, the log can hold records with entries in light queues, delayed records
+whose tagsCode is their delivery time, and records of topics whose names cannot be folders
 (docs/format.md, "A ConsumeQueue entry", "Delayed messages", "Light queues"; upstream:
 CommitLogDispatcherBuildConsumeQueue).
 """
@@ -45,12 +45,12 @@ _MOST_SLOTS: Final = 1 << 58
 
 @dataclass(frozen=True)
 class LogBlock:
-    """Records of the log that lie one behind the other.
+    """Contiguous records of the log.
 
     Attributes:
-        block: taken apart; its starts are positions in its data.
-        records: the same, field by field.
-        offset: physical offset of the first.
+        block: the parsed records; its starts are positions in its data.
+        records: the same records, field by field.
+        offset: physical offset of the first record.
     """
 
     block: Block
@@ -59,15 +59,15 @@ class LogBlock:
 
     @property
     def physical_offset(self) -> I8:
-        """n, where each lies in the log."""
+        """n, where each record starts in the log."""
         return self.block.starts + self.offset
 
 
 def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
-    """The records of a stretch of the log, in its order; damaged ones are passed over and logged.
+    """Yield the records of a part of the log, in order. Damaged ones are skipped and logged.
 
-    A body's CRC is not looked at: a damaged message keeps its place in its queue, and reading it
-    says so.
+    The CRC of bodies is not checked: a damaged message keeps its place in its queue, and reading it
+    reports the damage.
     """
     for item in walk_log(log, start, end, check_crc=False):
         if isinstance(item, Flaw):
@@ -83,20 +83,21 @@ def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
 
 @dataclass
 class QueueFeed:
-    """Puts what blocks of the log hold into queues, where it does not stand there yet.
+    """Writes the entries of log blocks into queues, unless they are there already.
 
     Attributes:
-        queues: where entries go.
+        queues: the queues.
         delays: milliseconds of each delay level.
-        wanted: whether a queue that is not there is to be made; told topic, queueId and the offset
-            of the record in it.
-        written: how many entries did not stand there already.
-        made: queues that were not there.
-        unsafe: topics whose records have no queue, as no folder can have their name.
-        gap: told that a queue misses entries before a record; returns once they are there.
+        wanted: returns whether to create a missing queue for a record; called with topic, queueId
+            and the offset of the record in it.
+        written: number of entries that were not there already.
+        made: queues that were missing.
+        unsafe: topics whose records have no queue, because no folder can have their name.
+        gap: called when a queue lacks entries before a record; returns once they are there.
         log_begin: physical offset of the log's first byte.
-        from_begin: the blocks begin with the log's, so that queues can hold all their records.
-        deleted: told a topic; up to which physical offset its records are deleted.
+        from_begin: whether the blocks start with the log's first, so that queues can hold all their
+            records.
+        deleted: returns the physical offset up to which a topic's records are deleted.
     """
 
     queues: ConsumeQueues
@@ -113,7 +114,7 @@ class QueueFeed:
     _known: dict[tuple[str, int], bool] = field(default_factory=dict)
 
     def feed(self, part: LogBlock) -> None:
-        """Put the entries of a block's records into their queues."""
+        """Write the entries of a block's records into their queues."""
         block = part.block
         self._due(part)
         entries, bounds = queue_entries(block, part.physical_offset)
@@ -125,7 +126,7 @@ class QueueFeed:
             self._light(part)
 
     def restore(self) -> None:
-        """Let the queues end where this feed has brought them, after another went over the log."""
+        """Set the queues' ends to those of this feed, after another feed has walked the log."""
         for (topic, queue_id), (end, _) in self._ends.items():
             self.queues.rewind(topic, queue_id, end)
 
@@ -145,10 +146,10 @@ class QueueFeed:
             self._ends[topic, queue_id] = first + len(run), last
 
     def _place(self, topic: str, queue_id: int, run: Entries, slot: int) -> int:
-        """At which offset entries of records that follow one another are to stand.
+        """Return the offset at which to write the entries of consecutive records.
 
-        Nothing guards the queueOffset of a record. One that stands alone, out of order, is taken
-        for damaged, and its entry goes where the order of the log puts it.
+        Nothing protects the queueOffset of a record. A single one that is out of order is taken for
+        damaged, and its entry goes where the order of the log puts it.
         """
         route = topic, queue_id
         if route in self._ends:
@@ -161,7 +162,7 @@ class QueueFeed:
             expected, before = self.queues.max_offset(topic, queue_id), self.log_begin
             if 0 <= slot < expected and self.from_begin:
                 return slot
-        if slot == expected or slot == 0:  # a topic that was made anew begins at 0
+        if slot == expected or slot == 0:  # a topic that was created again begins at 0
             return slot
         if slot < expected:
             return slot if len(run) > 1 and slot >= 0 else expected
@@ -184,7 +185,7 @@ class QueueFeed:
         return wanted
 
     def _due(self, part: LogBlock) -> None:
-        """Give delayed records the time at which they are due as their tagsCode."""
+        """Set the tagsCode of delayed records to their delivery time."""
         block = part.block
         numbers = [n for n, route in enumerate(block.routes) if route.topic == SCHEDULE_TOPIC]
         if not numbers:
@@ -201,7 +202,7 @@ class QueueFeed:
                     block.tags_code[row] = time + self.delays[level - 1]
 
     def _light(self, part: LogBlock) -> None:
-        """Put records into the light queues that they name."""
+        """Write entries into the light queues that records name."""
         rows = np.flatnonzero(part.block.queued)
         owner, names, queue_ids, slots = dispatches(part.records.take(rows))
         entries = np.empty(len(owner), ENTRY_DTYPE)
@@ -219,6 +220,6 @@ class QueueFeed:
 
 
 def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:
-    """Queue offsets of the queued records, in the order in which `queue_entries` has them."""
+    """Return the queue offsets of queued records, in the order of `queue_entries`."""
     rows = np.flatnonzero(block.queued)
     return queue_offset[rows[np.argsort(block.route_of[rows], kind="stable")]]

@@ -1,9 +1,9 @@
-"""The index of a store that is opened for writing: what of it holds, and where keys are missing.
+"""Surveys the index of a store that is opened: which files are valid, and which keys are missing.
 
-A broker that was killed drops the index files that its checkpoint does not vouch for, and makes
-anew only what recovery walks over; it does not notice a lost `index/`. Here all of the log has its
-keys in the index afterwards: the newest file goes on behind its last record, and a stretch that no
-file holds gets a file of its own, named between its neighbours.
+A broker that was killed drops the index files that its checkpoint does not vouch for, and rebuilds
+only what recovery walks over. It does not notice a lost `index/`. Here, the index holds all keys of
+the log afterwards. The newest file continues after its last record. A part of the log that no file
+covers gets a separate file, named between its neighbours.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _BLOCK: Final = 1 << 12  # entries
 
 @dataclass(frozen=True)
 class _File:
-    """An index file that is there.
+    """An existing index file.
 
     Attributes:
-        read: gives the bytes from an offset on, so many of them.
-        header: None where it has none.
-        shape: None where nothing tells it.
+        read: returns a number of bytes from an offset on.
+        header: None if it has none.
+        shape: None if unknown.
     """
 
     name: str
@@ -59,7 +59,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Known:
-    """An index file that holds.
+    """A valid index file.
 
     Attributes:
         keys_of_first: how many keys of its first record it has; others are in the file before.
@@ -75,16 +75,16 @@ class _Known:
 
 @dataclass(frozen=True)
 class IndexGap:
-    """A stretch of the log whose keys no index file holds.
+    """A part of the log whose keys no index file holds.
 
     Attributes:
         start: physical offset of its first record.
         end: physical offset one past its last.
-        skip: so many keys of the first record are in the index.
-        held: so many keys of the record at `end`, its last ones, are in the file behind.
-        last: the index file before it; "" for none.
-        after: that file's header.
-        before: the index file behind it; "" for none.
+        skip: how many keys of the first record are already in the index.
+        held: how many keys of the record at `end`, its last ones, are in the next index file.
+        last: name of the index file before it; "" for none.
+        after: header of that file.
+        before: name of the index file after it; "" for none.
     """
 
     start: int
@@ -98,14 +98,15 @@ class IndexGap:
 
 @dataclass
 class IndexSurvey:
-    """What is there of the index.
+    """The state of the index.
 
     Attributes:
-        kept: names of the files that hold.
-        removed: names of those that do not, with the reason.
-        gaps: stretches without a file, ascending; the last one is the log's end, and there always.
-        shape: of the files, or what new ones are to have.
-        resume: shape of the last file, if it is to be gone on with.
+        kept: names of the valid files.
+        removed: names of the invalid files, with the reason.
+        gaps: parts of the log without a file, ascending. The last one is the end of the log, and
+            always present.
+        shape: capacity of the existing files, or of new ones.
+        resume: capacity of the last file, if new keys go into it.
     """
 
     shape: IndexShape
@@ -125,23 +126,23 @@ def survey_index(
     complete_end: int = 0,
     rebuild: bool = False,
 ) -> IndexSurvey:
-    """Look at all index files.
+    """Survey all index files.
 
     Args:
         directory: the store.
         log: its log, which ends at `end`.
-        shape: of new files, where the store's own do not tell.
-        vouched: the checkpoint's indexMsgTimestamp where the store was killed: what ends later, or
-            is not full, is not known to be on disk. None after a clean stop.
+        shape: capacity of new files, if the existing ones do not show it.
+        vouched: the checkpoint's indexMsgTimestamp if the store was killed. A file that ends later,
+            or is not full, is not known to be on disk. None after a clean stop.
         complete_end: the index is known to hold every key below this physical offset.
-        rebuild: no file is to be kept, and none of them but for its shape is believed.
+        rebuild: keep no file, and use nothing of a file but its shape.
     """
     survey = IndexSurvey(shape)
     known: list[_Known] = []
     for info in directory.index_files()[0]:
         path = os.path.join(directory.index_folder, info.name)
         file = _read(directory.files, path, info.size, survey.shape)
-        # What takes the place of a file has its shape: a broker is told one for all of them.
+        # A file's replacement gets its shape: a broker has one setting for all files.
         survey.shape = file.shape or survey.shape
         found = "the index is made anew" if rebuild else _judge(file, log, end, vouched)
         if isinstance(found, str):
@@ -157,7 +158,7 @@ def survey_index(
 
 
 def remove_files(directory: StoreDirectory, survey: IndexSurvey) -> None:
-    """Delete the files that do not hold."""
+    """Delete the invalid index files."""
     for name in survey.removed:
         path = os.path.join(directory.index_folder, name)
         with explained(path, "removed"):
@@ -167,11 +168,11 @@ def remove_files(directory: StoreDirectory, survey: IndexSurvey) -> None:
 
 
 class KeyFeed:
-    """Puts the keys of blocks of the log into an index.
+    """Inserts the keys of log blocks into an index.
 
     Args:
-        indexes: where they go.
-        skip: so many keys of the first record met are in the index already.
+        indexes: the index.
+        skip: how many keys of the first record are already in the index.
     """
 
     def __init__(self, indexes: IndexFiles, skip: int = 0) -> None:
@@ -180,14 +181,14 @@ class KeyFeed:
         self.keys = 0
 
     def feed_edge(self, part: LogBlock, held: int) -> None:
-        """Put those keys of a single record in that come before the last `held` ones."""
+        """Insert the keys of a single record, except the last `held` ones."""
         block = part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
         missing = max(len(hashes) - held, 0)
         self._put(part, hashes[:missing], rows[:missing])
 
     def feed(self, part: LogBlock) -> None:
-        """Put the keys of a block's records in."""
+        """Insert the keys of a block's records."""
         block = part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
         of_first = int(np.count_nonzero(rows == 0)) if self._skip else 0
@@ -219,7 +220,7 @@ def _read(files: Files, path: str, size: int, usual: IndexShape) -> _File:
 
 
 def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known | str | None:
-    """What an index file holds; why it does not hold; None where it holds nothing of the log."""
+    """Return what a file holds, or why it is invalid; None if it holds nothing of the log."""
     header, shape = file.header, file.shape
     if header is None:
         return "it has no header"
@@ -252,7 +253,7 @@ def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known
 def _keys_of_first(
     read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader
 ) -> int:
-    """How many keys of its first record a file holds."""
+    """Return how many keys of its first record a file holds."""
     first = 1
     while first < header.index_count:
         count = min(_BLOCK, header.index_count - first)
@@ -265,7 +266,7 @@ def _keys_of_first(
 
 
 def _keys_of_last(read: Callable[[int, int], bytes], shape: IndexShape, header: IndexHeader) -> int:
-    """How many keys of its last record a file holds."""
+    """Return how many keys of its last record a file holds."""
     count, last = 0, header.index_count - 1
     while last > 0:
         first = max(1, last - _BLOCK + 1)
@@ -280,7 +281,7 @@ def _keys_of_last(read: Callable[[int, int], bytes], shape: IndexShape, header: 
 def _find_gaps(
     survey: IndexSurvey, known: list[_Known], log: CommitLog, end: int, complete_end: int
 ) -> None:
-    """Where the index holds nothing, by the headers of its files in the order of their names."""
+    """Find the gaps of the index, from the headers of its files in the order of their names."""
     at, skip = log.min_offset, 0
     last, after = "", None
     for file in known:
@@ -296,7 +297,7 @@ def _find_gaps(
         last, after = file.name, header
     newest = max(survey.kept, default="")
     if newest > last:
-        last = newest  # one without keys: the next comes behind it
+        last = newest  # a file without keys: the next one comes after it
     if complete_end > at:
         at, skip = min(complete_end, end), 0
     survey.gaps.append(IndexGap(at, end, skip, 0, last, after, ""))

@@ -1,4 +1,4 @@
-"""How a store is kept, as far as its recovery must know."""
+"""The part of the configuration that recovery needs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rmqstore_spark.verify.snapshot import DELAY_LEVELS
 __all__ = ["Progress", "RecoverySettings"]
 
 Progress: TypeAlias = Callable[[str, int, int], object]
-"""Told what is being done, and how many bytes of how many are."""
+"""Called with the current step, the bytes done and the total bytes."""
 
 _USUAL_SHAPE: Final = IndexShape()
 
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """How a store is kept, as far as recovery must know.
+    """The part of a store's configuration that recovery needs.
 
     Attributes:
         queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues.
         index_shape: `maxHashSlotNum` and `maxIndexNum`, for a store without index files; None
-            where no index is kept (`messageIndexEnable=false`).
+            if the store keeps no index (`messageIndexEnable=false`).
         delay_levels: `messageDelayLevel`.
-        cut: end the log even where that cuts off what was known to be flushed.
-        rebuild: write all queues and the index anew from the log, whatever is known to hold.
+        cut: cut the log even where this removes bytes that were known to be flushed.
+        rebuild: rebuild all queues and the index from the log, even if they are valid.
     """
 
     queue_file_size: int = DEFAULT_FILE_SIZE

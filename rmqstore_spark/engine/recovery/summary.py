@@ -1,4 +1,4 @@
-"""What the opening of a store found and did, for people and for programs."""
+"""What recovery found and did, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["Recovery"]
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a recovery did.
+    """The outcome of a recovery.
 
     Attributes:
-        clean: the store had been closed cleanly.
+        clean: whether the store had been closed cleanly.
         log_begin: physical offset of the log's first byte.
         log_end: physical offset one past its last.
-        walked_bytes: how much of the log was walked, with the CRC of each body.
-        cause: what ended the log; "" where its last file is full.
-        cuts: what was cut off, and where it is kept.
-        dropped_entries: queue entries that led past the log's end.
+        walked_bytes: bytes of the log that were walked, with the CRC of each body.
+        cause: what ended the log; "" if its last file is full.
+        cuts: what was cut off, and where it is saved.
+        dropped_entries: queue entries that named records past the log's end.
         redispatched: queue entries that were missing or wrong, and were written.
-        rebuilt_queues: (topic, queueId) of those that were not there.
-        topics_without_queues: topics of records that no folder can have the name of.
-        removed_index_files: names of those that did not hold, or were to be made anew.
-        made_index_files: names of new ones.
-        indexed_keys: keys that the index did not hold.
-        seconds: what it took.
+        rebuilt_queues: (topic, queueId) of queues that were missing.
+        topics_without_queues: topics of records whose names cannot be folders.
+        removed_index_files: names of index files that were invalid, or to be rebuilt.
+        made_index_files: names of new index files.
+        indexed_keys: keys that the index lacked.
+        seconds: duration of the recovery.
     """
 
     clean: bool
@@ -48,11 +48,11 @@ class Recovery:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON takes it, its names as those of the other commands."""
+        """Return the outcome as JSON values, with names as in other commands."""
         return {_camel_case(name): value for name, value in asdict(self).items()}
 
     def lines(self) -> Iterator[str]:
-        """The same for people, a fact a line; what did not happen is left out."""
+        """Yield the outcome for people, one fact a line. What did not happen is left out."""
         how = "closed cleanly" if self.clean else "not closed cleanly"
         yield (
             f"The store was {how}; its log goes from {self.log_begin} to {self.log_end} "

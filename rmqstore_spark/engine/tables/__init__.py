@@ -1,6 +1,6 @@
-"""What a store remembers beside its log.
+"""State that a store keeps beside its log.
 
-topics           `config/topics.json`
-deleted_topics   topics that were deleted
-checkpoint       up to when files are on disk
+topics           reads and writes `config/topics.json`
+deleted_topics   remembers deleted topics, so that recovery does not bring them back
+checkpoint       holds the times up to which log, queues and index are flushed
 """

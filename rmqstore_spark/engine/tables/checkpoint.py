@@ -1,7 +1,7 @@
-"""The checkpoint of a store that is written: up to which times its files are on disk.
+"""The checkpoint of an open store: the times up to which its files are flushed.
 
-Rewritten in place, as a broker does it: its fields lie in one sector, so that a power cut leaves
-the old ones or the new ones. A store without it is recovered from the log's begin.
+It is rewritten in place, as a broker does. Its fields lie in one sector, so a power cut leaves the
+old ones or the new ones. A store without a checkpoint is recovered from the beginning of the log.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["CheckpointKeeper"]
 
 
 class CheckpointKeeper:
-    """Holds a store's checkpoint and writes it. Thread-safe; no time ever goes back.
+    """Holds a store's checkpoint and writes it. Thread-safe; only `reset` moves a time back.
 
-    The times are storeTimestamps of published messages: `physic` of one that is flushed to the log
-    with all before it, `logics` of one whose queue entries are flushed with all before them,
-    `index` of the last message of the newest index file that is full and flushed.
+    The times are storeTimestamps of published messages. Up to `physic`, all messages are flushed to
+    the log. Up to `logics`, their queue entries are flushed. `index` is the time of the last
+    message in the newest index file that is full and flushed.
 
     Args:
         store: the store directory.
@@ -36,16 +36,16 @@ class CheckpointKeeper:
 
     @property
     def value(self) -> Checkpoint:
-        """What is to be written next."""
+        """The checkpoint that is written next."""
         return self._value
 
     @property
     def existed(self) -> bool:
-        """Whether the store had a readable checkpoint when this object was made."""
+        """Whether the store has a readable checkpoint."""
         return self._existed
 
     def advance(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
-        """Move times on, milliseconds; smaller ones than those held are passed over."""
+        """Advance the times, in milliseconds. Values below the current ones are ignored."""
         with self._lock:
             old = self._value
             self._value = replace(
@@ -56,7 +56,7 @@ class CheckpointKeeper:
             )
 
     def reset(self, *, physic: int, logics: int, index: int) -> None:
-        """Set all times anew, as after a recovery that cut the log."""
+        """Set all times, as after a recovery that cut the log."""
         with self._lock:
             self._value = replace(
                 self._value,
@@ -66,10 +66,10 @@ class CheckpointKeeper:
             )
 
     def write(self) -> None:
-        """Bring the times to disk, if any has moved.
+        """Write the times to disk if any has changed.
 
         Raises:
-            StoreWriteError: that failed.
+            StoreWriteError: the file could not be written.
         """
         with self._lock:
             value = self._value

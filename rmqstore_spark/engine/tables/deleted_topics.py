@@ -1,10 +1,10 @@
-"""What a store remembers of topics that were deleted: their messages stay in the log, out of sight.
+"""Remembers deleted topics: their messages stay in the log, and must not come back.
 
     <store>/rmqstore/deleted.json      by topic, where the log ended when it was deleted
 
-Recovery makes queues of the log, and would bring back what was deleted: as soon as a topic of that
-name is made again, or after a crash. Records of a topic that lie before the place named here get
-no entries any more. (A broker has nothing of the kind.)
+Recovery builds queues from the log. It would bring deleted messages back after a crash, or as soon
+as a topic of the same name is created. So a topic's records before the offset in this file get no
+queue entries. (A broker has nothing like this.)
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["DeletedTopics"]
 
 _log = logging.getLogger(__name__)
 
-_MOST = 64 << 20  # bytes of such a file
+_MOST = 64 << 20  # bytes that are read of the file
 
 
 class DeletedTopics:
-    """The topics that were deleted from a store. Changed by one thread at a time.
+    """The deleted topics of a store. Changed by one thread at a time.
 
     Args:
         store: the store directory.
@@ -43,19 +43,19 @@ class DeletedTopics:
         self._ends = _load(self.path)
 
     def end(self, topic: str) -> int:
-        """Physical offset up to which records of a topic are deleted; 0 for none."""
+        """Return the physical offset up to which a topic's records are deleted; 0 if none are."""
         return self._ends.get(topic, 0)
 
     @contextmanager
     def adding(self, topic: str, log_end: int) -> Iterator[None]:
-        """Let the records of a topic be deleted, unless what is done inside fails.
+        """Mark the records of a topic as deleted, unless the body fails.
 
         Args:
             topic: its name.
-            log_end: where the log ends, all of which is flushed.
+            log_end: where the log ends. All of it must be flushed.
 
         Raises:
-            StoreWriteError: that could not be written down.
+            StoreWriteError: the file could not be written.
         """
         before = self._ends
         self._replace({**before, topic: log_end})
@@ -66,10 +66,10 @@ class DeletedTopics:
             raise
 
     def settle(self, log_begin: int, log_end: int) -> None:
-        """Forget what has expired, and what a cut has taken from the log.
+        """Forget deletions that have expired, and limit the others to the end of the log.
 
         Raises:
-            StoreWriteError: that could not be written down.
+            StoreWriteError: the file could not be written.
         """
         ends = {topic: min(end, log_end) for topic, end in self._ends.items()}
         ends = {topic: end for topic, end in ends.items() if end > log_begin}
@@ -77,10 +77,10 @@ class DeletedTopics:
             self._replace(ends)
 
     def finish(self, directory: StoreDirectory, log: CommitLog) -> None:
-        """Remove the queues of which a deletion that was interrupted has left all entries.
+        """Finish interrupted deletions: remove queues that name only deleted records.
 
         Raises:
-            StoreWriteError: one cannot be removed.
+            StoreWriteError: a queue cannot be removed.
         """
         for topic in self._ends:
             for queue_id in directory.topology.queues.get(topic, ()):
@@ -102,7 +102,7 @@ class DeletedTopics:
 
 
 def _named_end(queue: Queue) -> int:
-    """One past the newest record that a queue names; 0 where it names none."""
+    """Return one past the newest record that a queue names; 0 if it names none."""
     try:
         newest = queue.max_offset - 1
         if newest < queue.min_offset:
@@ -114,7 +114,7 @@ def _named_end(queue: Queue) -> int:
 
 
 def _load(path: str) -> dict[str, int]:
-    """What the file says; nothing where it is not there, or says something else."""
+    """Read the file; return an empty table if it is missing or invalid."""
     try:
         with open(path, "rb") as file:
             raw: Any = json.loads(file.read(_MOST))

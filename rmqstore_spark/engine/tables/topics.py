@@ -1,7 +1,7 @@
-"""The topics of a store: `config/topics.json`, as a broker keeps it.
+"""The topics of a store, in `config/topics.json` as a broker keeps it.
 
 See docs/format.md, "A store directory" (upstream: TopicConfigManager, TopicConfig, ConfigManager).
-What this project does not know of a topic or of the file is kept as it is.
+Fields that this project does not know are preserved.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ PERM_WRITE: Final = 2
 _PERM_INHERIT: Final = 1
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | _PERM_INHERIT
 
-# What a broker says of every topic besides, unless it was told otherwise.
+# The other fields that a broker writes for every topic, unless configured otherwise.
 _USUAL: Final[dict[str, Any]] = {
     "order": False,
     "topicFilterType": "SINGLE_TAG",
     "topicSysFlag": 0,
 }
 MOST_QUEUES: Final = 65_536
-"""Queues that a topic may have."""
+"""The most queues that a topic may have."""
 
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """A topic as it is configured.
+    """The configuration of a topic.
 
     Attributes:
         name: its name.
-        read_queue_nums: queues that consumers read.
-        write_queue_nums: queues that messages are put into.
-        perm: PERM_READ and PERM_WRITE, added up.
-        rest: whatever else the file says of it, by key.
+        read_queue_nums: number of queues that consumers read.
+        write_queue_nums: number of queues that messages are put into.
+        perm: the sum of PERM_READ and PERM_WRITE.
+        rest: all other fields of the topic in the file, by key.
     """
 
     name: str
@@ -81,11 +81,11 @@ class TopicConfig:
 
     @property
     def is_writable(self) -> bool:
-        """Whether messages may be put into it."""
+        """Whether messages may be put into the topic."""
         return bool(self.perm & PERM_WRITE)
 
     def to_json(self) -> dict[str, Any]:
-        """As topics.json has it."""
+        """Return the topic's entry of topics.json."""
         told = {
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,
@@ -96,10 +96,10 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, name: str, raw: Any) -> TopicConfig:
-        """Of an entry of topics.json.
+        """Parse an entry of topics.json.
 
         Raises:
-            OptionError: it is none.
+            OptionError: the entry is invalid.
         """
         if not isinstance(raw, dict):
             raise OptionError("it is no JSON object")
@@ -111,12 +111,12 @@ class TopicConfig:
 
 
 class TopicTable:
-    """The topics of one store. Thread-safe; every change is on disk before it is known.
+    """The topics of a store. Thread-safe; every change is on disk before it takes effect.
 
     Args:
         store: the store directory.
-        clock: milliseconds since the epoch.
-        most: topics that there may be.
+        clock: returns milliseconds since the epoch.
+        most: the most topics that the store may have.
     """
 
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
@@ -150,30 +150,30 @@ class TopicTable:
         return iter(tuple(self._topics.values()))
 
     def get(self, name: str) -> TopicConfig | None:
-        """A topic, if it is there."""
+        """Return a topic, or None if it does not exist."""
         return self._topics.get(name)
 
     def create(
         self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
     ) -> TopicConfig:
-        """Make a topic; one that is there stays as it is.
+        """Create a topic. An existing topic stays as it is.
 
         Raises:
-            OptionError: the name or a number is none that a broker takes, or there are too many.
-            StoreWriteError: it could not be written down.
+            OptionError: no broker accepts the name or a number, or there are too many topics.
+            StoreWriteError: the file could not be written.
         """
         _require_name(name)
         return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
 
     def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
-        """Make topics, all of them or none; those that are there stay as they are.
+        """Create topics, all of them or none. Existing topics stay as they are.
 
         Returns:
-            Each of them as it is now.
+            Each topic as it is now.
 
         Raises:
-            OptionError: a name is none that a broker takes, or there are too many.
-            StoreWriteError: they could not be written down.
+            OptionError: no broker accepts a name, or there are too many topics.
+            StoreWriteError: the file could not be written.
         """
         with self._lock:
             made = {topic.name: topic for topic in wanted if topic.name not in self._topics}
@@ -196,12 +196,12 @@ class TopicTable:
         write_queue_nums: int | None = None,
         perm: int | None = None,
     ) -> TopicConfig:
-        """Change a topic; what is None stays as it is.
+        """Change a topic; settings that are None stay as they are.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
-            OptionError: a number is none that a broker takes.
-            StoreWriteError: it could not be written down.
+            TopicNotFoundError: there is no such topic.
+            OptionError: no broker accepts a number.
+            StoreWriteError: the file could not be written.
         """
         with self._lock:
             old = self._require(name)
@@ -218,11 +218,11 @@ class TopicTable:
             return changed
 
     def delete(self, name: str) -> None:
-        """Remove a topic. Its queues are the store's matter.
+        """Remove a topic. The caller removes its queues.
 
         Raises:
-            TopicNotFoundError: there is none of that name.
-            StoreWriteError: that could not be written down.
+            TopicNotFoundError: there is no such topic.
+            StoreWriteError: the file could not be written.
         """
         with self._lock:
             self._require(name)
@@ -238,7 +238,7 @@ class TopicTable:
         return topic
 
     def _replace(self, topics: dict[str, TopicConfig]) -> None:
-        """Write the file anew, what was there before beside it; then the table changes."""
+        """Write the file and a backup of the old one, then change the table."""
         old = self._file.get("dataVersion")
         version = dict(old) if isinstance(old, dict) else {}
         counter = version.get("counter")
@@ -257,10 +257,10 @@ class TopicTable:
 
 
 def require_clients_topic(name: str) -> None:
-    """Refuse to touch a topic that is not for clients.
+    """Refuse to change a topic that is not for clients.
 
     Raises:
-        OptionError: it is the store's own, or no topic can have this name.
+        OptionError: the topic is the store's own, or no topic can have this name.
     """
     fault = topic_fault(name)
     if fault is not None:
@@ -268,6 +268,6 @@ def require_clients_topic(name: str) -> None:
 
 
 def _require_name(name: str) -> None:
-    """Refuse what no topic can be called; the store's own topics are in the table too."""
+    """Refuse a name that no topic can have. The store's own topics are in the table too."""
     if not is_safe_topic_name(name):
         raise OptionError(str(topic_fault(name)))
