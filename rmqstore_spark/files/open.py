@@ -96,7 +96,7 @@ def open_files(
         raise OptionError(
             f"{path} with these storage options names no file system: {error}"
         ) from error
-    except Exception as error:  # every file system library has errors of its own
+    except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} cannot be reached: {type(error).__name__}: {error}. "
             "Look after the connection and the storage options."

@@ -302,7 +302,7 @@ def _failures(path: str) -> Iterator[None]:
         raise CorruptStoreError(
             f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
         ) from error
-    except Exception as error:  # every file system library has errors of its own
+    except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} could not be read: {type(error).__name__}: {error}. "
             "Look after the connection and the storage options."

@@ -29,9 +29,9 @@ class Checkpoint:
     """The fields of a checkpoint; times are storeTimestamps in milliseconds.
 
     Attributes:
-        physic_msg_timestamp: of a message known to be flushed to the CommitLog.
-        logics_msg_timestamp: of a message known to be dispatched, with its queue entry flushed.
-        index_msg_timestamp: of the last message in the last full index file.
+        physic_msg_timestamp: storeTimestamp of a message known to be flushed to the CommitLog.
+        logics_msg_timestamp: storeTimestamp of a message known to be dispatched, with its queue entry flushed.
+        index_msg_timestamp: storeTimestamp of the last message in the last full index file.
         master_flushed_offset: 5.x: up to where the master has flushed.
         confirm_phy_offset: 5.x: up to where the in-sync replicas have confirmed.
     """

@@ -53,8 +53,8 @@ class ExtUnit:
 
     Attributes:
         tags_code: Java's hash of the message's tags.
-        store_timestamp: of the message, milliseconds.
-        bit_map: of the filters that the message passes; empty if there are no filters.
+        store_timestamp: the message's storeTimestamp, milliseconds.
+        bit_map: bit map of the filters that the message passes; empty if there are no filters.
     """
 
     tags_code: int

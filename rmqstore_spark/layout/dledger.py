@@ -72,7 +72,7 @@ class IndexUnit:
     """The location of one entry.
 
     Attributes:
-        position: of its header, in the whole log.
+        position: position of its header in the whole log.
         size: bytes of header and record.
         index: number of the entry.
         term: term of the leader that wrote it.
@@ -114,8 +114,8 @@ def encode_entry_headers(
     Args:
         index: int64, numbers of the entries.
         term: int64; a scalar applies to all.
-        position: int64, of each header in the whole log.
-        body_length: int32, of each CommitLog record.
+        position: int64, position of each header in the whole log.
+        body_length: int32, bytes of each CommitLog record.
     """
     numbers = np.asarray(index, np.int64)
     headers = np.zeros(numbers.shape, ENTRY_HEADER_DTYPE)

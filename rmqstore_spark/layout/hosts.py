@@ -46,7 +46,7 @@ def encode_hosts(
         columns: n texts each, without nulls; dictionary-encoded columns are fastest.
 
     Returns:
-        k distinct hosts as (k, 20) uint8, zero-padded after the 8 bytes of an IPv4 host; whether
+        k hosts as (k, 20) uint8, zero-padded after the 8 bytes of an IPv4 host; whether
         each of the k is IPv6; and for each column, the number of each row's host, n.
 
     Raises:

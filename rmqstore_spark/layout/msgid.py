@@ -29,7 +29,7 @@ class OffsetMsgId:
 
     Attributes:
         host: `ip:port`, or `[ip]:port` for an IPv6 address.
-        physical_offset: of the record's first byte.
+        physical_offset: log offset of the record's first byte.
     """
 
     host: str
@@ -65,7 +65,7 @@ def offset_msg_id(host: str, physical_offset: int) -> str:
 
     Args:
         host: `ip:port` or `[ip]:port`.
-        physical_offset: of the record's first byte.
+        physical_offset: log offset of the record's first byte.
 
     Raises:
         OptionError: `host` is not an address with a port, or the offset is negative or over 8

@@ -32,7 +32,7 @@ class BackfillTask:
 
     Args:
         output: the output folder.
-        options: of the source.
+        options: the source's options.
         schema: the columns to read.
         columns: the columns to write.
         file_format: the format of the files.

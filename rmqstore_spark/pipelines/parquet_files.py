@@ -53,8 +53,8 @@ class WrittenFile:
     """A finished file.
 
     Args:
-        path: below the folder of the writer.
-        rows, size: of the whole file; the size in bytes.
+        path: path below the writer's folder.
+        rows, size: rows and bytes of the whole file.
     """
 
     path: str
@@ -82,7 +82,7 @@ class PartitionedWriter:
 
     Args:
         fs: an fsspec file system.
-        folder: on it.
+        folder: path of a folder on `fs`.
         prefix: start of the files' names.
         columns: the columns to write; others of a batch only choose the partition.
         file_format: the format of the files.

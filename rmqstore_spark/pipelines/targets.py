@@ -92,7 +92,7 @@ def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> 
     """Create topics that the stores lack, and add queues to those that have too few.
 
     Args:
-        options: of the sink.
+        options: the sink's options.
         queue_nums: the required number of queues, by topic.
     """
     connection = parse_sink_options(options, streaming=False).connection

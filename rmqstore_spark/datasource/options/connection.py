@@ -101,7 +101,7 @@ class ConnectionOptions:
 
     Args:
         endpoints: one for each store.
-        timeout_ms: of one request.
+        timeout_ms: timeout of one request.
     """
 
     endpoints: tuple[str, ...]

@@ -65,7 +65,7 @@ class OptionTable:
         }
 
     def named(self, name: str) -> Option | None:
-        """Find an option by any of its names, in any case."""
+        """Find an option by any of its names, not case-sensitive."""
         return self._by_name.get(name.lower())
 
     def read(self, given: Mapping[str, str]) -> dict[str, Any]:

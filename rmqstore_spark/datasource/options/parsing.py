@@ -34,8 +34,8 @@ class Options:
     """The options of one query, checked against each other.
 
     Args:
-        paths: of the stores; empty if they are read through their processes.
-        connection: to those processes; None if there are paths.
+        paths: paths of the stores; empty if they are read through their processes.
+        connection: connection to those processes; None if there are paths.
         commitlog_paths: folders of the only store, or by broker; None means the default.
         topics: from `subscribe`; None if not given, as with `pattern` and `assign`.
         tags: None means all.

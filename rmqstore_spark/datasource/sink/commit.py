@@ -24,9 +24,9 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
     A store without anything to commit is left out, so that an empty write leaves no trace.
 
     Args:
-        options: of the write.
+        options: the write's options.
         writer: identifies the commit; repeating a commit does nothing.
-        done: of the tasks, in any order.
+        done: the tasks' reports, in any order.
 
     Raises:
         RefusedError: a store refuses. For example, it was restarted and the stages are gone, or

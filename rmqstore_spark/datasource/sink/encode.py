@@ -65,7 +65,7 @@ class RowEncoder:
     """Encodes the rows of one task. Its blocks must be sent in the order in which it yields them.
 
     Args:
-        options: of the write.
+        options: the write's options.
         columns: the positions of the columns in Spark's batches.
         opened: the stores' replies to `open`.
         queues: returns the queues of a topic.

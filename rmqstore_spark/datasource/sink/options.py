@@ -33,7 +33,7 @@ class SinkOptions:
     """The options of one write, checked against each other.
 
     Args:
-        topic: of all rows; None if a column holds it.
+        topic: topic of all rows; None if a column holds it.
         exactly_once: False means at least once.
         max_in_flight, max_transaction: bytes.
     """

@@ -22,9 +22,9 @@ class Place:
     """Identifies a task.
 
     Args:
-        partition: of the rows; the same for all attempts of a task.
-        query_id: of the stream, the same over all its restarts; None without a stream.
-        batch_id: of the micro-batch.
+        partition: number of the partition; the same for all attempts of a task.
+        query_id: id of the stream's query, the same over all its restarts; None without a stream.
+        batch_id: number of the micro-batch.
     """
 
     partition: int

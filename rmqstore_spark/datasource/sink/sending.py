@@ -30,8 +30,8 @@ class Sending(ABC, Generic[StreamT]):
     """Sends blocks to stores. A context manager: leaving it drops everything unfinished.
 
     Args:
-        options: of the write.
-        clients: of the stores.
+        options: the write's options.
+        clients: one for each store.
         idle_seconds: how long a stream may have nothing to send.
     """
 

@@ -32,7 +32,7 @@ def run_task(
     """Write the rows of one partition.
 
     Args:
-        options: of the write.
+        options: the write's options.
         columns: the positions of the columns in the batches.
         batches: Spark's batches.
         place: the task.

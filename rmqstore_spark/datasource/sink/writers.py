@@ -39,7 +39,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
     With `atomic=false` each task commits alone, and Spark's commit has nothing left to do.
 
     Args:
-        options: of the write.
+        options: the write's options.
         columns: the positions of the columns in the rows.
     """
 
@@ -85,7 +85,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
     """A stream: each micro-batch appears whole and once.
 
     Args:
-        options: of the write.
+        options: the write's options.
         columns: the positions of the columns in the rows.
     """
 

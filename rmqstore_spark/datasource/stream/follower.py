@@ -209,7 +209,7 @@ def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split
     """Group small splits, neighbours with neighbours.
 
     Args:
-        splits: of one store.
+        splits: the splits of one store.
         least: keep at least this many groups.
     """
     groups: list[list[Split]] = []

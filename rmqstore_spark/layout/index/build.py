@@ -43,8 +43,8 @@ def link_entries(
         slots: int32, big-endian, one per slot; changed in place.
         room: the file's capacity in entries, entry 0 included.
         key_hash: n, see `hashing.index_key_hash`.
-        phy_offset: n, of the keys' records.
-        store_timestamp: n, of the keys' records, milliseconds.
+        phy_offset: n, physical offsets of the keys' records.
+        store_timestamp: n, storeTimestamps of the keys' records, milliseconds.
 
     Returns:
         The new entries, numbered from `header.next_entry`, as many as fit; the remaining keys
@@ -144,8 +144,8 @@ class IndexFile:
 
         Args:
             key_hash: one per key, see `hashing.index_key_hash`.
-            phy_offset: of the key's record.
-            store_timestamp: of the key's record, milliseconds.
+            phy_offset: physical offset of the key's record.
+            store_timestamp: storeTimestamp of the key's record, milliseconds.
 
         Returns:
             How many keys were inserted; the others belong into the next file.

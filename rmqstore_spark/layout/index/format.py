@@ -203,7 +203,7 @@ def follow_chain(
         key_hash: see `hashing.index_key_hash`.
         slots: number of slots in the file.
         newest: value of slot `key_hash % slots`; 0 or less means empty.
-        next_entry: of the header, read after the slot if a broker is writing the file.
+        next_entry: the header's `next_entry`, read after the slot if a broker is writing the file.
         max_num: maximum number of results, the newest ones.
         max_gap: bytes up to which entries count as close: reading them is cheaper than another
             read.
@@ -259,7 +259,7 @@ def broken_slots(slots: Slots, entries: IndexEntries, next_entry: int) -> npt.ND
     Args:
         slots: all slots of a file.
         entries: all its entries, entry 0 included.
-        next_entry: of the header.
+        next_entry: the header's `next_entry`.
     """
     numbers = np.flatnonzero(slots)
     newest = slots[numbers].astype(np.int64)
@@ -274,7 +274,7 @@ def broken_entries(slots: int, entries: IndexEntries, next_entry: int) -> npt.ND
     Args:
         slots: number of slots in the file.
         entries: all entries, entry 0 included.
-        next_entry: of the header.
+        next_entry: the header's `next_entry`.
     """
     numbers = np.arange(1, min(next_entry, len(entries)), dtype=np.int64)
     previous = entries["previous"][numbers].astype(np.int64)

@@ -80,7 +80,7 @@ def slots_match(file_size: int, header: IndexHeader, slots: int, read: ReadAt) -
 
     Args:
         file_size: in bytes.
-        header: of the file.
+        header: the file's header.
         slots: the number in question.
         read: reads bytes, given offset and length.
     """

@@ -230,7 +230,7 @@ def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -
     """Give each row the next offset of its queue.
 
     Args:
-        route_of, queued: n, of a block.
+        route_of, queued: n, the fields of a block.
         next_offsets: the next offset of each route's queue; advanced in place.
 
     Returns:
@@ -253,8 +253,8 @@ def stamp_records(
 
     Args:
         data: a checked block's bytes, changed in place.
-        starts, queue_offset, physical_offset: n, of its records.
-        store_timestamp: of all of them, milliseconds.
+        starts, queue_offset, physical_offset: n, the values of its records.
+        store_timestamp: storeTimestamp of all records, milliseconds.
         store_host: address and 4-byte port: 8 bytes, or 20 for IPv6.
 
     Raises:
@@ -290,7 +290,7 @@ def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
 
     Args:
         data: uint8, a checked block's bytes.
-        starts, sizes: n, of its records.
+        starts, sizes: n, offsets and sizes of its records.
 
     Returns:
         The hash of each key (`hashing.index_key_hash`), and the row of its record, ascending.

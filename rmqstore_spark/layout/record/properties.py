@@ -42,7 +42,7 @@ def split_properties(
     A property without a name or a value is dropped. If a name occurs twice, the last value counts.
 
     Args:
-        spans: of at most 32,767 bytes each.
+        spans: n spans of at most 32,767 bytes each.
         wanted: names of at most 8 properties to find as well.
 
     Returns:

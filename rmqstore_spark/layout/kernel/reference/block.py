@@ -80,14 +80,14 @@ def check_block(
     max_body: int,
     store_host_v6: int,
     allowed_sys_flag: int,
-    seed: int,  # noqa: ARG001 - of the compiled twin's hash table
+    seed: int,  # noqa: ARG001 - for the compiled kernel's hash table
     starts: I8,
     sizes: I4,
     route_of: I4,
     tags_code: I8,
     queued: U1,
     routes: I8,
-    table: I4,  # noqa: ARG001 - the compiled twin's
+    table: I4,  # noqa: ARG001 - for the compiled kernel
 ) -> tuple[int, int, int, int, int]:
     """Find the records of a block, check each, and number their queues.
 

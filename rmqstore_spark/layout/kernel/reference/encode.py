@@ -44,7 +44,7 @@ def write_records(
     The bits of sysFlag for the hosts' width, bodyCRC, and all lengths are computed.
 
     Args:
-        magic: unsigned, of V1 or V2.
+        magic: magic code of V1 or V2, unsigned.
         ints: (6, n): queueId, flag, sysFlag, reconsumeTimes, and the numbers of bornHost and
             storeHost in `hosts`.
         longs: (5, n): queueOffset, physicalOffset, bornTimestamp, storeTimestamp,
