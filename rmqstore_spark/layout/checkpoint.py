@@ -30,7 +30,8 @@ class Checkpoint:
 
     Attributes:
         physic_msg_timestamp: storeTimestamp of a message known to be flushed to the CommitLog.
-        logics_msg_timestamp: storeTimestamp of a message known to be dispatched, with its queue entry flushed.
+        logics_msg_timestamp: storeTimestamp of a message known to be dispatched, with its queue
+            entry flushed.
         index_msg_timestamp: storeTimestamp of the last message in the last full index file.
         master_flushed_offset: 5.x: up to where the master has flushed.
         confirm_phy_offset: 5.x: up to where the in-sync replicas have confirmed.
