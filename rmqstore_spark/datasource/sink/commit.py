@@ -66,7 +66,7 @@ def _commit(
 
 
 def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str]) -> RmqStoreError:
-    """Add to an error which stores have already committed their part of the write."""
+    """Extend an error with the stores that have already committed their part of the write."""
     if not committed:
         return error
     remedy = {
@@ -90,7 +90,7 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
 def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
     """Discard what tasks have staged. Committed stages stay; a failure is only logged.
 
-    The store process removes stages that could not be discarded by itself (stagingTimeout).
+    If a stage cannot be discarded now, the store process removes it later (stagingTimeout).
     """
     for store, stages in _by_store(task for task in done if task is not None).items():
         endpoint = options.connection.endpoints[store]

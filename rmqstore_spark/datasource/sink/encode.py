@@ -179,7 +179,7 @@ class RowEncoder:
     def _sharding(
         self, columns: dict[str, pa.Array], keys: pa.StringArray | None
     ) -> pa.StringArray | None:
-        """Return the text by which the queue is chosen: shardingKey, or the keys without one."""
+        """Return the text that chooses the queue: shardingKey, or the keys if that is empty."""
         if self._options.queue_selector == "roundrobin":
             return None
         maps = columns.get("properties")

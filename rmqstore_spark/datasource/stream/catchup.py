@@ -147,7 +147,7 @@ def limited_ends(
         marks: where it starts.
         ends: how far each queue reaches.
         queues: the queues of the marks.
-        options: hold the limits of rows and bytes.
+        options: the query's options, with the limits of rows and bytes.
     """
     keys = [key for key, end in ends.items() if end > marks[key].next]
     rows = [ends[key] - marks[key].next for key in keys]
@@ -195,7 +195,7 @@ def batch_ranges(
     """Find the ranges that a micro-batch reads, also if it is planned again after a restart.
 
     If the batch was the first to read a queue, its end holds where the queue begins (see
-    `offsets`). Only for the other queues `start` counts; after a restart it can even be past the
+    `offsets`). `start` applies only to the other queues; after a restart it can even be past the
     end.
 
     Raises:
