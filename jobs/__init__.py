@@ -1,7 +1,7 @@
-"""Spark jobs for whole stores: backfill, continuous copy, verification.
+"""Spark jobs for whole stores: backfill, stream to Parquet, replay, copy, verification.
 
     python -m jobs.backfill STORE OUTPUT
     spark-submit jobs/backfill.py STORE OUTPUT
 
-docs/jobs.md tells what each does.
+docs/jobs.md describes them.
 """

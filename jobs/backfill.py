@@ -1,6 +1,6 @@
 """Copy stores to Parquet, whole or in part: OUTPUT/topic=NAME/date=YYYY-MM-DD/*.parquet.
 
-The program for spark-submit; `rmqstore_spark.pipelines.backfill` does it.
+The program for spark-submit; it calls `rmqstore_spark.pipelines.backfill`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Copy one topic into a store, whole or in part, under its own name or another.
 
-The program for spark-submit; `rmqstore_spark.pipelines.copy_topic` does it.
+The program for spark-submit; it calls `rmqstore_spark.pipelines.copy_topic`.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Write messages again: those of stores, or of a backfill's Parquet, into stores.
+"""Replay messages of stores, or of a backfill's Parquet, into stores.
 
-The program for spark-submit; `rmqstore_spark.pipelines.replay` does it.
+The program for spark-submit; it calls `rmqstore_spark.pipelines.replay`.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Copy stores to Parquet as a stream: what is there, or what comes as well.
+"""Copy stores to Parquet as a stream: existing messages only, or new ones too.
 
-The program for spark-submit; `rmqstore_spark.pipelines.stream_to_parquet` does it.
+The program for spark-submit; it calls `rmqstore_spark.pipelines.stream_to_parquet`.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Verify stores, the work spread over Spark: each file of a log is one task.
+"""Verify stores in many Spark tasks: each file of a log is one task.
 
-The program for spark-submit; `rmqstore_spark.pipelines.verify_store` does it.
+The program for spark-submit; it calls `rmqstore_spark.pipelines.verify_store`.
 """
 
 import sys

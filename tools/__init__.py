@@ -1,1 +1,1 @@
-"""What `make` needs; no part of the installed package."""
+"""Programs that `make` calls; not part of the installed package."""

@@ -1,4 +1,4 @@
-"""The reference of a store's configuration, and the file with all its keys, out of their table."""
+"""Generate the reference of a store's configuration, and a file with all its keys."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _CONF_HEAD = """\
 
 
 def configuration_page() -> str:
-    """The text of docs/configuration.md."""
+    """Return the text of docs/configuration.md."""
     parts = [_HEAD]
     for group, keys in _groups():
         parts.append(f"## {group}\n\n| key | value | default | meaning |\n|---|---|---|---|")
@@ -71,7 +71,7 @@ def configuration_page() -> str:
 
 
 def store_conf() -> str:
-    """The text of conf/store.conf."""
+    """Return the text of conf/store.conf."""
     parts = [_CONF_HEAD]
     for group, keys in _groups():
         parts.append(f"\n# ---- {group} " + "-" * (90 - len(group)))

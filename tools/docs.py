@@ -1,4 +1,4 @@
-"""Writes what is generated of tables: the references of options and of configuration.
+"""Generate the references of options and of configuration from their tables.
 
 python -m tools.docs
 """
@@ -66,7 +66,7 @@ preparedTransactionOffset and storeSize are ignored, so that rows can be written
 
 
 def options_page() -> str:
-    """The text of docs/options.md."""
+    """Return the text of docs/options.md."""
     parts = [_HEAD, "# Reading\n"]
     for scope, title in (
         (BOTH, "Batch and stream"),

@@ -1,4 +1,4 @@
-"""Find a Java that Spark runs on, or bring one.
+"""Find a Java on which Spark runs, or install one.
 
 As a program:
 
@@ -23,10 +23,10 @@ __all__ = ["JavaNotFoundError", "bring_java", "find_java", "java_version", "main
 
 OLDEST = 17
 PREFERRED = (17, 21, 25)
-"""Versions with long support, in the order in which they are taken from a folder of many."""
+"""Versions with long-term support, in the order of preference."""
 
 NEEDED_MODULE = "jdk.incubator.vector"
-"""Spark's launcher asks for it; small runtimes lack it."""
+"""Spark's launcher requires it; small runtimes lack it."""
 
 HOW_TO_INSTALL = (
     "Install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
@@ -35,7 +35,7 @@ HOW_TO_INSTALL = (
 )
 
 BROUGHT = Path(sys.prefix) / "jdk"
-"""Where a Java lies that was brought into the virtual environment."""
+"""Folder of a Java that was installed into the virtual environment."""
 
 FOLDERS = (
     f"{BROUGHT}/*",
@@ -56,7 +56,7 @@ FOLDERS = (
 
 
 class JavaNotFoundError(Exception):
-    """There is no Java that Spark runs on."""
+    """There is no Java on which Spark runs."""
 
     def __init__(self, cause: str = "") -> None:
         tried = f", and none could be brought ({cause})" if cause else ""
@@ -66,10 +66,10 @@ class JavaNotFoundError(Exception):
 
 
 def java_version(home: Path) -> int | None:
-    """Tell the major version of the Java at `home`, None where Spark does not run on it.
+    """Return the major version of the Java at `home`, or None if Spark does not run on it.
 
-    Reads the `release` file that every Java since 8 has; a few packagers leave it out, and
-    then Java is asked itself.
+    Reads the `release` file that every Java since 8 has. A few packagers leave it out; then this
+    runs Java to ask it.
     """
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
@@ -100,13 +100,13 @@ def _properties_of(java: Path) -> str:
 
 def _home_on_path(path: str) -> Path | None:
     java = shutil.which("java", path=path)
-    # macOS has a stub there, which opens a dialogue when no Java is installed.
+    # macOS has a stub there, which opens a dialog when no Java is installed.
     if java is None or (sys.platform == "darwin" and java == "/usr/bin/java"):
         return None
     home = Path(java).resolve().parents[1]
     if (home / "release").is_file():
         return home
-    # A version manager's shim: what it would start tells where it lies.
+    # A version manager's shim: the Java that it starts prints its home.
     found = re.search(r"java\.home = (.+)", _properties_of(Path(java)))
     return Path(found[1].strip()) if found else None
 
@@ -115,14 +115,14 @@ def find_java(env: Mapping[str, str] | None = None, folders: Iterable[str] = FOL
     """Find a Java for Spark: JAVA_HOME, then PATH, then the usual folders.
 
     Args:
-        env: environment to look in, by default this process's.
+        env: environment to search, by default this process's.
         folders: patterns of folders that may be a Java's home.
 
     Returns:
         The folder to set as JAVA_HOME.
 
     Raises:
-        JavaNotFoundError: there is none.
+        JavaNotFoundError: no suitable Java was found.
     """
     env = os.environ if env is None else env
     if (given := env.get("JAVA_HOME")) and java_version(Path(given)):
@@ -141,7 +141,7 @@ def find_java(env: Mapping[str, str] | None = None, folders: Iterable[str] = FOL
 
 
 def bring_java() -> Path:
-    """Install a Java: into the virtual environment, else with apt where we are root.
+    """Install a Java: into the virtual environment, else with apt if the user is root.
 
     Raises:
         JavaNotFoundError: neither worked.
@@ -158,16 +158,16 @@ def bring_java() -> Path:
 
 
 def _bring_into_environment() -> None:
-    import jdk  # an extra: only this way needs it
+    import jdk  # an extra that only this function needs
 
     if sys.prefix == sys.base_prefix:
         raise RuntimeError("not in a virtual environment")
     _say(f"No Java {OLDEST} found: downloading one into {sys.prefix} (about 190 MB) ...")
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(60)  # a network that swallows packets must not hang `make`
+    socket.setdefaulttimeout(60)  # a network that drops packets must not hang `make`
     try:
         with tempfile.TemporaryDirectory(dir=sys.prefix) as half_made:
-            # The full kit: the smaller runtime need not have the module that Spark asks for.
+            # The full kit: the smaller runtime may lack the module that Spark requires.
             jdk.install(str(OLDEST), path=str(Path(half_made) / "jdk"))
             shutil.rmtree(BROUGHT, ignore_errors=True)
             (Path(half_made) / "jdk").rename(BROUGHT)
@@ -183,7 +183,7 @@ def _bring_with_apt() -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", package]
     if subprocess.run(install, env=env, capture_output=True, check=False).returncode:
-        # A fresh container has no package lists yet.
+        # A fresh container has no package lists.
         subprocess.run(["apt-get", "update", "-qq"], env=env, capture_output=True, check=False)
         done = subprocess.run(install, env=env, capture_output=True, check=False, text=True)
         if done.returncode:
@@ -206,7 +206,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if arguments:
         os.environ["JAVA_HOME"] = str(home)
-        # Workers start `python3` otherwise, which need not have this environment's packages.
+        # Otherwise workers start `python3`, which may lack this environment's packages.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.execvp(arguments[0], arguments)
     print(home)

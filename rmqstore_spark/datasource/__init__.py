@@ -1,16 +1,17 @@
 """The Spark data source: `format("rmqstore")`, batch and streaming.
 
-    source       what Spark asks first
-    options/     options, parsed and checked
-    tables       a catalog table's options
-    schema       the columns
-    stores, resolve    stores and queues, and offsets in them
-    batch        a batch query
-    stream/      a stream, with its `offsets`
-    partitions, scanned    what a task reads
-    failures     errors as a user of Spark sees them
-    sink/        writing
+    source       the class that Spark calls first
+    options/     parses and checks options
+    tables       carries a catalog table's options to its queries
+    schema       defines the columns, and checks a user's choice of them
+    stores       opens the stores, and chooses their queues
+    resolve      turns starting and ending positions into offsets
+    batch        plans a batch query
+    stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
+    partitions, scanned    read a partition in a task
+    sink/        writes
+    failures     shows errors to Spark's users
 
-Nothing is imported here: Spark starts a Python process per query, and each takes only the
+Nothing is imported here: Spark starts a Python process per query, and each process loads only the
 modules that its step needs.
 """

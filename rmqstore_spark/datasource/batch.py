@@ -1,4 +1,4 @@
-"""A batch query: what it reads is fixed when it is planned."""
+"""Plan a batch query; what it reads is fixed at that time."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RmqStoreReader(DataSourceReader):
     """Plans a batch query on the driver, and reads its partitions in the tasks.
 
     Args:
-        options: of the query.
-        projection: the columns that are wanted.
+        options: the query's options.
+        projection: the requested columns.
     """
 
     def __init__(self, options: Options, projection: Projection) -> None:
@@ -94,11 +94,11 @@ def _ranges(options: Options, chosen: Sequence[ChosenQueue]) -> dict[str, list[Q
 
 
 def _limits(options: Options, share: float) -> PlanLimits:
-    """Limits of one store's plan.
+    """Return the limits of one store's plan.
 
     Args:
-        options: of the query.
-        share: how much of all that is read the store has, 0 to 1.
+        options: the query's options.
+        share: the store's share of all records to be read, 0 to 1.
     """
     from rmqstore_spark.reader.plan import PlanLimits
 
@@ -125,7 +125,7 @@ def _needs_queues(store: Store, option: str) -> None:
 
 
 def _plan_scan(options: Options, store: Store) -> Sequence[Split]:
-    """Plan the reading of a store that has nothing but its log."""
+    """Plan the reading of a store that has only its log."""
     from rmqstore_spark.reader.plan import plan_scan
 
     if options.plan_by == "queue":

@@ -1,8 +1,8 @@
-"""Errors as a user of Spark sees them.
+"""Show errors to Spark's users.
 
-What a Python worker of Spark raises reaches the user as text: a traceback, then the message. The
-frames say nothing to a user, so a worker that fails with an error of this package hides them, and
-only the message is left. `DEBUG` on the logger `rmqstore_spark` logs them in the worker.
+An exception in one of Spark's Python workers reaches the user as text: a traceback, then the
+message. The frames do not help a user, so a worker that fails with an error of this package hides
+them and shows only the message. `DEBUG` on the logger `rmqstore_spark` logs them in the worker.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _log = logging.getLogger("rmqstore_spark")
 
 _LISTED = 30
 
-# Spark sets the first one in every worker that it starts, under one of two endings, and the second
-# one where `spark.sql.execution.pyspark.udf.hideTraceback.enabled` is set. It looks at the second
-# one when it writes down what a worker raised, and ends that worker then.
+# Spark sets the first variable in every worker, with one of two endings. It sets the second one if
+# `spark.sql.execution.pyspark.udf.hideTraceback.enabled` is set, reads it when it formats a
+# worker's exception, and then ends that worker.
 _IN_WORKER: Final = "PYTHON_WORKER_FACTORY_"
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 
 def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a method that Spark calls raise this package's errors without a traceback."""
+    """Make a method that Spark calls raise this package's errors without a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,7 +48,7 @@ def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def plain_errors_of(items: Iterator[T]) -> Iterator[T]:
-    """Do the same for what an iterator raises."""
+    """Do the same for the exceptions of an iterator."""
     try:
         yield from items
     except RmqStoreError as error:
@@ -57,19 +57,19 @@ def plain_errors_of(items: Iterator[T]) -> Iterator[T]:
 
 
 def _hide_traceback(error: RmqStoreError) -> None:
-    """Let Spark show the message alone. Outside its workers, errors stay as they are."""
+    """Let Spark show only the message. Outside its workers, errors are left unchanged."""
     _log.debug("raised to Spark", exc_info=error)
     if any(name.startswith(_IN_WORKER) for name in os.environ):
         os.environ[_HIDE_TRACEBACK] = "1"
 
 
 def host_name() -> str:
-    """The name of this machine, for an error about what it cannot see."""
+    """Return this machine's name, for an error about paths that it cannot see."""
     return socket.gethostname()
 
 
 def some(names: Iterable[object]) -> str:
-    """List names in a sentence, the first ones where they are many."""
+    """List names in a sentence; of a long list only the first ones."""
     listed = [str(name) for name in names]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
     return (", ".join(listed[:_LISTED]) or "none") + more

@@ -1,19 +1,19 @@
-"""A stream's offsets, as they stand in its checkpoint.
+"""A stream's offsets, in the form of its checkpoint.
 
     {"version": 1, "queues": {"broker-a": {"TopicTest": "0:23@4567 1:0..7@990"}}}
 
-For each queue: its number, the offset to read next, and the physical offset of the entry before
-that (-1 where none is known). As long as nothing of the queue was read but in the micro-batch that
-ends here, the offset at which that micro-batch began it stands before, as in `0..7`. Brokers and
-topics are sorted by name, queues by number: Spark compares offsets as text. A topic's queues are
-one text because a query sends its offsets to and fro several times a second, and with a thousand
-queues parsing that many numbers would be the greater part of what an idle one costs.
+Each queue has its number, the next offset to read, and the physical offset of the entry before that
+(-1 if unknown). As long as only the micro-batch that ends here has read from the queue, the offset
+at which that micro-batch began is included, as in `0..7`. Brokers and topics are sorted by name,
+queues by number, because Spark compares offsets as text. The queues of a topic form one text: a
+query passes its offsets around several times a second, and with a thousand queues parsing that many
+numbers would be most of what an idle query costs.
 
-The begin is what makes a restart exact. Spark checkpoints the end of a micro-batch before it runs
-it, but for the first one no start; and a queue that is found while the stream runs has no start
+The begin makes a restart exact. Spark checkpoints the end of a micro-batch before it runs it, but
+for the first one it checkpoints no start. A queue that is found while the stream runs has no start
 either. Such a batch must be planned again from where it began, whatever the store, the options or
-`initialOffset` say by then. The physical offset tells a queue that was cut, or deleted and made
-anew, from the one that was read.
+`initialOffset` say by then. The physical offset reveals that a queue was cut, or deleted and
+recreated, since it was read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class QueueKey(NamedTuple):
-    """A queue among several stores. Keys sort as the checkpoint does."""
+    """A queue of one of several stores. Keys sort as the checkpoint does."""
 
     broker: str
     topic: str
@@ -53,12 +53,13 @@ class QueueKey(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far a queue has been read.
+    """The progress of a queue.
 
     Args:
-        next: queue offset to read next.
-        last_physical: physical offset of the entry before it, -1 where none is known.
-        begin: where the first micro-batch of this queue began, None once a later one has read on.
+        next: the next queue offset to read.
+        last_physical: physical offset of the entry before it, -1 if unknown.
+        begin: where the first micro-batch of this queue began, None once a later one has read from
+            the queue.
     """
 
     next: int
@@ -70,14 +71,14 @@ Offsets = dict[QueueKey, Mark]
 
 
 def encode_offsets(offsets: Mapping[QueueKey, Mark]) -> dict[str, Any]:
-    """Bring offsets into the checkpoint's form, in its fixed order."""
+    """Encode offsets in the checkpoint's form, in its fixed order."""
     return {"version": _VERSION, "queues": packed_by_topic(offsets, _mark_text)}
 
 
 def packed_by_topic(
     values: Mapping[QueueKey, T], text: Callable[[T], str]
 ) -> dict[str, dict[str, str]]:
-    """Bring something of each queue into the form `{broker: {topic: "0:... 1:..."}}`, sorted."""
+    """Encode a value per queue as `{broker: {topic: "0:... 1:..."}}`, sorted."""
     parts: dict[str, dict[str, list[str]]] = {}
     for key in sorted(values):
         queues = parts.setdefault(key.broker, {}).setdefault(key.topic, [])
@@ -89,10 +90,10 @@ def packed_by_topic(
 
 
 def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
-    """Read offsets back.
+    """Decode offsets.
 
     Raises:
-        RmqStoreError: they were not written by this source, or by a later version of it.
+        RmqStoreError: they are damaged, or another source or another version wrote them.
     """
     if stored.get("version") != _VERSION:
         raise RmqStoreError(
@@ -118,7 +119,7 @@ def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
 def as_start(offsets: Offsets) -> Offsets:
     """Make the end of one micro-batch the start of the next.
 
-    Where the one began is forgotten, but for queues that it read nothing of.
+    Drops where the first one began, except for queues from which it read nothing.
     """
     return {
         key: mark if mark.begin in (None, mark.next) else mark._replace(begin=None)

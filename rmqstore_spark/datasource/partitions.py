@@ -1,4 +1,4 @@
-"""What a task reads: a few splits of one store."""
+"""Read a partition in a task: a few splits of one store."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["StorePartition", "partitions_of", "read_options", "read_partition"]
 
 
 class StorePartition(InputPartition):
-    """Splits of one store, read by one task one after the other.
+    """Splits of one store that one task reads in order.
 
     Args:
-        plan: names the planning that made it.
+        plan: id of the planning that created it.
         store: the store.
-        splits: what to read of it.
+        splits: the splits to read.
     """
 
     def __init__(self, plan: str, store: StoreSpec, splits: Sequence[Split]) -> None:
@@ -43,13 +43,13 @@ class StorePartition(InputPartition):
 def partitions_of(
     planned: Iterable[tuple[StoreSpec, Sequence[Sequence[Split]]]],
 ) -> list[StorePartition]:
-    """Make the partitions of one planning: groups of splits for each store."""
+    """Create the partitions of one planning: groups of splits for each store."""
     plan = uuid4().hex
     return [StorePartition(plan, spec, group) for spec, groups in planned for group in groups]
 
 
 def read_options(options: Options, projection: Projection) -> ReadOptions:
-    """Bring a query's options into the reader's form."""
+    """Convert a query's options to the reader's form."""
     from rmqstore_spark.reader.options import ReadOptions
 
     return ReadOptions(
@@ -64,9 +64,9 @@ def read_options(options: Options, projection: Projection) -> ReadOptions:
     )
 
 
-# The store that the last task of this worker read. Workers are used again, and listing a store for
-# each of thousands of tasks would cost more than reading. It serves tasks of the same planning
-# only: opened after that, it knows all that was planned.
+# The store that the last task of this worker read. Workers are reused, and listing a store for each
+# of thousands of tasks would cost more than reading. It serves only tasks of the same planning: it
+# was opened after that, so it contains everything that was planned.
 _opened: dict[tuple[str, StoreSpec], Store] = {}
 
 
@@ -84,7 +84,7 @@ def _open(partition: StorePartition) -> Store:
 def read_partition(
     partition: InputPartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
-    """Read what a partition names; nothing for the one that Spark makes of an empty plan."""
+    """Read a partition; return nothing for the one that Spark creates for an empty plan."""
     if not isinstance(partition, StorePartition):
         return iter(())
     return plain_errors_of(_read(partition, options, projection))
@@ -114,14 +114,14 @@ def _read(
 
 
 def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Put names as the user spelled them, and NOT NULL, into a batch's schema."""
+    """Set names as the user spelled them, and NOT NULL, in a batch's schema."""
     if batch.schema.equals(schema) or not len(schema):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 def _explain_invisible(spec: StoreSpec, error: RmqStoreError) -> None:
-    """Raise another error where the cause is that this machine does not see the store."""
+    """Raise a different error if the cause is that this machine does not see the store."""
     from rmqstore_spark.files.open import is_endpoint, open_files
 
     if is_endpoint(spec.url):

@@ -1,4 +1,4 @@
-"""From positions in the options to an offset of each queue."""
+"""Turn the positions in the options into an offset of each queue."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _log = logging.getLogger("rmqstore_spark")
 
 
 def starting_offsets(queues: Sequence[ChosenQueue], options: Options) -> dict[QueueKey, int]:
-    """Find where to start each queue; never before its first message, nor past its end.
+    """Return where to start each queue; never before its first message, nor past its end.
 
     Raises:
-        OptionError: a position does not name all queues, or names others, or lies past an end.
-        DataLossError: messages from a position on have expired, and `failOnDataLoss` is set.
+        OptionError: a position omits a queue, names others, or lies past an end.
+        DataLossError: messages after a position have expired, and `failOnDataLoss` is set.
     """
     resolver = _Resolver(queues, options, options.starting, options.starting_option)
     return {chosen.key: resolver.start(chosen) for chosen in queues}
@@ -41,23 +41,23 @@ def starting_offsets(queues: Sequence[ChosenQueue], options: Options) -> dict[Qu
 def ending_offsets(
     queues: Sequence[ChosenQueue], options: Options, starts: Mapping[QueueKey, int]
 ) -> dict[QueueKey, int]:
-    """Find where to end each queue; never past its end, nor before where it starts.
+    """Return where to end each queue; never past its end, nor before its start.
 
     Raises:
         OptionError: as `starting_offsets`, or a queue would start after its end.
-        DataLossError: a queue does not reach so far, and `failOnDataLoss` is set.
+        DataLossError: a queue ends before its position, and `failOnDataLoss` is set.
     """
     resolver = _Resolver(queues, options, options.ending, options.ending_option)
     return {chosen.key: resolver.end(chosen, starts[chosen.key]) for chosen in queues}
 
 
 def lose(options: Options, text: str, then: str = "") -> None:
-    """Raise for a loss of messages, or log it where the user takes that.
+    """Raise for a loss of messages, or log it if the user allows it.
 
     Args:
-        options: say which.
-        text: what is lost, a sentence.
-        then: how it goes on, for the log.
+        options: the query's options.
+        text: a sentence that describes the loss.
+        then: a sentence about how the query continues, for the log.
 
     Raises:
         DataLossError: `failOnDataLoss` is set.
@@ -71,7 +71,7 @@ class _Resolver:
     """Finds the offsets of one position.
 
     Args:
-        name: the option that says it.
+        name: the option that holds the position.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class _Resolver:
         key, queue = chosen.key, chosen.queue
         wanted = self._wanted(chosen)
         if wanted is None:
-            # No message that late, or nothing that the group has read.
+            # No message is that late, or the group has read nothing.
             wanted = start if isinstance(self._position, OfGroup) else queue.max_offset
         if wanted > queue.max_offset:
             lose(
@@ -132,12 +132,12 @@ class _Resolver:
                     f"{key} would start after its end: {self._options.starting_option} gives "
                     f"{start}, {self._name} gives {wanted}."
                 )
-            # It starts at its first message, and all before the end has expired.
+            # It starts at its first message, and all messages before the end have expired.
             return start
         return wanted
 
     def _wanted(self, chosen: ChosenQueue) -> int | None:
-        """Find the offset that the position means; None where it means none."""
+        """Return the offset that the position means, or None if it means none."""
         key, queue, position = chosen.key, chosen.queue, self._position
         if isinstance(position, Earliest):
             return queue.min_offset
@@ -169,7 +169,7 @@ def _of(numbers: PerQueue, key: QueueKey) -> int:
 
 
 def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str) -> None:
-    """Check that a JSON names the chosen queues and no others, as Kafka's source does."""
+    """Check that a JSON names exactly the chosen queues, as Kafka's source does."""
     keys = [chosen.key for chosen in queues]
     missing = [key for key in keys if numbers.get(*key) is None]
     if missing:

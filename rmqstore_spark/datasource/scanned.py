@@ -1,6 +1,6 @@
-"""Rows of a store without queues: the log has them all, and a query wants some.
+"""Filter the rows of a store without queues, whose log has to be read as a whole.
 
-The rows are those that queues would hold: a prepared or rolled-back record stands in none.
+Keeps the rows that queues would hold: a prepared or rolled-back record belongs to no queue.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _NEEDED: Final = ("topic", "queueId", "sysFlag")
 
 
 def with_needed(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Add the columns that the choice of rows goes by."""
+    """Add the columns that are needed to filter rows."""
     return columns + tuple(name for name in _NEEDED if name not in columns)
 
 
 def chosen_rows(
     batch: pa.RecordBatch, options: Options, columns: tuple[str, ...]
 ) -> pa.RecordBatch:
-    """Take the rows that a query wants.
+    """Return the rows that a query requests.
 
     Args:
         batch: n rows with the columns of `with_needed`.
-        options: say which.
-        columns: those to give back, the first ones of the batch.
+        options: the query's options.
+        columns: the columns to return, which are the first ones of the batch.
     """
     kinds = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
     wanted = np.isin(kinds, (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE))

@@ -1,7 +1,7 @@
-"""The columns of `format("rmqstore")` as Spark sees them, and a user's choice among them.
+"""The columns of `format("rmqstore")` in Spark's types, and a user's choice of them.
 
-Spark takes a batch only if its Arrow schema equals its own mapping, names, order and nullability
-included, so a user's `.schema(...)` is followed to the letter.
+Spark accepts a batch only if its Arrow schema equals Spark's own mapping, including names, order
+and nullability. So a user's `.schema(...)` is followed exactly.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COLUMN_TYPES: dict[str, DataType] = {
     "preparedTransactionOffset": LongType(),
     "storeSize": IntegerType(),
 }
-"""Name to type, in the order of a row."""
+"""Name and type of each column, in the order of a row."""
 
 NEVER_NULL = frozenset(COLUMN_TYPES) - {
     "uniqKey",
@@ -68,12 +68,12 @@ _NAMES = {name.lower(): name for name in COLUMN_TYPES}
 
 @dataclass(frozen=True)
 class Projection:
-    """What to read, and how Spark wants it.
+    """The requested columns, and how Spark expects them.
 
     Args:
-        columns: the source's own names, in the order that was asked for.
-        body_as_text: `body` is wanted as a string.
-        schema: as Spark knows it.
+        columns: the source's own names, in the requested order.
+        body_as_text: whether `body` is requested as a string.
+        schema: the schema that Spark knows.
     """
 
     columns: tuple[str, ...]
@@ -81,24 +81,24 @@ class Projection:
     schema: StructType
 
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema that Spark expects of every batch."""
+        """Return the Arrow schema that Spark expects of every batch."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.schema, timezone="UTC")
 
 
 def full_schema() -> StructType:
-    """All columns."""
+    """Return all columns."""
     return StructType([StructField(name, kind) for name, kind in COLUMN_TYPES.items()])
 
 
 def project(schema: StructType) -> Projection:
-    """Understand a schema: the full one, or a user's choice of columns.
+    """Check a schema: the full one, or a user's choice of columns.
 
-    Names are matched in any case, as Spark does it.
+    Names are not case-sensitive, as in Spark.
 
     Raises:
-        OptionError: a column or type that the source does not have.
+        OptionError: the source does not have a column, or not in that type.
     """
     columns: list[str] = []
     as_text = False

@@ -1,7 +1,7 @@
-"""`format("rmqstore")`: what Spark asks first.
+"""`format("rmqstore")`: the class that Spark calls first.
 
-Each call comes in a Python process of its own making: importing this must cost little, and nothing
-is kept here between calls.
+Spark starts a Python process for each call. So importing this module must be cheap, and nothing is
+kept here between calls.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ class RmqStoreDataSource(DataSource):
     """A RocketMQ message store as a Spark source and sink.
 
     Args:
-        options: see docs/options.md; names in any case.
+        options: see docs/options.md; names are not case-sensitive.
     """
 
     @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        check_packages()  # Spark's own workers would crash without pyarrow, and not say why
-        # Said at load(), not when the first action runs.
+        check_packages()  # Without pyarrow, Spark's own workers would crash without a reason.
+        # Reported at load(), not when the first action runs.
         check_options(source_options(options))
 
     @classmethod
     def name(cls) -> str:
-        """Name the format."""
+        """Return the format's name."""
         return "rmqstore"
 
     @plain_errors
     def schema(self) -> StructType:
-        """Give all columns."""
+        """Return all columns."""
         if not is_new_table(self.options):
             return full_schema()
         options = source_options(self.options)
@@ -66,21 +66,21 @@ class RmqStoreDataSource(DataSource):
 
     @plain_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch query; the schema is the projection."""
+        """Create the reader of a batch query; the schema is the projection."""
         from rmqstore_spark.datasource.batch import RmqStoreReader
 
         given = query_options(self.options, schema)
         return RmqStoreReader(parse_options(given, streaming=False), project(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Make the reader of a stream; what is wrong with it is said by its first method."""
+        """Create the reader of a stream; its first method reports errors in the options."""
         from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 
         return RmqStoreStreamReader(query_options(self.options, schema), schema)
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Make the writer of a batch write."""
+        """Create the writer of a batch write."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
         from rmqstore_spark.datasource.sink.writers import RmqStoreWriter
@@ -98,7 +98,7 @@ class RmqStoreDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Make the writer of a stream."""
+        """Create the writer of a stream."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
         from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter

@@ -1,4 +1,4 @@
-"""The stores of a query, and which of their queues it reads."""
+"""Open the stores of a query, and choose their queues."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ChosenQueue(NamedTuple):
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """How to open a store again, elsewhere.
+    """What a task needs to open a store again.
 
     Args:
-        url: as `Store.open` takes it; absolute.
-        broker_name: the name that it goes by; None for its default.
-        commitlog_paths: where its log lies, if not in the store; absolute.
-        options: names and values that its file system takes; no secrets among them.
+        url: as in `Store.open`; absolute.
+        broker_name: the store's broker name; None for its default.
+        commitlog_paths: folders of its log, if not in the store; absolute.
+        options: names and values for its file system; contains no secrets.
     """
 
     url: str
@@ -67,7 +67,7 @@ class StoreSpec:
 
 
 class SourceStore(NamedTuple):
-    """A store, and how to open it elsewhere."""
+    """An open store, and what a task needs to open it again."""
 
     spec: StoreSpec
     store: Store
@@ -77,8 +77,8 @@ def open_stores(options: Options) -> list[SourceStore]:
     """Open the stores that `path` or `endpoint` names, in its order.
 
     Raises:
-        StoreNotFoundError: there is no store at a path, or nothing matches a glob.
-        OptionError: `brokerNames` or `storePathCommitLog` do not fit the stores.
+        StoreNotFoundError: a path is not a store, or nothing matches a glob.
+        OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
     """
     from rmqstore_spark.reader.store import default_broker_name
 
@@ -95,7 +95,7 @@ def open_stores(options: Options) -> list[SourceStore]:
 
 
 def _open_served(options: Options, connection: ConnectionOptions) -> list[SourceStore]:
-    """Open the stores behind some endpoints. A store knows its own name."""
+    """Open the stores behind some endpoints. Each store process reports its store's name."""
     names = options.broker_names or (None,) * len(connection.endpoints)
     if options.broker_names is not None:
         _check_names(connection.endpoints, options.broker_names)
@@ -113,7 +113,7 @@ def _open_served(options: Options, connection: ConnectionOptions) -> list[Source
 
 
 def _check_names(paths: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse names that do not fit the stores."""
+    """Refuse names that do not match the stores."""
     if len(names) != len(paths):
         raise OptionError(
             f"Option brokerNames gives {len(names)} names for {len(paths)} stores: "
@@ -130,7 +130,7 @@ def _check_names(paths: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """By broker, the folders of those logs that do not lie in their stores."""
+    """Return the folders of logs that are not in their stores, by broker."""
     given = options.commitlog_paths
     if given is None:
         return {}
@@ -151,7 +151,7 @@ def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tupl
 
 
 def _absolute(path: str) -> str:
-    """Make a local path absolute: tasks run in other folders than the driver does."""
+    """Make a local path absolute: tasks run in other folders than the driver."""
     from rmqstore_spark.files.open import local_path
 
     local = local_path(path)
@@ -159,7 +159,7 @@ def _absolute(path: str) -> str:
 
 
 def _expand(path: str) -> list[str]:
-    """Give the paths that a glob matches, sorted; any other path alone."""
+    """Return the paths that a glob matches, sorted; any other path unchanged."""
     from rmqstore_spark.files.open import local_path
 
     absolute = _absolute(path)
@@ -198,7 +198,7 @@ def _matches(path: str, found: list[str]) -> list[str]:
 
 
 def chosen_queues(options: Options, stores: Iterable[Store]) -> Iterator[ChosenQueue]:
-    """Give the queues that the options choose, of those that the stores have."""
+    """Yield the queues of the stores that the options choose."""
     for store in stores:
         for topic in store.known_topics():
             for queue_id in _chosen_ids(options, topic):
@@ -215,7 +215,7 @@ def _chosen_ids(options: Options, topic: Topic) -> Sequence[int]:
 
 
 def wants_topic(options: Options, name: str) -> bool:
-    """Whether a query reads a topic (of `assign`, some of its queues)."""
+    """Return whether a query reads a topic (with `assign`, some of its queues)."""
     from rmqstore_spark.layout.constants import is_system_topic
 
     if options.assign is not None:
@@ -228,12 +228,12 @@ def wants_topic(options: Options, name: str) -> bool:
 
 
 def check_topics(options: Options, stores: Sequence[Store]) -> None:
-    """Check that what `subscribe` and `assign` name is there.
+    """Check that the topics and queues of `subscribe` and `assign` exist.
 
-    A store without queues is asked by a walk over its log, which ends when all are found.
+    The log of a store without queues is scanned until all topics are found.
 
     Raises:
-        TopicNotFoundError: a topic is in none of the stores, or has no such queue.
+        TopicNotFoundError: no store has a topic, or a topic lacks a queue.
     """
     existing: dict[str, set[int]] = {}
     for store in stores:
@@ -254,7 +254,7 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
                 f"There is no topic {name!r} in {where}. There are: {some(sorted(existing))}."
             )
     if without_queues:
-        return  # which queues their topics have only the reading tells
+        return  # only reading them shows which queues their topics have
     for name, queue_ids in (options.assign or {}).items():
         missing = sorted(set(queue_ids) - existing[name])
         if missing:
@@ -265,10 +265,10 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
 
 
 def check_pattern(options: Options, stores: Sequence[Store]) -> None:
-    """Check that `subscribePattern` matches a topic, as far as the stores have queues that tell.
+    """Check that `subscribePattern` matches a topic, if all stores have queues.
 
     Raises:
-        TopicNotFoundError: it matches none.
+        TopicNotFoundError: it matches no topic.
     """
     if options.pattern is None or not all(store.has_queues for store in stores):
         return
@@ -286,7 +286,7 @@ def check_pattern(options: Options, stores: Sequence[Store]) -> None:
 
 
 def _topics_in_log(store: Store, wanted: set[str]) -> set[str]:
-    """The topics that a log's records name, as far as it takes to find all that are wanted."""
+    """Return the topics in a log's records, reading until all `wanted` ones are found."""
     from rmqstore_spark.reader.options import ReadOptions
 
     found: set[str] = set()

@@ -1,16 +1,18 @@
-"""The store directory over any file system, read-only (`docs/format.md`, "A store directory").
+"""The files of a store directory, on any file system (`docs/format.md`, "A store directory").
 
-    open         from what a user writes as a path to files
-    base         what a file system must do; `local`, `remote` do it
-    listing, handles, spans    folders listed, files kept open, ranges joined
-    finding      is this folder a store
-    directory    where everything lies in a store
-    topology     topics and queues as folders
-    log_folders, segments      a log in files of one size
-    configfiles  the broker's JSON
-    durable      writing files that survive a power cut
-    failures     a file system's errors as ours
-    own_names    names that this project adds to a store
+    open          turns a user's path or URL into a file system and a path
+    base          the interface of a file system; `local` and `remote` implement it
+    listing       lists trees of folders
+    handles       caches open files
+    spans         joins small ranges into few reads
+    finding       finds out whether a folder is a store
+    directory     names the parts of a store
+    topology      lists topics and queues
+    log_folders, segments    read a log that is split into segments
+    configfiles   reads the broker's JSON
+    durable       writes files that survive a power cut
+    failures      translates a file system's errors into ours
+    own_names     names the files that only this project adds to a store
 
-What a message means is not known here.
+Nothing in this package knows what a message means.
 """

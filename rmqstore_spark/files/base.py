@@ -1,7 +1,7 @@
-"""What the floors above ask of a file system: the one seam for reading files.
+"""The interface of a file system: all reading of files goes through it.
 
-Two implementations: `LocalFiles` (plain `preadv`) and `FsspecFiles` (everything else). Tests put a
-third in front of them to inject faults.
+It has two implementations: `LocalFiles` (plain `preadv`) and `FsspecFiles` (everything else).
+Tests wrap them in a third one to inject faults.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class FileInfo(NamedTuple):
 
     Attributes:
         name: last part of the path.
-        size: bytes; 0 for a folder, -1 where the listing was asked to leave sizes out.
-        is_dir: a folder, or a link to one.
-        mtime_ms: time of the last change in milliseconds since the epoch, -1 where unknown.
-        is_link: a symbolic link (what it points at is described by the other fields).
+        size: bytes; 0 for a folder, -1 if the listing was asked to leave sizes out.
+        is_dir: whether it is a folder, or a link to one.
+        mtime_ms: time of the last change in milliseconds since the epoch, -1 if unknown.
+        is_link: whether it is a symbolic link; the other fields then describe its target.
     """
 
     name: str
@@ -40,7 +40,7 @@ Listing: TypeAlias = list[FileInfo]
 
 
 class Skipped(NamedTuple):
-    """Something found in a store that is no part of it, and why it was passed over."""
+    """A file or folder of a store that was skipped, and the reason."""
 
     path: str
     reason: str
@@ -49,15 +49,16 @@ class Skipped(NamedTuple):
 class Files(Protocol):
     """Read-only access to the files of a store, by path.
 
-    One object serves one reading thread; it can be pickled (open handles stay behind) and used
-    after a fork. Every method raises `FileNotFoundError` for what does not exist,
-    `StoreAccessError` where permission is missing, and `RmqStoreError` for any other failure of
-    the file system, each with the path in its text.
+    An object serves one reading thread. It can be pickled, without its open handles, and used
+    after a fork. Every method raises `FileNotFoundError` if the path does not exist,
+    `StoreAccessError` if permission is missing, and `RmqStoreError` for any other failure of the
+    file system. Each error names the path.
 
     Attributes:
-        is_local: paths are paths of this machine's own file system.
-        max_gap: reading on over a gap of so many bytes is cheaper than a second request.
-        max_waste: how many bytes may be read for nothing, per byte that was asked for.
+        is_local: whether paths are paths of this machine's own file system.
+        max_gap: the widest gap, in bytes, that is cheaper to read than to skip with a second
+            request.
+        max_waste: how many unwanted bytes may be read per byte that was requested.
     """
 
     is_local: bool
@@ -66,60 +67,61 @@ class Files(Protocol):
 
     @property
     def lists_trees(self) -> bool:
-        """Whether `walk` asks once for a whole tree, so that depth costs nothing."""
+        """Whether `walk` lists a whole tree with one request, so that depth costs nothing."""
         ...
 
     def list(self, path: str, *, sizes: bool = True) -> Listing:
-        """Entries of a folder, sorted by name.
+        """Return the entries of a folder, sorted by name.
 
         Args:
             path: the folder.
-            sizes: False leaves `size` and `mtime_ms` at -1, where that saves a call per entry.
+            sizes: False leaves `size` and `mtime_ms` at -1 if that saves a call per entry.
         """
         ...
 
     def walk(
         self, path: str, depth: int, on_error: Callable[[str, Exception], None]
     ) -> Iterator[tuple[str, Listing]]:
-        """All folders from `path` down to `depth` levels below it, with their entries.
+        """Yield all folders from `path` down to `depth` levels below it, with their entries.
 
-        Cheaper than `list` per folder where one request can list a whole tree. Sizes may be -1.
-        Links to folders are entered as folders are, never below `depth`.
+        Cheaper than one `list` per folder if one request can list a whole tree. Sizes may be -1.
+        Links to folders are followed, never below `depth`.
 
         Args:
             path: the folder to begin with.
             depth: 0 lists `path` alone.
-            on_error: told of a folder (relative path) that could not be listed, and why.
+            on_error: called with the relative path of a folder that could not be listed, and the
+                error.
 
         Yields:
-            Path of the folder relative to `path` ("" for itself), and its entries by name.
+            The path of the folder relative to `path` ("" for `path`), and its entries by name.
         """
         ...
 
     def resolve(self, path: str) -> str:
-        """The path with all links resolved (the path itself where there are no links)."""
+        """Return the path with all links resolved, or the path itself without links."""
         ...
 
     def size(self, path: str) -> int:
-        """Length of a file in bytes."""
+        """Return the length of a file in bytes."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder is there (False also where it may not be looked at)."""
+        """Return whether a file or folder exists; False also if permission is missing."""
         ...
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes of a range; fewer than `length` only at the end of the file."""
+        """Return the bytes of a range; fewer than `length` only at the end of the file."""
         ...
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
-        """Fill `out` from a range; returns how much, less than its size only at the file's end."""
+        """Fill `out` from a range and return the bytes read; fewer only at the file's end."""
         ...
 
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
     ) -> int:
-        """Read ranges of one file one behind the other into `out`.
+        """Read ranges of one file into `out`, one after the other.
 
         Args:
             path: the file.
@@ -128,16 +130,16 @@ class Files(Protocol):
             out: u1[sum of lengths or more].
 
         Returns:
-            How many ranges were read in full: n, or the number of the first one that ended early.
+            How many ranges were read in full: n, or the number of the first one that was cut short.
         """
         ...
 
     def close(self) -> None:
-        """Close all handles. The object can still be used, and opens files anew."""
+        """Close all handles. The object remains usable and opens files again when needed."""
         ...
 
 
 def join(folder: str, *names: str) -> str:
-    """Put a path together. The root of an archive is the empty string."""
+    """Join a folder and names to a path. The root of an archive is the empty string."""
     parts = [folder.rstrip("/") if folder != "/" else ""] if folder else []
     return "/".join([*parts, *names])

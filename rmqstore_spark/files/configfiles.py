@@ -1,7 +1,7 @@
-"""The broker's configuration files: JSON as fastjson writes it, each perhaps with a `.bak`.
+"""Read the broker's configuration files: JSON in fastjson's dialect, each possibly with a `.bak`.
 
-A broker replaces such a file by renaming, and keeps what it replaced beside it; in between, and
-after a crash, only the `.bak` may be whole (`docs/format.md`, "A store directory"; RocketMQ's
+A broker replaces such a file by renaming, and keeps the old one as `.bak`. In between, and after a
+crash, only the `.bak` may be whole (`docs/format.md`, "A store directory"; RocketMQ's
 `ConfigManager.load`).
 """
 
@@ -18,18 +18,18 @@ __all__ = ["read_config"]
 
 _log = logging.getLogger(__name__)
 
-# The offsets of 10,000 groups on 64 queues are some 30 MB. What is larger is no configuration.
+# The offsets of 10,000 groups on 64 queues take about 30 MB. A larger file is not a configuration.
 _MAX_BYTES = 64 << 20
 
 
 def read_config(files: Files, path: str) -> Any | None:
-    """What a configuration file says, or its `.bak` where the file is missing or does not parse.
+    """Return a configuration file's content, or its `.bak`'s if it is missing or does not parse.
 
     Returns:
-        The parsed JSON; None where neither file exists, or what exists is empty.
+        The parsed JSON; None if neither file exists, or the existing one is empty.
 
     Raises:
-        CorruptStoreError: something is there, but neither file parses.
+        CorruptStoreError: at least one file exists, but none parses.
         StoreAccessError: a file may not be read.
     """
     damage: CorruptStoreError | None = None

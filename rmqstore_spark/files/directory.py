@@ -1,4 +1,4 @@
-"""Where everything lies in a store directory (`docs/format.md`, "A store directory")."""
+"""Locate the parts of a store directory (`docs/format.md`, "A store directory")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DLedgerLog", "StoreDirectory"]
 
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
-# What RocketMQ 5 leaves in a store, and 4 does not.
+# What RocketMQ 5 leaves in a store and RocketMQ 4 does not.
 _MARKS_OF_5 = (
     "abort.bak",
     "batchconsumequeue",
@@ -32,12 +32,12 @@ _MARKS_OF_5 = (
 
 @dataclass(frozen=True)
 class DLedgerLog:
-    """Where the log of a DLedger member lies.
+    """The location of a DLedger member's log.
 
     Attributes:
         self_id: the member's name.
         data: folder of the log.
-        index: folder of the units that find an entry by its number.
+        index: folder of the units that map an entry's number to its place.
         checkpoint: text file that names the last committed entry.
     """
 
@@ -48,14 +48,14 @@ class DLedgerLog:
 
 
 class StoreDirectory:
-    """A store directory: names of its parts, its topics and queues. Read-only.
+    """A store directory: its parts, its topics and its queues. Read-only.
 
-    Topics and queues are those of the last `refresh`; everything else is looked up when asked for.
+    Topics and queues are those of the last `refresh`. Everything else is looked up on each call.
 
     Args:
-        files: where it lies.
+        files: the file system of the store.
         path: the store.
-        commitlog_folders: where the CommitLog lies, if not in `commitlog/`.
+        commitlog_folders: folders of the CommitLog, if it is not in `commitlog/`.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class StoreDirectory:
         commitlog_paths: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> StoreDirectory:
-        """Find the store at a path or URL.
+        """Open the store at a path or URL.
 
         Args:
             url: the store's folder.
             commitlog_paths: folders or URLs of the CommitLog (the broker's storePathCommitLog) on
                 the same file system, if it is not in `commitlog/`.
-            storage_options: what fsspec passes to the file system.
+                storage_options: arguments that fsspec passes to the file system.
 
         Raises:
-            StoreNotFoundError: there is no store; the text says what is there instead.
+            StoreNotFoundError: the path is not a store; the message says what is there instead.
             StoreAccessError: a folder may not be listed.
-            OptionError: the CommitLog is on another file system than the store.
-            UnsupportedStoreError: several DLedger members' logs lie in it.
+            OptionError: the CommitLog is on a different file system than the store.
+            UnsupportedStoreError: the store holds the logs of several DLedger members.
         """
         files, path = open_files(url, storage_options)
         folders = [_same_system(files, item, storage_options) for item in commitlog_paths or ()]
@@ -118,11 +118,11 @@ class StoreDirectory:
     # ---- logs ----------------------------------------------------------------------------------
 
     def commit_log(self) -> Segments:
-        """The plain CommitLog, in all its folders. Empty where a DLedger log is all there is."""
+        """Return the plain CommitLog, in all its folders; empty if there is only a DLedger log."""
         return Segments.load(self.files, self.commitlog_folders)
 
     def dledger_log(self) -> DLedgerLog | None:
-        """The DLedger member's log, None for a store without one."""
+        """Return the DLedger member's log, or None if the store has none."""
         listing = self.files.list(self.path, sizes=False)
         names = dledger_folders(self.files, self.path, listing)
         if not names:
@@ -138,7 +138,7 @@ class StoreDirectory:
     # ---- queues --------------------------------------------------------------------------------
 
     def refresh(self) -> Topology:
-        """List topics and queues anew.
+        """List topics and queues again.
 
         Raises:
             StoreAccessError: a folder may not be listed.
@@ -152,7 +152,7 @@ class StoreDirectory:
         return self._topology or self.refresh()
 
     def queue(self, topic: str, queue_id: int) -> Segments:
-        """The files of a ConsumeQueue; those of the last `refresh` where that listed them."""
+        """Return the files of a ConsumeQueue, from the last `refresh` if that listed them."""
         folder = join(self.path, "consumequeue", topic, str(queue_id))
         listing = self.topology.listings.get((topic, queue_id))
         if listing is None:
@@ -160,12 +160,12 @@ class StoreDirectory:
         return Segments(self.files, [folder], [listing])
 
     def queue_extension(self, topic: str, queue_id: int) -> Segments:
-        """The files of a ConsumeQueue's extension units; empty where it has none."""
+        """Return the files of a ConsumeQueue's extension units; empty if it has none."""
         folder = join(self.path, "consumequeue_ext", topic, str(queue_id))
         return Segments.load(self.files, [folder])
 
     def batch_queues(self) -> Topology:
-        """Topics and queues of RocketMQ 5's batch queues, which are not read."""
+        """Return the topics and queues of RocketMQ 5's batch queues, which cannot be read."""
         return Topology.load(self.files, join(self.path, "batchconsumequeue"))
 
     @property
@@ -176,13 +176,13 @@ class StoreDirectory:
 
     @property
     def marks_of_5(self) -> list[str]:
-        """Names of files that only brokers of RocketMQ 5 make."""
+        """Names of files that only RocketMQ 5 brokers create."""
         return [name for name in _MARKS_OF_5 if self.files.exists(join(self.path, name))]
 
     # ---- the rest ------------------------------------------------------------------------------
 
     def index_files(self) -> tuple[list[FileInfo], list[Skipped]]:
-        """The IndexFiles in the order of their creation, and what else lies in `index/`."""
+        """Return the IndexFiles in the order of their creation, and what else lies in `index/`."""
         folder = self.index_folder
         try:
             listing = self.files.list(folder)
@@ -209,11 +209,11 @@ class StoreDirectory:
 
     @property
     def is_closed_cleanly(self) -> bool:
-        """Whether there is no `abort`: no broker runs on the store, and none was killed on it."""
+        """Whether there is no `abort`: no broker is running on the store or was killed on it."""
         return not self.files.exists(join(self.path, "abort"))
 
     def config(self, name: str) -> Any | None:
-        """What a file of `config/` says, such as `topics.json`; see `read_config`."""
+        """Return the content of a file of `config/`, such as `topics.json`; see `read_config`."""
         return read_config(self.files, join(self.path, "config", name))
 
 
@@ -222,7 +222,7 @@ def _is_index_name(name: str) -> bool:
 
 
 def _same_system(files: Files, url: str, storage_options: Mapping[str, Any] | None) -> str:
-    """The path of a CommitLog folder on the store's own file system."""
+    """Return the path of a CommitLog folder on the store's own file system."""
     if files.is_local:
         path = local_path(url)
     else:

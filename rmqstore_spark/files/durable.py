@@ -1,7 +1,7 @@
-"""Writing files of the local disk such that a power cut leaves the old or the new, never half.
+"""Write local files so that a power cut leaves the old or the new content, never a mix.
 
-The one seam through which the writer makes, flushes and removes small files. See docs/semantics.md
-and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
+The writer creates, flushes and removes all its small files through this module. See
+docs/semantics.md, and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _sync_file_range = _find_sync_file_range()
 
 
 class _Explained:
-    """What `explained` gives; a class, since a generator would cost more than many a write."""
+    """The context manager of `explained`; a class, as a generator costs more than many a write."""
 
     __slots__ = ("_doing", "_path")
 
@@ -74,14 +74,14 @@ def explained(path: str, doing: str) -> _Explained:
     """Turn an `OSError` inside into a `StoreWriteError` that names the file.
 
     Args:
-        path: of the file.
-        doing: what was tried, as in "could not be {doing}".
+        path: the file.
+        doing: the attempted action, as in "could not be {doing}".
     """
     return _Explained(path, doing)
 
 
 def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int) -> None:
-    """Write all of `data` at an offset, however many calls that takes."""
+    """Write all of `data` at an offset, in as many calls as needed."""
     view = memoryview(data if isinstance(data, bytes) else data.data)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
@@ -89,20 +89,20 @@ def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int)
 
 
 def start_write_back(descriptor: int, offset: int, size: int) -> None:
-    """Have the system begin to bring bytes of a file to disk, where it can be told to (Linux).
+    """Ask the system to start writing bytes of a file to disk, if it supports that (Linux).
 
-    It promises nothing: whoever needs the bytes on disk flushes the file as ever, and waits for
-    less. What fails on the way that flush tells, not this.
+    This guarantees nothing: a caller that needs the bytes on disk still flushes the file, and
+    waits less. Errors are reported by that flush, not here.
     """
     if _sync_file_range is not None:
         _sync_file_range(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Put a file in place, durably: temporary name, flush, rename, flush of the folder.
+    """Replace a file durably: temporary name, flush, rename, flush of the folder.
 
     Raises:
-        StoreWriteError: it could not be written; the old file is untouched.
+        StoreWriteError: the file could not be written; the old one is untouched.
     """
     temporary = f"{path}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -118,7 +118,7 @@ def replace_file(path: str, data: bytes) -> None:
 
 
 def remove_file(path: str) -> bool:
-    """Remove a file, durably; tells whether there was one."""
+    """Remove a file durably; return whether it existed."""
     with explained(path, "removed"):
         try:
             os.unlink(path)
@@ -129,7 +129,7 @@ def remove_file(path: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and those above it, each known to the one above on disk."""
+    """Create a folder and its parents durably."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path.rstrip("/"))
@@ -139,7 +139,7 @@ def make_folder(path: str) -> None:
 
 
 def add_folder(path: str) -> bool:
-    """Make one folder, not yet durably; tells whether it is new."""
+    """Create one folder, not yet durably; return whether it is new."""
     with explained(path, "made"):
         try:
             os.mkdir(path, FOLDER_MODE)
@@ -151,7 +151,7 @@ def add_folder(path: str) -> bool:
 
 
 def sync_folder(path: str) -> None:
-    """Bring the names in a folder to disk."""
+    """Flush the names in a folder to disk."""
     with explained(path, "flushed"):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -161,7 +161,7 @@ def sync_folder(path: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    """Bring the bytes of a file to disk."""
+    """Flush the bytes of a file to disk."""
     with explained(path, "flushed"):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""Failures of a file system, told as errors of this package."""
+"""Translate errors of a file system into errors of this package."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rmqstore_spark.errors import RmqStoreError, StoreAccessError
 
 __all__ = ["translated"]
 
-# A link that leads nowhere or in circles, or a name too long for the disk, holds no data either.
+# A dangling link, a loop of links, or a name too long for the disk holds no data either.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def translated(error: OSError, path: str) -> Exception:
-    """The error to raise instead of an `OSError` on `path`.
+    """Return the error to raise instead of an `OSError` on `path`.
 
     Returns:
         `FileNotFoundError`, `StoreAccessError` or `RmqStoreError`, with the path and a remedy.
@@ -39,5 +39,5 @@ def translated(error: OSError, path: str) -> Exception:
 
 
 def _who() -> str:
-    """This process's user, as far as the platform has one."""
+    """Return this process's user, if the platform has one."""
     return f" for user id {os.geteuid()}" if hasattr(os, "geteuid") else ""

@@ -1,4 +1,4 @@
-"""Whether a folder is a store, and what to say where it is none."""
+"""Find out whether a folder is a store, and explain why it is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["dledger_folders", "looks_like_store", "no_store"]
 _COMMITLOG = "commitlog"
 _DLEDGER_PREFIX = "dledger-"
 
-# What a broker creates beside the CommitLog; with any of it an empty `commitlog/` is a new store.
+# A broker creates these beside the CommitLog. If one exists, an empty `commitlog/` is a new store.
 _COMPANIONS = frozenset(
     {"abort", "abort.bak", "checkpoint", "config", "consumequeue", "index", "lock"}
 )
@@ -22,11 +22,11 @@ _PARENTS_TRIED = 4
 
 
 def looks_like_store(files: Files, path: str) -> bool:
-    """Whether a folder holds a CommitLog or DLedger log, or is the store of a new broker.
+    """Return whether a folder holds a CommitLog or DLedger log, or is the store of a new broker.
 
     Raises:
-        FileNotFoundError: there is no such folder.
-        StoreAccessError: it may not be listed.
+        FileNotFoundError: the folder does not exist.
+        StoreAccessError: the folder may not be listed.
     """
     listing = files.list(path, sizes=False)
     folders = {info.name for info in listing if info.is_dir}
@@ -34,14 +34,14 @@ def looks_like_store(files: Files, path: str) -> bool:
         within = files.list(join(path, _COMMITLOG), sizes=False)
         if _has_segments(within):
             return True
-        # A new broker's folder is empty; ours can hold a guard file.
+        # A new broker's folder is empty; a store of this project can hold a guard file.
         if len(within) <= 1 and not _COMPANIONS.isdisjoint(info.name for info in listing):
             return True
     return bool(dledger_folders(files, path, listing))
 
 
 def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
-    """Names of the folders of a store that hold the log of a DLedger member.
+    """Return the names of the folders of a store that hold the log of a DLedger member.
 
     Args:
         files: where the store lies.
@@ -53,7 +53,7 @@ def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
 
 
 def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
-    """What to say of a path that is no store: what was looked for, what is there, what to do.
+    """Return the error for a path that is not a store: what was expected, what was found, a remedy.
 
     Args:
         files: the file system.
@@ -86,7 +86,7 @@ def _some(listing: Listing) -> str:
 
 
 def _inside(files: Files, path: str) -> str:
-    """A hint for a path that leads into a store."""
+    """Return a hint if the path leads into a store."""
     parent = path
     for _ in range(_PARENTS_TRIED):
         parent, slash, _name = parent.rstrip("/").rpartition("/")
@@ -98,7 +98,7 @@ def _inside(files: Files, path: str) -> str:
 
 
 def _below(files: Files, path: str, listing: Listing) -> str:
-    """A hint for a path above one store or several."""
+    """Return a hint if one or more stores lie below the path."""
     folders = [join(path, info.name) for info in listing if info.is_dir][:_FOLDERS_TRIED]
     tried = [candidate for folder in folders for candidate in (folder, join(folder, "store"))]
     found = [candidate for candidate in tried if _is_store(files, candidate)]
@@ -106,7 +106,7 @@ def _below(files: Files, path: str, listing: Listing) -> str:
 
 
 def _elsewhere(listing: Listing) -> str:
-    """A hint where no store is near."""
+    """Return a hint if no store is near."""
     if "consumequeue" in {info.name for info in listing if info.is_dir}:
         return (
             "There are queues but no CommitLog: where it lies elsewhere, name its folders "

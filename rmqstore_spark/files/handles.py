@@ -1,4 +1,4 @@
-"""A bounded set of open files, the one used longest ago closed first."""
+"""An LRU cache of open files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ H = TypeVar("H")
 
 
 class HandleCache(Generic[H]):
-    """Open handles by path, at most `capacity` of them. Not locked: one object, one thread.
+    """An LRU cache of open handles by path. Not locked: use one object per thread.
 
     Args:
         close_handle: closes a handle.
-        capacity: handles kept open at most.
+        capacity: maximum number of open handles.
     """
 
     def __init__(self, close_handle: Callable[[H], None], capacity: int) -> None:
@@ -32,11 +32,11 @@ class HandleCache(Generic[H]):
         return len(self._handles)
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # the system closes them all, and modules are gone by then
+        if not sys.is_finalizing():  # modules are gone by then, and the system closes all files
             self.close()
 
     def get(self, path: str, open_handle: Callable[[str], H]) -> H:
-        """The handle of a path, opened where it is not open yet."""
+        """Return the handle of a path, and open it if needed."""
         handle = self._handles.get(path)
         if handle is not None:
             self._handles.move_to_end(path)
@@ -45,7 +45,7 @@ class HandleCache(Generic[H]):
         try:
             handle = open_handle(path)
         except OSError as error:
-            # The limit is the whole process's: give back what is held here, then try again.
+            # The limit applies to the whole process: close the handles held here, then try again.
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._handles:
                 raise
             self._shrink(0)
@@ -54,17 +54,17 @@ class HandleCache(Generic[H]):
         return handle
 
     def peek(self, path: str) -> H | None:
-        """The handle of a path if it is open; does not count as a use."""
+        """Return the handle of a path if it is open, without counting this as a use."""
         return self._handles.get(path)
 
     def drop(self, path: str) -> None:
-        """Close the handle of a path, if there is one."""
+        """Close the handle of a path, if it is open."""
         handle = self._handles.pop(path, None)
         if handle is not None:
             self._close(handle)
 
     def forget(self) -> None:
-        """Let all handles go without closing them: in a forked child they are the parent's."""
+        """Drop all handles without closing them: in a forked child they belong to the parent."""
         self._handles.clear()
 
     def close(self) -> None:
@@ -72,6 +72,6 @@ class HandleCache(Generic[H]):
         self._shrink(0)
 
     def _shrink(self, keep: int) -> None:
-        """Close the handles used longest ago until at most `keep` are left."""
+        """Close the least recently used handles until at most `keep` are left."""
         while len(self._handles) > keep:
             self._close(self._handles.popitem(last=False)[1])

@@ -1,4 +1,4 @@
-"""Folders listed one by one, and trees that fsspec listed in one go, brought to one shape."""
+"""List trees folder by folder, or from one listing of fsspec, in the same shape."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["by_folder", "described", "last_part", "walk_by_folder"]
 def walk_by_folder(
     files: Files, path: str, depth: int, on_error: Callable[[str, Exception], None]
 ) -> Iterator[tuple[str, Listing]]:
-    """As `Files.walk`, by a `Files.list` per folder.
+    """Yield as `Files.walk` does, with one `Files.list` per folder.
 
-    The depth bounds it, so a link that leads in circles cannot hold it up.
+    The depth is bounded, so a loop of links ends.
     """
     todo = [("", 0)]
     while todo:
@@ -39,7 +39,7 @@ def walk_by_folder(
 def by_folder(
     found: Mapping[str, Mapping[str, Any]], root: str, depth: int
 ) -> dict[str, dict[str, FileInfo]]:
-    """Sort the files of a tree into their folders, down to a depth.
+    """Group the files of a tree by folder, down to a depth.
 
     Args:
         found: fsspec's description of each path.
@@ -47,7 +47,8 @@ def by_folder(
         depth: levels of folders below the root.
 
     Returns:
-        Entries by name, by folder relative to the root. Folders that no path names are there too.
+        Entries by name, by folder relative to the root. Includes folders that only occur as part of
+        a path.
     """
     folders: dict[str, dict[str, FileInfo]] = {}
     for key, raw in found.items():
@@ -70,10 +71,10 @@ def by_folder(
 
 
 def described(raw: Mapping[str, Any]) -> FileInfo:
-    """An entry as fsspec describes it; size -1 where it does not tell."""
+    """Return an entry as fsspec describes it; size -1 if it gives none."""
     kind, size = raw.get("type"), raw.get("size")
     is_dir = kind == "directory"
-    if is_dir or kind == "other":  # a pipe, a device, a link that leads nowhere
+    if is_dir or kind == "other":  # a pipe, a device, a dangling link
         size = 0
     return FileInfo(
         last_part(str(raw["name"])),
@@ -85,12 +86,12 @@ def described(raw: Mapping[str, Any]) -> FileInfo:
 
 
 def last_part(path: str) -> str:
-    """The name of a file or folder."""
+    """Return the name of a file or folder."""
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _mtime_ms(raw: Mapping[str, Any]) -> int:
-    """Time of the last change, under whichever name the file system has it."""
+    """Return the time of the last change; file systems use different names for it."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "modified", "created"):
         value = raw.get(key)
         if isinstance(value, dt.datetime):

@@ -1,7 +1,7 @@
-"""The local file system, read by `pread` on descriptors that stay open.
+"""Read the local file system with `pread`, on descriptors that stay open.
 
-Never by mmap: a file that is cut under a mapping kills the process (SIGBUS), and faulting in cold
-pages costs more than reading them.
+Never with mmap: truncating a mapped file kills the process (SIGBUS), and page faults on cold pages
+cost more than reads.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["LocalFiles"]
 
 _OPEN_FILES = 128
 
-# Never wait for the other end of a pipe, never take over a terminal: such files are refused below.
+# Do not wait for the other end of a pipe or take over a terminal: `_open` refuses such files.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
-# Up to here a read allocates what it was asked for without looking at the file's size first.
+# Longer reads check the file's size first, so that they do not allocate what is not there.
 _UNCHECKED_READ = 1 << 20
 
 
@@ -39,13 +39,13 @@ class _Opened(NamedTuple):
 
 
 class LocalFiles:
-    """`Files` of this machine. Descriptors are safe to use after a fork: `pread` has no position.
+    """`Files` of this machine. Descriptors work after a fork, since `pread` has no position.
 
-    A file that was removed while open can still be read. One that was replaced by another of the
-    same name is noticed when its folder is listed again.
+    A file that was removed while open remains readable. A file that was replaced is noticed when
+    its folder is listed again.
 
     Args:
-        open_files: descriptors kept open at most.
+        open_files: maximum number of open descriptors.
     """
 
     is_local = True
@@ -64,7 +64,7 @@ class LocalFiles:
         return f"{type(self).__name__}()"
 
     def list(self, path: str, *, sizes: bool = True) -> Listing:
-        """Entries of a folder by name; see `Files.list`."""
+        """Return the entries of a folder by name; see `Files.list`."""
         try:
             with os.scandir(path) as entries:
                 found = [self._info(path, entry) if sizes else _kind(entry) for entry in entries]
@@ -76,26 +76,26 @@ class LocalFiles:
     def walk(
         self, path: str, depth: int, on_error: Callable[[str, Exception], None]
     ) -> Iterator[tuple[str, Listing]]:
-        """All folders down to `depth` levels below `path`; see `Files.walk`."""
+        """Yield all folders down to `depth` levels below `path`; see `Files.walk`."""
         return walk_by_folder(self, path, depth, on_error)
 
     def resolve(self, path: str) -> str:
-        """The path without links."""
+        """Return the path with all links resolved."""
         return os.path.realpath(path)
 
     def size(self, path: str) -> int:
-        """Length of a file in bytes."""
+        """Return the length of a file in bytes."""
         try:
             return os.stat(path).st_size
         except OSError as error:
             raise translated(error, path) from error
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes of a range, fewer only at the end of the file."""
+        """Return the bytes of a range; fewer only at the end of the file."""
         descriptor = self._descriptor(path)
         try:
             if length > _UNCHECKED_READ:
@@ -113,7 +113,7 @@ class LocalFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
-        """Fill `out`, less only at the end of the file."""
+        """Fill `out` and return the bytes read; fewer only at the end of the file."""
         descriptor = self._descriptor(path)
         view = out.data
         done = 0
@@ -130,7 +130,7 @@ class LocalFiles:
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
     ) -> int:
-        """Read ranges of one file one behind the other into `out`; see `Files.read_spans`."""
+        """Read ranges of one file into `out`, one after the other; see `Files.read_spans`."""
         descriptor = self._descriptor(path)
         try:
             done: int = pread_spans(
@@ -154,7 +154,7 @@ class LocalFiles:
             raise translated(error, path) from error
 
     def _info(self, folder: str, entry: os.DirEntry[str]) -> FileInfo:
-        """An entry with its size; one that is gone, or a link to nothing, has size 0."""
+        """Return an entry with its size; a vanished file or a dangling link has size 0."""
         try:
             status = entry.stat()
         except OSError as error:
@@ -175,10 +175,10 @@ class LocalFiles:
 
 
 def _kind(entry: os.DirEntry[str]) -> FileInfo:
-    """An entry as the folder itself tells it, without a call per entry (but for links)."""
+    """Return an entry from what the folder itself records; only links cost a call."""
     try:
         is_dir = entry.is_dir()
-    except OSError:  # a link that leads in circles
+    except OSError:  # a loop of links
         is_dir = False
     return FileInfo(entry.name, 0 if is_dir else -1, is_dir, -1, entry.is_symlink())
 

@@ -1,4 +1,4 @@
-"""Which files of some folders make up a log, and which are none of it."""
+"""Decide which files of a log's folders make up the log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 
     Attributes:
         start: log offset of its first byte.
-        size: bytes of the log that it holds (the file's length, cut where the next one begins).
+        size: bytes of the log that it holds (the file's length, limited by the next file's start).
         path: the file.
     """
 
@@ -32,17 +32,17 @@ class Segment(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Log offset one past its last byte."""
+        """Log offset of the byte after its last one."""
         return self.start + self.size
 
 
 class Lineup(NamedTuple):
-    """What `line_up` found.
+    """The result of `line_up`.
 
     Attributes:
-        segments: the log's files by offset, each cut where the next one begins.
-        file_sizes: how long each of them is uncut.
-        strays: what else lies in the folders, and why it is no part of the log.
+        segments: the log's files by offset, each limited by the next one's start.
+        file_sizes: the full length of each file.
+        strays: everything else in the folders, and why it is not part of the log.
     """
 
     segments: list[Segment]
@@ -51,10 +51,10 @@ class Lineup(NamedTuple):
 
 
 def line_up(folders: Sequence[str], listings: Iterable[Listing]) -> Lineup:
-    """Sort out which files make up a log.
+    """Decide which files make up a log.
 
     Args:
-        folders: of the log, in the order of preference where two hold the same name.
+        folders: the log's folders; if two hold the same name, the first one is used.
         listings: entries of each of the folders.
     """
     strays: list[Skipped] = []
@@ -82,7 +82,7 @@ def line_up(folders: Sequence[str], listings: Iterable[Listing]) -> Lineup:
 
 
 def list_or_nothing(files: Files, folder: str) -> Listing:
-    """Entries of a folder; none where it does not exist."""
+    """Return the entries of a folder; none if it does not exist."""
     try:
         return files.list(folder)
     except FileNotFoundError:
@@ -90,14 +90,14 @@ def list_or_nothing(files: Files, folder: str) -> Listing:
 
 
 def segment_start(name: str) -> int | None:
-    """The offset that a segment's file name tells, None where it is no such name."""
+    """Return the offset in a segment's file name, or None if it is not a segment's name."""
     if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
         return int(name)
     return None
 
 
 def _why_stray(info: FileInfo, start: int | None) -> str:
-    """Why an entry of a log's folder is no segment; empty where it is one."""
+    """Return why an entry of a log's folder is not a segment; empty if it is one."""
     if start is None:
         return "the name is not an offset of 20 digits"
     if info.is_dir:
@@ -110,13 +110,14 @@ def _why_stray(info: FileInfo, start: int | None) -> str:
 
 
 def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
-    """Sort out what lies within the stretch of the file before it.
+    """Drop files that overlap the file before them.
 
-    A file that has not the size of the others gives way to one that has; else what lies wholly
-    within the other is no part of the log. (The files of a log are of one size.)
+    The files of a log have one size. If two files overlap and the first one has the usual size, the
+    second one is dropped. If neither has it, the second one is dropped if it lies wholly within the
+    first. Otherwise both are kept, and `line_up` ends the first where the second begins.
 
     Args:
-        files: ascending, not yet cut where the next one begins.
+        files: ascending, not yet limited by the next one's start.
     """
     if all(before.end <= file.start for before, file in itertools.pairwise(files)):
         return list(files), []

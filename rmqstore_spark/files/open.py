@@ -1,4 +1,4 @@
-"""From what a user writes as a path to files that can be read."""
+"""Open the file system that a path or URL names."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ from rmqstore_spark.files.remote import FsspecFiles
 
 __all__ = ["is_endpoint", "local_path", "open_files"]
 
-# Store processes. The class is named, not imported: it belongs to a floor above.
+# Schemes of store processes. The class belongs to a layer above, so it is registered by name.
 _ENDPOINTS = ("grpc", "grpc+tls", "grpc+unix")
 for _scheme in _ENDPOINTS:
     register_implementation(_scheme, "rmqstore_spark.client.filesystem.StoreFileSystem")
 
-# As Hadoop, fsspec and plain URLs write a path of this machine.
+# How Hadoop, fsspec and plain URLs write a local path.
 _LOCAL_SCHEMES = ("file://", "local://", "file:")
 
 
 def local_path(path: str) -> str | None:
-    """The path on this machine that a path or URL means; None where it means another system."""
+    """Return the local path that a path or URL names, or None if it names another system."""
     for scheme in _LOCAL_SCHEMES:
         if path.startswith(scheme) and "::" not in path:
             return path[len(scheme) :]
     if "://" not in path and "::" not in path:
         return path
-    # A local file may well have such a name, as long as no URL is meant.
+    # An absolute local path may contain `://` or `::`.
     return path if path.startswith("/") else None
 
 
 def is_endpoint(path: str) -> bool:
-    """Whether what stands for a store is the endpoint of a store process."""
+    """Return whether the location of a store is the endpoint of a store process."""
     return path.partition("://")[0].lower() in _ENDPOINTS and "://" in path
 
 
 def open_files(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Files, str]:
-    """The file system that a path or URL names, and the path on it.
+    """Return the file system that a path or URL names, and the path on it.
 
     Args:
         url: a local path, `file:` URL, any URL of fsspec (`s3://...`, `zip://...::...`), or the
             endpoint of a store process (`grpc://host:port`).
-        storage_options: what fsspec passes to the file system; local paths need none.
+        storage_options: arguments that fsspec passes to the file system; local paths need none.
 
     Returns:
-        The files, and the path without scheme and closing slashes.
+        The files, and the path without scheme and trailing slashes.
 
     Raises:
-        OptionError: the path is none, or no file system of its kind is installed.
-        StoreNotFoundError, StoreAccessError, CorruptStoreError: an archive of the URL is not
-            there, may not be read, or is damaged.
+        OptionError: the path is empty or invalid, or no file system for its scheme is installed.
+        StoreNotFoundError, StoreAccessError, CorruptStoreError: the archive in the URL does not
+            exist, may not be read, or is damaged.
         RmqStoreError: the file system cannot be reached.
     """
     path = os.fspath(url)
@@ -76,7 +76,7 @@ def open_files(
     options = dict(storage_options or {})
     try:
         if is_endpoint(path):
-            # Not by `url_to_fs`: the colons of an IPv6 address would be a chain of URLs to it.
+            # Not `url_to_fs`: it takes the colons of an IPv6 address for a chain of URLs.
             fs = get_filesystem_class(path.partition("://")[0].lower())(path, **options)
             return FsspecFiles(fs), fs.root
         fs, inner = url_to_fs(path, **options)
@@ -96,7 +96,7 @@ def open_files(
         raise OptionError(
             f"{path} with these storage options names no file system: {error}"
         ) from error
-    except Exception as error:  # every file system library has errors of its own
+    except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} cannot be reached: {type(error).__name__}: {error}. "
             "Look after the connection and the storage options."

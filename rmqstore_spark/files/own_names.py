@@ -1,4 +1,4 @@
-"""Names of what this project puts into a store directory, and a broker does not."""
+"""Names of the files that this project, but no broker, puts into a store directory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 __all__ = ["GUARD_NAME", "OWN_FOLDER"]
 
 OWN_FOLDER: Final = "rmqstore"
-"""Below the store: staged data, what recovery cut off, the ledger of commits."""
+"""Folder in the store: staged data, bytes that recovery cut off, the ledger of commits."""
 
 GUARD_NAME: Final = "rmqstore-spark.guard"
-"""In `commitlog/` while our writer has the store open, and after it was killed: a broker refuses to
-load a store with a file of another size there, before it touches anything."""
+"""File in `commitlog/` while our writer has the store open, and after it was killed. A broker
+refuses to load a store with a file of another size there, before it changes anything."""

@@ -1,8 +1,8 @@
-"""Any file system of fsspec: object stores, archives, memory, SFTP, HDFS and the rest.
+"""Any file system of fsspec: object stores, archives, memory, SFTP, HDFS and others.
 
-Two ways of reading. File systems that answer range requests on their own (`async_impl`: S3, GCS,
-Azure, HTTP) are asked for ranges, several at once. All others are read through open handles; in a
-compressed archive a handle moves forward cheaply, while going back unpacks from the start again.
+It reads in one of two ways. File systems that answer range requests (`async_impl`: S3, GCS, Azure,
+HTTP) get several range requests at once. All others are read through open handles. In a compressed
+archive a handle moves forward cheaply, but going back decompresses from the start again.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _OPEN_FILES = 32
 # A request costs tens of milliseconds; in that time a connection moves far more than this.
 _REQUEST_GAP = 64 << 10
 
-# Requests are this long (a little more where ranges were joined), and so is what is held aside.
+# Length of a request (a little more if ranges were joined), and so of the memory it takes.
 _REQUEST_BYTES = 8 << 20
 
-# Requests under way at the same time ask for about this much together.
+# Concurrent requests ask for about this many bytes together.
 _AT_ONCE_BYTES = 32 << 20
 
-# Up to here a read asks a handle for what it was asked for without looking at the size first:
-# some allocate it before they know how much there is.
+# Longer reads check the file's size first: some handles allocate the whole length before they know
+# how many bytes there are.
 _UNCHECKED_READ = 16 << 20
 
 
 class FsspecFiles:
     """`Files` over an fsspec file system.
 
-    Ranges that lie close together become one request; what lies between them is dropped after.
-    After a fork the file system is made anew, since connections and file positions would be shared
+    Ranges that lie close together become one request; the bytes between them are dropped. After a
+    fork the file system is created again, because connections and file positions would be shared
     with the parent.
 
     Args:
-        fs: the file system. It must be able to be made again from its own arguments.
-        open_files: handles kept open at most.
+        fs: the file system. It must be possible to create it again from its own arguments.
+        open_files: maximum number of open handles.
     """
 
     is_local = False
@@ -76,10 +76,10 @@ class FsspecFiles:
         return f"{type(self).__name__}({type(self._fs).__name__})"
 
     def list(self, path: str, *, sizes: bool = True) -> Listing:
-        """Entries of a folder by name; see `Files.list`."""
+        """Return the entries of a folder by name; see `Files.list`."""
         fs = self._here()
         with _failures(path):
-            # Listings are cached by many file systems, and a store can grow.
+            # Many file systems cache listings, but a store can grow.
             fs.invalidate_cache(path)
             found = {
                 info.name: info for info in map(described, fs.ls(path, detail=True)) if info.name
@@ -94,7 +94,7 @@ class FsspecFiles:
     def walk(
         self, path: str, depth: int, on_error: Callable[[str, Exception], None]
     ) -> Iterator[tuple[str, Listing]]:
-        """All folders down to `depth` levels below `path`; see `Files.walk`."""
+        """Yield all folders down to `depth` levels below `path`; see `Files.walk`."""
         if not self.lists_trees:
             yield from walk_by_folder(self, path, depth, on_error)
             return
@@ -115,16 +115,16 @@ class FsspecFiles:
             yield relative, [entries[name] for name in sorted(entries)]
 
     def resolve(self, path: str) -> str:
-        """The path itself."""
+        """Return the path itself."""
         return path
 
     def size(self, path: str) -> int:
-        """Length of a file in bytes."""
+        """Return the length of a file in bytes."""
         with _failures(path):
             return int(self._here().size(path) or 0)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder is there."""
+        """Return whether a file or folder exists."""
         try:
             with _failures(path):
                 return bool(self._here().exists(path))
@@ -132,20 +132,20 @@ class FsspecFiles:
             return False
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes of a range, fewer only at the end of the file."""
+        """Return the bytes of a range; fewer only at the end of the file."""
         return next(self._read_all(path, [(offset, length)])) if length > 0 else b""
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
-        """Fill `out`, less only at the end of the file."""
+        """Fill `out` and return the bytes read; fewer only at the end of the file."""
         return self._fill(path, [(offset, len(out))], out)
 
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
     ) -> int:
-        """Read ranges of one file one behind the other into `out`; see `Files.read_spans`."""
+        """Read ranges of one file into `out`, one after the other; see `Files.read_spans`."""
         if not len(offsets):
             return 0
-        # A request ends where its window does, lest it gets as long as the whole file.
+        # A request ends where its window ends; otherwise it could grow as long as the whole file.
         windows = offsets // _REQUEST_BYTES
         runs = plan_runs(offsets, lengths, windows, max_gap=_REQUEST_GAP, max_waste=_REQUEST_GAP)
         requests = list(zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True))
@@ -173,12 +173,12 @@ class FsspecFiles:
 
     @property
     def store_name(self) -> str | None:
-        """What the store calls itself, where a store process gives the files out."""
+        """The store's own name, if a store process serves the files."""
         name: str | None = getattr(self._here(), "store_name", None)
         return name
 
     def _here(self) -> AbstractFileSystem:
-        """The file system, made anew where this is a forked child of the process that had it."""
+        """Return the file system, created again in a forked child."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._handles.forget()
@@ -186,11 +186,11 @@ class FsspecFiles:
         return self._fs
 
     def _open(self, path: str) -> Any:
-        # Unbuffered: what a handle read ahead on a growing store would be stale the next time.
+        # Unbuffered: on a growing store, bytes that a handle read ahead would soon be stale.
         return self._fs.open(path, "rb", cache_type="none")
 
     def _fill(self, path: str, ranges: Iterable[tuple[int, int]], out: UInt8Array) -> int:
-        """Read (offset, length) one behind the other; returns the bytes before the first gap."""
+        """Read (offset, length) ranges in order; return the bytes before the first gap."""
         requests = [
             (offset + at, min(_REQUEST_BYTES, length - at))
             for offset, length in ranges
@@ -205,7 +205,7 @@ class FsspecFiles:
         return done
 
     def _read_all(self, path: str, requests: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """The bytes of each (offset, length), in order; fewer only at the end of the file."""
+        """Yield the bytes of each (offset, length), in order; fewer only at the end of the file."""
         if not _takes_ranges(self._here()):
             for offset, length in requests:
                 with _failures(path):
@@ -225,9 +225,9 @@ class FsspecFiles:
                 yield self._checked(path, offset, length, data)
 
     def _checked(self, path: str, offset: int, length: int, data: bytes | Exception) -> bytes:
-        """The answer to a range request, if it can be one."""
+        """Return the answer to a range request, or raise if it is not one."""
         if isinstance(data, Exception):
-            # Many servers refuse a range that begins past the end instead of giving nothing.
+            # Many servers refuse a range that begins past the end instead of returning nothing.
             if not isinstance(data, FileNotFoundError) and offset >= self.size(path):
                 return b""
             with _failures(path):
@@ -250,38 +250,38 @@ class FsspecFiles:
                 parts.append(part)
                 length -= len(part)
         except Exception:
-            self._handles.drop(path)  # nobody knows where it stands now
+            self._handles.drop(path)  # its position is unknown now
             raise
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
     def lists_trees(self) -> bool:
-        """Whether one call lists all files below a folder, rather than a call per folder."""
+        """Whether one call lists all files below a folder."""
         kind = type(self._fs)
         return kind.find is not AbstractFileSystem.find or (
             issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find
         )
 
     def _sized(self, folder: str, info: FileInfo) -> FileInfo:
-        """The entry with its size, asked for where the listing did not tell."""
+        """Return the entry with its size, asked for if the listing did not include it."""
         if info.is_dir or info.size >= 0:
             return info
         return info._replace(size=self.size(join(folder, info.name)))
 
     def _drop_handles(self, folder: str, names: Iterable[str]) -> None:
-        """Let go of handles whose file could be another one by now; an archive stays as it is."""
+        """Close handles whose file may have been replaced; an archive does not change."""
         if not isinstance(self._fs, AbstractArchiveFileSystem):
             for name in names:
                 self._handles.drop(join(folder, name))
 
 
 def _takes_ranges(fs: AbstractFileSystem) -> bool:
-    """Whether a file system answers requests for ranges, several at once."""
+    """Return whether a file system answers several range requests at once."""
     return bool(fs.async_impl or getattr(fs, "takes_ranges", False))
 
 
 def _pack(data: UInt8Array, starts: Int64Array, lengths: Int64Array, out: UInt8Array) -> int:
-    """Copy ranges of `data` one behind the other into `out`; returns the bytes copied."""
+    """Copy ranges of `data` into `out`, one after the other; return the bytes copied."""
     if not len(starts):
         return 0
     offsets = np.empty(len(starts) + 1, np.int32)
@@ -291,7 +291,7 @@ def _pack(data: UInt8Array, starts: Int64Array, lengths: Int64Array, out: UInt8A
 
 @contextmanager
 def _failures(path: str) -> Iterator[None]:
-    """Tell every failure as an error of this package."""
+    """Turn every failure into an error of this package."""
     try:
         yield
     except RmqStoreError:
@@ -302,7 +302,7 @@ def _failures(path: str) -> Iterator[None]:
         raise CorruptStoreError(
             f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
         ) from error
-    except Exception as error:  # every file system library has errors of its own
+    except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} could not be read: {type(error).__name__}: {error}. "
             "Look after the connection and the storage options."

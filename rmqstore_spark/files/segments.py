@@ -1,4 +1,4 @@
-"""A log that lies in files of one size, each named by the offset of its first byte.
+"""Read a log that is split into files of one size, each named after the offset of its first byte.
 
 The CommitLog, a ConsumeQueue, its extension units and a DLedger log are all such logs
 (`docs/format.md`, "A store directory"; RocketMQ's `MappedFileQueue`, `MultiPathMappedFileQueue`).
@@ -24,20 +24,20 @@ __all__ = ["MAX_ENTRY", "Segments"]
 # RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
 MAX_ENTRY = (16 << 20) + 4096
 
-# More than this in one `read_entries` is a mistake of the caller, not a need.
+# A larger `read_entries` is a mistake of the caller.
 _MAX_READ = 1 << 30
 
 
 class Segments:
     """The files of one log, read by log offset.
 
-    Holds what was listed at `load` or the last `refresh`; files that appear later are not seen,
-    one that vanished raises `SegmentExpiredError` when it is opened, one that was cut short
-    `CorruptStoreError` (after a `refresh`, `covers` knows its new end).
+    It holds the listing of `load` or of the last `refresh`. Files that appear later are not seen.
+    Opening a file that vanished raises `SegmentExpiredError`. Reading a file that was cut short
+    raises `CorruptStoreError`; after a `refresh`, `covers` uses its new end.
 
     Args:
-        files: where they lie.
-        folders: folders of the log, in the order of preference where two hold the same name.
+        files: the file system of the log.
+        folders: the log's folders; if two hold the same name, the first one is used.
         listings: entries of each of the folders.
     """
 
@@ -48,11 +48,11 @@ class Segments:
 
     @classmethod
     def load(cls, files: Files, folders: Sequence[str]) -> Segments:
-        """List a log's folders. One that does not exist counts as empty."""
+        """List a log's folders. A folder that does not exist counts as empty."""
         return cls(files, folders, [list_or_nothing(files, folder) for folder in folders])
 
     def refresh(self) -> bool:
-        """List the folders again; tells whether the segments changed."""
+        """List the folders again; return whether the segments changed."""
         before = self._segments
         self._set([list_or_nothing(self._files, folder) for folder in self.folders])
         return before != self._segments
@@ -80,22 +80,22 @@ class Segments:
 
     @property
     def min_offset(self) -> int:
-        """Log offset of the first byte there is; 0 for a log without files."""
+        """Log offset of the first available byte; 0 for a log without files."""
         return self._segments[0].start if self._segments else 0
 
     @property
     def end_offset(self) -> int:
-        """Log offset one past the last file's end; 0 for a log without files."""
+        """Log offset of the byte after the last file's end; 0 for a log without files."""
         return self._segments[-1].end if self._segments else 0
 
     @property
     def segment_size(self) -> int:
-        """Bytes of a file, by the first one; 0 for a log without files."""
+        """Bytes of the first file; 0 for a log without files."""
         return self._file_sizes[0] if self._segments else 0
 
     @property
     def odd_sizes(self) -> list[Segment]:
-        """Files, but for the last, that are not as long as the first one is."""
+        """Files whose length differs from the first one's; the last file may differ."""
         return [
             segment
             for segment, size in zip(self._segments[:-1], self._file_sizes[:-1], strict=True)
@@ -104,7 +104,7 @@ class Segments:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Stretches (from, to) of the log between its first and last byte that no file holds."""
+        """Ranges (from, to) between the log's first and last byte that no file holds."""
         return [
             (before.end, after.start)
             for before, after in itertools.pairwise(self._segments)
@@ -112,11 +112,11 @@ class Segments:
         ]
 
     def locate(self, offset: int) -> Segment:
-        """The segment that holds the byte at a log offset.
+        """Return the segment that holds the byte at a log offset.
 
         Raises:
-            SegmentExpiredError: it lies before the first file, or where a file is missing.
-            CorruptStoreError: it lies past the end, or is negative.
+            SegmentExpiredError: the offset lies before the first file, or a file is missing.
+            CorruptStoreError: the offset lies past the end, or is negative.
         """
         if 0 <= offset <= MAX_OFFSET and self._segments:
             number = bisect_right(self._starts, offset) - 1
@@ -125,11 +125,11 @@ class Segments:
         raise self._outside(offset)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes from a log offset on; fewer than `length` only where the segment ends.
+        """Return bytes from a log offset on; fewer than `length` only at the end of the segment.
 
         Raises:
-            SegmentExpiredError, CorruptStoreError: as `locate`, and where the file vanished or is
-                shorter now than it was.
+            SegmentExpiredError, CorruptStoreError: as `locate`; also if the file vanished or is
+                shorter than when it was listed.
         """
         segment = self.locate(offset)
         begin, length = offset - segment.start, min(length, segment.end - offset)
@@ -144,7 +144,7 @@ class Segments:
         return data
 
     def read_into(self, offset: int, out: UInt8Array) -> int:
-        """Fill `out` from a log offset on; returns how much, less only where the segment ends.
+        """Fill `out` from a log offset on; return the bytes read, fewer only at the segment's end.
 
         Raises:
             SegmentExpiredError, CorruptStoreError: as `read`.
@@ -162,7 +162,7 @@ class Segments:
         return count
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """All bytes of a range that may go over the ends of segments.
+        """Return all bytes of a range, which may cross the ends of segments.
 
         Raises:
             SegmentExpiredError, CorruptStoreError: as `read`, for any byte of the range.
@@ -176,7 +176,7 @@ class Segments:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def covers(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Which entries lie whole within one segment and have a sane length (1 to `MAX_ENTRY`).
+        """Return which entries lie within one segment and have a valid length (1 to `MAX_ENTRY`).
 
         Args:
             offsets: i8[n], log offset of each entry.
@@ -195,23 +195,23 @@ class Segments:
         buffer: UInt8Array | None = None,
         max_gap: int | None = None,
     ) -> tuple[UInt8Array, Int64Array]:
-        """Read many entries, best with ascending offsets; they may repeat and overlap.
+        """Read many entries; they may repeat and overlap. Ascending offsets are fastest.
 
-        Neighbours are read in one go, gaps between them included where that is cheaper, so the
+        Neighbouring entries are read together, with the gap between them if that is cheaper. So the
         buffer can hold other bytes between the entries.
 
         Args:
             offsets: i8[n], log offset of each entry.
             lengths: int[n], bytes of each.
-            buffer: u1[...] to read into; a larger one is made where it does not suffice.
-            max_gap: widest gap to read over, in bytes; the file system's own choice by default.
+            buffer: u1[...] to read into; a larger one is allocated if it is too small.
+            max_gap: widest gap to read, in bytes; the file system's own choice by default.
 
         Returns:
             The buffer, and i8[n]: where in it each entry begins.
 
         Raises:
-            SegmentExpiredError, CorruptStoreError: an entry is not there; `covers` sorts such
-                entries out beforehand. Nothing can be said of the buffer then.
+            SegmentExpiredError, CorruptStoreError: an entry does not exist; use `covers` to filter
+                such entries first. The content of the buffer is then undefined.
         """
         at, sizes = _int64(offsets), _int64(lengths)
         good, numbers = self._covered(at, sizes)
@@ -236,7 +236,7 @@ class Segments:
     def _read_runs(
         self, offsets: Int64Array, lengths: Int64Array, numbers: Int64Array, out: UInt8Array
     ) -> None:
-        """Read stretches, ordered by segment, one behind the other into `out`."""
+        """Read ranges, ordered by segment, into `out`, one after the other."""
         bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         position = 0
         for begin, end in itertools.pairwise(bounds):
@@ -260,12 +260,12 @@ class Segments:
     def _covered(
         self, offsets: Int64Array, lengths: Int64Array
     ) -> tuple[npt.NDArray[np.bool_], Int64Array]:
-        """Which entries are there, and the number of the segment of each (of those that are)."""
+        """Return which entries exist, and the number of the segment of each existing one."""
         if not self._segments:
             return np.zeros(len(offsets), np.bool_), np.zeros(len(offsets), np.int64)
         numbers = np.searchsorted(self.starts, offsets, side="right") - 1
         good = (numbers >= 0) & (lengths > 0) & (lengths <= MAX_ENTRY)
-        # Compared as "what is left", which cannot overflow as offset + length could.
+        # Compared to the bytes that are left, because offset + length could overflow.
         good &= lengths <= self._ends[numbers] - np.maximum(offsets, 0)
         return good, numbers
 
@@ -285,7 +285,7 @@ class Segments:
         )
 
     def _cut_short(self, segment: Segment, offset: int) -> CorruptStoreError:
-        """What to say of a file that ended at `offset` or, in the run read there, soon after."""
+        """Return the error for a file that ended at `offset`, or later in the range read there."""
         with suppress(FileNotFoundError):
             offset = max(offset, self._files.size(segment.path))
         return CorruptStoreError(
@@ -299,7 +299,7 @@ class Segments:
         return ", ".join(self.folders)
 
     def _outside(self, offset: int) -> Exception:
-        """Why there is nothing at an offset."""
+        """Return the error for an offset at which there is nothing."""
         have = f"the log holds {self.min_offset} to {self.end_offset}"
         if not self._segments or 0 <= offset < self.min_offset:
             return SegmentExpiredError(

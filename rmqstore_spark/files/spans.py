@@ -1,4 +1,4 @@
-"""Which stretches of a file to read so as to have all of many small ranges, with few requests."""
+"""Plan few large reads that together cover many small ranges of a file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Runs", "plan_runs"]
 
 
 class Runs(NamedTuple):
-    """Stretches to read, and where the ranges lie once the stretches stand one behind the other.
+    """Large reads, and where each range lies in them once they are joined.
 
     Attributes:
-        offsets: i8[m], where each stretch starts, ascending.
-        lengths: i8[m], bytes of each.
-        groups: i8[m], the group of each.
-        positions: i8[n], where each of the n ranges begins in the joined stretches.
+        offsets: i8[m], where each read starts, ascending.
+        lengths: i8[m], bytes of each read.
+        groups: i8[m], the group of each read.
+        positions: i8[n], where each of the n ranges begins in the joined reads.
     """
 
     offsets: Int64Array
@@ -35,16 +35,16 @@ def plan_runs(
     max_gap: int,
     max_waste: int,
 ) -> Runs:
-    """Join ranges that lie close together into stretches.
+    """Join ranges that lie close together into larger reads.
 
-    Ranges may overlap, repeat, and come in any order; ranges that touch or overlap are always
-    joined. Gaps are read over from the smallest up, until the bytes allowed for it are used up.
+    Ranges may overlap, repeat, and come in any order. Ranges that touch or overlap are always
+    joined. Gaps are read from the smallest up, until the allowed number of bytes is used up.
 
     Args:
         offsets: i8[n], where each range starts.
         lengths: i8[n], bytes of each, none negative.
         groups: i8[n], the file of each; it must grow with the offset. Groups are never joined.
-        max_gap: widest gap that is read over, in bytes.
+        max_gap: widest gap to read, in bytes.
         max_waste: bytes of gaps that may be read per byte of the ranges.
     """
     if len(offsets) > 1 and bool((offsets[1:] < offsets[:-1]).any()):
@@ -72,11 +72,11 @@ def plan_runs(
 
 
 def _widest_gap(gaps: Int64Array, max_gap: int, budget: int) -> int:
-    """The widest gap to read over, so that all gaps up to it fit into the budget."""
+    """Return the widest gap to read, so that all gaps up to it fit into the budget."""
     small = gaps[(gaps > 0) & (gaps <= max_gap)]
     if int(small.sum()) <= budget:
         return max_gap
     small.sort()
     fitting = int(np.searchsorted(np.cumsum(small), budget, side="right"))
-    # Gaps as wide as the first one that does not fit are all left out.
+    # Leave out all gaps as wide as the first one that does not fit.
     return int(small[fitting]) - 1

@@ -1,4 +1,4 @@
-"""Topics and queues as the folders of a store name them: `{kind}/{topic}/{queueId}`."""
+"""List the topics and queues of a store from its folders: `{kind}/{topic}/{queueId}`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Topology"]
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID = (1 << 31) - 1
 
-# The file system's own, at the root of a mount, and readable by root alone.
+# A folder of the file system at the root of a mount. Only root can read it.
 _NOT_OURS = "lost+found"
 
 
 class Topology(NamedTuple):
-    """What lies below `consumequeue/`, or a folder made like it.
+    """The topics and queues below `consumequeue/`, or a folder of the same structure.
 
     Attributes:
         queues: ids of the queues of each topic, ascending, by topic in the order of names.
-        listings: entries of a queue's folder by (topic, queueId), where the listing of the tree
-            told them.
-        skipped: what is there besides.
+        listings: entries of a queue's folder by (topic, queueId), if the listing of the tree
+            included them.
+        skipped: everything else in the folder.
     """
 
     queues: dict[str, tuple[int, ...]]
@@ -37,7 +37,7 @@ class Topology(NamedTuple):
         """List topics and queues; a folder that does not exist has none.
 
         Raises:
-            StoreAccessError: a folder may not be listed. (Data would be missing unnoticed.)
+            StoreAccessError: a folder may not be listed. (Messages would be missed silently.)
         """
         return _Loader(files, folder).load()
 
@@ -82,7 +82,7 @@ class _Loader:
                 yield info.name
 
     def _queue_id(self, topic: str, info: FileInfo) -> int | None:
-        """The id that the name of a queue's folder tells; None for what is no such folder."""
+        """Return the id that a queue's folder has as its name, or None if it is not a queue."""
         relative = f"{topic}/{info.name}"
         number = int(info.name) if _QUEUE_ID.fullmatch(info.name) else None
         if number is None or number > _MAX_QUEUE_ID:
@@ -95,13 +95,13 @@ class _Loader:
         return number
 
     def _fault(self, relative: str, info: FileInfo) -> str:
-        """Why an entry is no folder of a topic or queue; empty where it is one."""
+        """Return why an entry is not a folder of a topic or queue; empty if it is one."""
         if not info.is_dir:
             return "a file among folders"
         if info.is_link:
             root = join(self._files.resolve(self._folder), "")
             target = join(self._files.resolve(join(self._folder, relative)), "")
-            # Its messages would be read twice, or the listing would run in circles.
+            # Its messages would be read twice, or the listing would never end.
             if target.startswith(root) or root.startswith(target):
                 return "a link to another folder of the same store"
         return ""
@@ -114,7 +114,7 @@ class _Loader:
 
     def _on_error(self, relative: str, error: Exception) -> None:
         if isinstance(error, FileNotFoundError):
-            return  # removed since it was listed; without queues the folder itself is missing
+            return  # removed since it was listed; a missing root has no queues
         if isinstance(error, StoreAccessError) and relative == _NOT_OURS:
             self._skip(relative, "the file system's own folder")
             return
@@ -122,7 +122,7 @@ class _Loader:
 
 
 def _odd_name(topic: str) -> str:
-    """Why a folder's name can be no topic; empty where it can."""
+    """Return why a folder's name cannot be a topic; empty if it can."""
     if topic in (".", ".."):
         return "the name is no topic"
     try:

@@ -1,13 +1,14 @@
-"""The on-disk format, both directions: bytes to NumPy and Arrow and back. No files, no Spark.
+"""The on-disk format, both ways: bytes to NumPy and Arrow, and back. No files, no Spark.
 
-    constants      magic codes, flags of sysFlag, names of properties and topics
-    hosts, msgid   addresses in records, and the message ids made of them
-    record/        a CommitLog record: its bytes, columns, properties, blocks of many
-    compression, packed    compressed bodies, and whether they are what they claim to be
-    consumequeue, consumequeue_ext    queue entries, and the units beside them
-    index/         an IndexFile: its bytes, how it is built, the hash of a key
-    checkpoint, dledger, fastjson     the other files of a store
-    kernel/        the loops over bytes, compiled or in NumPy
-
-`buffers` says what all of them take as bytes.
+constants      magic codes, bits of sysFlag, names of properties and topics
+buffers        views of bytes
+spans          ranges of a buffer, and Arrow arrays built from them
+hosts, msgid   encode addresses, and decode the message ids that contain them
+record/        decodes and encodes the records of a CommitLog
+compression    compresses and decompresses bodies
+packed         checks compressed bodies in a block
+consumequeue, consumequeue_ext    decode and encode queue entries and their extension units
+index/         reads and builds IndexFiles
+checkpoint, dledger, fastjson     decode the other files of a store
+kernel/        the loops over bytes, compiled or in NumPy
 """

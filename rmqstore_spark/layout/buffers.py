@@ -1,4 +1,4 @@
-"""What the decoders of this floor take as bytes, and how they look at them without a copy."""
+"""Zero-copy views of bytes, for the decoders of this package."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BytesLike = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 def octets(data: BytesLike) -> npt.NDArray[np.uint8]:
-    """A view of `data`, contiguous and of any length, as unsigned bytes."""
+    """Return `data`, contiguous and of any length, as a view of unsigned bytes."""
     return np.frombuffer(data, np.uint8)
 
 
 def records_in(data: BytesLike, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """A view of the whole `dtype` records in `data`; a part record at its end is left out.
+    """Return a view of the whole `dtype` records in `data`, without a partial one at the end.
 
     Args:
         data: any length, contiguous.
@@ -29,11 +29,11 @@ def records_in(data: BytesLike, dtype: np.dtype[np.void]) -> npt.NDArray[np.void
 def records_at(
     data: BytesLike, dtype: np.dtype[np.void], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
-    """Copies of the `dtype` records that begin at `offsets` in `data`.
+    """Return copies of the `dtype` records that begin at `offsets` in `data`.
 
     Returns:
-        records: one an offset; zeros where `data` does not hold it.
-        inside: whether `data` holds it.
+        records: one per offset; zeros where `data` does not contain it.
+        inside: whether `data` contains it.
     """
     raw = octets(data)
     at = np.asarray(offsets, np.int64)

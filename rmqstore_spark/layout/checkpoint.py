@@ -1,10 +1,10 @@
-"""The checkpoint: up to which storeTimestamp the files of a store are known to be on disk.
+"""The checkpoint: the storeTimestamps up to which a store's files are known to be on disk.
 
     physicMsgTimestamp 8 | logicsMsgTimestamp 8 | indexMsgTimestamp 8
     | masterFlushedOffset 8 | confirmPhyOffset 8 | zeros up to 4096
 
-The last two are 5.x's; 4.9 leaves them zero. On a slave the first moves when a message is
-dispatched. See docs/format.md, "A store directory"; upstream `StoreCheckpoint`.
+The last two belong to 5.x; 4.9 leaves them zero. On a slave, dispatching a message advances the
+first. See docs/format.md, "A store directory"; upstream `StoreCheckpoint`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _FIELDS_OF_4: Final = struct.Struct(">3q")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds; times are storeTimestamps in milliseconds.
+    """The fields of a checkpoint; times are storeTimestamps in milliseconds.
 
     Attributes:
-        physic_msg_timestamp: of a message known to be flushed to the CommitLog.
-        logics_msg_timestamp: of a message known to be dispatched, and its queue entry flushed.
-        index_msg_timestamp: of the last message in the last full index file.
-        master_flushed_offset: 5.x: what the master has flushed.
-        confirm_phy_offset: 5.x: what is confirmed by the replicas in sync.
+        physic_msg_timestamp: storeTimestamp of a message known to be flushed to the CommitLog.
+        logics_msg_timestamp: storeTimestamp of a message known to be dispatched, with its queue
+            entry flushed.
+        index_msg_timestamp: storeTimestamp of the last message in the last full index file.
+        master_flushed_offset: 5.x: up to where the master has flushed.
+        confirm_phy_offset: 5.x: up to where the in-sync replicas have confirmed.
     """
 
     physic_msg_timestamp: int = 0
@@ -44,10 +45,10 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: BytesLike, *, file: str = "") -> Checkpoint:
-        """The checkpoint at the start of `data`; what follows its fields is not looked at.
+        """Decode the checkpoint at the start of `data`; bytes after its fields are ignored.
 
         Raises:
-            CorruptStoreError: `data` is too short; the text names `file`.
+            CorruptStoreError: `data` is too short; the message names `file`.
         """
         raw = octets(data)[: _FIELDS.size].tobytes()
         if len(raw) < _FIELDS_OF_4.size:
@@ -59,5 +60,5 @@ class Checkpoint:
         return cls(*_FIELDS.unpack(raw.ljust(_FIELDS.size, b"\0")))
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         return _FIELDS.pack(*astuple(self)).ljust(CHECKPOINT_SIZE, b"\0")

@@ -1,7 +1,7 @@
-"""Compressed bodies: zlib, LZ4 frame, zstd; never more output than was allowed.
+"""Compress and decompress bodies: zlib, LZ4 frames and zstd, with a limit on the output.
 
-sysFlag 0x1 says that a body is compressed, its bits 8-10 how. See docs/format.md, "A CommitLog
-record"; upstream `MessageSysFlag`, `CompressionType`.
+Bit 0x1 of sysFlag marks a compressed body; bits 8-10 give the codec. See docs/format.md, "A
+CommitLog record"; upstream `MessageSysFlag`, `CompressionType`.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = [
 NOT_COMPRESSED: Final = -1
 
 MAX_UNPACKED: Final = 64 << 20
-"""Bytes that a body may become: readers take more for damage, and no store takes it."""
+"""Largest decompressed body. Readers treat a larger one as damage, and no store accepts it."""
 
 _PIECE: Final = 1 << 20
-"""Bytes that are unpacked at a time where they are only counted."""
+"""Bytes decompressed at a time if they are only counted."""
 
 _FIRST_GUESS: Final = 1 << 16
-"""Room for the output of a first try: asking for all that is allowed costs more than the work."""
+"""Output size of a first attempt: reserving the allowed maximum costs more than the work."""
 
 
 class BodyTooLargeError(CorruptRecordError):
-    """A body unpacks to more bytes than its reader allows."""
+    """A body decompresses to more bytes than its reader allows."""
 
 
 def compression_type(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """How bodies are compressed: one of COMPRESSION_ZLIB, _LZ4, _ZSTD, or NOT_COMPRESSED.
+    """Return how bodies are compressed: COMPRESSION_ZLIB, _LZ4, _ZSTD or NOT_COMPRESSED.
 
-    A type that does not exist (4 to 7) is given as it stands.
+    Undefined types (4 to 7) are returned unchanged.
     """
     flags = np.asarray(sys_flag, np.int32)
     kind = (flags & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
@@ -68,19 +68,19 @@ def compression_type(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def flags_of_type(kind: int) -> int:
-    """The sysFlag bits of a body that is compressed so."""
+    """Return the sysFlag bits of a body that is compressed with this type."""
     return COMPRESSED_FLAG | kind << COMPRESSION_TYPE_SHIFT
 
 
 def compress(body: BytesLike, kind: int) -> bytes:
-    """A body's compressed form.
+    """Compress a body.
 
     Args:
         body: any bytes.
         kind: COMPRESSION_ZLIB, _LZ4 or _ZSTD.
 
     Raises:
-        ValueError: there is no such type.
+        ValueError: the type does not exist.
     """
     if kind in (COMPRESSION_ZLIB, COMPRESSION_ZLIB_OLD):
         return bytes(isal_zlib.compress(body))
@@ -92,16 +92,16 @@ def compress(body: BytesLike, kind: int) -> bytes:
 
 
 def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
-    """A body as it was before it was compressed; one that was not, or is empty, is given as it is.
+    """Decompress a body; one that is empty or not compressed is returned unchanged.
 
     Args:
         body: the stored bytes.
-        sys_flag: of the record.
-        max_size: the most bytes that the result may have.
+        sys_flag: the record's sysFlag.
+        max_size: maximum bytes of the result.
 
     Raises:
         BodyTooLargeError: the result would have more than `max_size` bytes.
-        CorruptRecordError: the bytes are damaged, cut short or of an unknown type.
+        CorruptRecordError: the bytes are damaged or truncated, or the type is unknown.
     """
     raw = octets(body)
     if not sys_flag & COMPRESSED_FLAG or not raw.size:
@@ -111,13 +111,13 @@ def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
 
 
 def unpacked_size(body: BytesLike, sys_flag: int, max_size: int) -> int:
-    """How many bytes a compressed body becomes; they are unpacked a piece at a time, and dropped.
+    """Return the decompressed size of a body, which is decompressed and dropped piece by piece.
 
     Args:
-        body, sys_flag, max_size: as `decompress` takes them; the body is compressed, and not empty.
+        body, sys_flag, max_size: as in `decompress`; the body is compressed and not empty.
 
     Raises:
-        CorruptRecordError: where `decompress` raises it.
+        CorruptRecordError: as in `decompress`.
     """
     return sum(map(len, _unpack(octets(body), sys_flag, max_size, _PIECE)))
 
@@ -125,7 +125,7 @@ def unpacked_size(body: BytesLike, sys_flag: int, max_size: int) -> int:
 def _unpack(
     raw: npt.NDArray[np.uint8], sys_flag: int, max_size: int, piece: int
 ) -> Iterator[bytes]:
-    """What a body becomes, in pieces; as `decompress` otherwise."""
+    """Yield the decompressed body in pieces; otherwise as `decompress`."""
     kind = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     unpack = _UNPACK.get(kind)
     if unpack is None:
@@ -138,7 +138,7 @@ def _unpack(
         yield plain
 
 
-# Each of these gives pieces of at most so many bytes, and no end to them by itself.
+# Each of these yields pieces of at most `piece` bytes, without a limit on their total.
 
 
 def _unpack_zlib(raw: npt.NDArray[np.uint8], _max_size: int, piece: int) -> Iterator[bytes]:
@@ -181,15 +181,15 @@ def _unpack_zstd(raw: npt.NDArray[np.uint8], max_size: int, piece: int) -> Itera
         pass
     if plain:
         yield plain
-    else:  # an empty first frame hides those behind it
+    else:  # an empty first frame hides the frames after it
         yield from _unpack_stream(raw, "zstd", piece)
 
 
 def _unpack_stream(raw: npt.NDArray[np.uint8], codec: str, piece: int) -> Iterator[bytes]:
-    """The slower way, for what is larger than the first guess or in several frames, or damaged."""
+    """Decompress slowly: for large bodies, several frames, and damage."""
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(raw)), codec) as stream:
-            # pyarrow's `read` never frees the bytes that it has made room in, where it fails.
+            # pyarrow's `read` leaks its buffer if it fails.
             while plain := bytes(stream.read_buffer(piece)):
                 yield plain
     except OSError as error:

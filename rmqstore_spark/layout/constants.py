@@ -1,7 +1,7 @@
-"""The fixed words of the format: magic codes, sysFlag bits, property names, well-known topics.
+"""The constants of the format: magic codes, sysFlag bits, property names, well-known topics.
 
 Names are RocketMQ's own (`CommitLog`, `MessageSysFlag`, `MessageConst`, `TopicValidator`,
-`MixAll`), so that each can be looked up there. See docs/format.md, "A CommitLog record".
+`MixAll`), so you can look them up there. See docs/format.md, "A CommitLog record".
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# --- magic codes, as the signed 32-bit integers that a decoder sees ------------------------------
+# --- magic codes, as the signed 32-bit integers that a decoder reads -----------------------------
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7, topicLength is 1 byte
 MAGIC_V2: Final = -626843477  # 0xDAA320AB, topicLength is 2 bytes (5.x)
 MAGIC_BLANK: Final = -875286124  # 0xCBD43194, the rest of the segment is unused
 
 BLANK_SIZE: Final = 8
-"""Bytes of a blank record's head, and the room that is always left for one in a segment."""
+"""Bytes of a blank record's head. Every segment keeps this much room for one."""
 
 # --- sysFlag -------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ INNER_BATCH_FLAG: Final = 0x80
 COMPRESSION_TYPE_SHIFT: Final = 8
 COMPRESSION_TYPE_MASK: Final = 0x7 << COMPRESSION_TYPE_SHIFT
 COMPRESSION_ZLIB_OLD: Final = 0
-"""What clients before 4.9.3 leave in the type bits; the body is zlib all the same."""
+"""The type bits that clients before 4.9.3 leave; the body is compressed with zlib."""
 COMPRESSION_LZ4: Final = 1
 COMPRESSION_ZSTD: Final = 2
 COMPRESSION_ZLIB: Final = 3
@@ -67,7 +67,7 @@ PROPERTY_INSTANCE_ID: Final = "INSTANCE_ID"
 PROPERTY_INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 PROPERTY_INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC32: Final = "__CRC32#"
-"""5.x with `enabledAppendPropCRC`: always the last property, ten digits over the whole record."""
+"""5.x with `enabledAppendPropCRC`: always the last property, ten digits, over the whole record."""
 
 MULTI_DISPATCH_QUEUE_SPLITTER: Final = ","
 
@@ -113,10 +113,10 @@ _MAX_FOLDER_BYTES: Final = 255
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic belongs to the broker or to a consumer group's retries, not to its users.
+    """Return whether a topic belongs to the broker or to a consumer group's retries.
 
-    Light queues (`%LMQ%...`) are users' data and are no system topics. `CLUSTER_REPLY_TOPIC`,
-    where a broker parks the answers of request-reply calls, is one.
+    Light queues (`%LMQ%...`) hold users' data and are not system topics. `CLUSTER_REPLY_TOPIC`,
+    where a broker keeps the answers of request-reply calls, is one.
     """
     return (
         name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(_REPLY_SUFFIX)
@@ -124,17 +124,17 @@ def is_system_topic(name: str) -> bool:
 
 
 def is_safe_topic_name(name: str) -> bool:
-    """Whether a broker would take this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
+    """Return whether a broker accepts this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
     return _TOPIC_NAME.fullmatch(name) is not None
 
 
 def is_writable_topic(name: str) -> bool:
-    """Whether clients may write to a topic of this name, make it and delete it.
+    """Return whether clients may write to, create and delete a topic of this name.
 
-    They may not touch what a broker keeps for itself. `%RETRY%...` and `%DLQ%...` are for clients
-    too: a consumer whose broker takes no message back sends it to its retry topic itself, and dead
-    letters are copied and replayed. (Upstream: TopicValidator.isNotAllowedSendTopic, which knows
-    fewer of a broker's own names.)
+    Topics that a broker reserves for itself are refused. `%RETRY%...` and `%DLQ%...` are open to
+    clients: a consumer whose broker does not take messages back sends them to its retry topic
+    itself, and dead letters are copied and replayed. (Upstream:
+    TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
     """
     return is_safe_topic_name(name) and (
         name.startswith(_CLIENTS_PREFIXES) or not is_system_topic(name)
@@ -142,7 +142,7 @@ def is_writable_topic(name: str) -> bool:
 
 
 def topic_fault(name: str) -> str | None:
-    """Why clients may not write to a topic of this name: a sentence; None where they may."""
+    """Return a sentence that says why clients may not write to a topic, or None if they may."""
     if not is_safe_topic_name(name):
         return (
             f"{name[:MAX_TOPIC_LENGTH]!r} is no name of a topic: it takes 1 to {MAX_TOPIC_LENGTH} "
@@ -154,14 +154,14 @@ def topic_fault(name: str) -> str | None:
 
 
 def is_safe_folder_name(name: str) -> bool:
-    """Whether a name that a broker would refuse can still be one folder's name, and no more.
+    """Return whether a topic name is safe as the name of one folder, even if a broker refuses it.
 
-    RocketMQ's store takes any UTF-8 topic, so a queue folder may have such a name; one that
+    RocketMQ's store accepts any UTF-8 topic, so a queue folder may have such a name. A name that
     could lead out of its parent folder is never used in a path.
     """
     if name in ("", ".", "..") or any(c in name for c in "/\\\0"):
         return False
     try:
         return len(name.encode()) <= _MAX_FOLDER_BYTES
-    except UnicodeEncodeError:  # a lone surrogate: bytes of the name are no UTF-8
+    except UnicodeEncodeError:  # a lone surrogate: the name is not valid UTF-8
         return False

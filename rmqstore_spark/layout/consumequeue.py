@@ -1,9 +1,9 @@
-"""ConsumeQueue entries: 20 bytes each, decoded and encoded as whole batches.
+"""Decode and encode ConsumeQueue entries of 20 bytes each, in batches.
 
     physicalOffset 8 | size 4 | tagsCode 8          big-endian, signed
 
-See docs/format.md, "A ConsumeQueue entry". A queue is rebuilt from the CommitLog when it is lost:
-nothing in it is authoritative, and a reader checks each entry against the record that it points at.
+See docs/format.md, "A ConsumeQueue entry". A lost queue is rebuilt from the CommitLog. Nothing in
+a queue is authoritative: a reader checks each entry against the record that it points to.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
 _ENTRY: Final = struct.Struct(">qiq")
 
 FILLER_SIZE: Final = 2_147_483_647
-"""The `size` of an entry that only fills the queue's first file up to its first message."""
+"""The `size` of a filler entry: padding in the queue's first file before its first message."""
 
 Entries = npt.NDArray[np.void]
 
 
 def decode_entries(data: BytesLike) -> Entries:
-    """A view of the whole entries in `data`; bytes of a part entry at its end are left out."""
+    """Return a view of the whole entries in `data`, without a partial one at the end."""
     return records_in(data, ENTRY_DTYPE)
 
 
 @dataclass(frozen=True)
 class EntryColumns:
-    """n entries, a column each.
+    """n entries, one array per field.
 
     Attributes:
         offsets: n physical offsets.
@@ -67,7 +67,7 @@ class EntryColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[EntryColumns]) -> EntryColumns:
-        """The entries of several, at least one, one behind the other."""
+        """Concatenate the entries of at least one part."""
         return cls(
             np.concatenate([part.offsets for part in parts]),
             np.concatenate([part.sizes for part in parts]),
@@ -82,7 +82,7 @@ class EntryColumns:
 
 
 def split_entries(data: BytesLike) -> tuple[EntryColumns, bool]:
-    """The columns of whole entries, and whether each stands for a message (`live_mask`)."""
+    """Return the columns of whole entries, and whether each is a message (`live_mask`)."""
     raw = octets(data)
     n = len(raw) // ENTRY_SIZE
     columns = EntryColumns(np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64))
@@ -91,19 +91,19 @@ def split_entries(data: BytesLike) -> tuple[EntryColumns, bool]:
 
 
 def unpack_entry(data: bytes) -> tuple[int, int, int]:
-    """physicalOffset, size and tagsCode of the one entry that `data` is."""
+    """Return physicalOffset, size and tagsCode of the single entry in `data`."""
     return _ENTRY.unpack(data)
 
 
 def encode_entries(
     physical_offset: npt.ArrayLike, size: npt.ArrayLike, tags_code: npt.ArrayLike
 ) -> bytes:
-    """The bytes of one entry per element.
+    """Encode one entry per element.
 
     Args:
         physical_offset: int64, where each record starts in the log.
         size: int32, the bytes of each record.
-        tags_code: int64, see docs/format.md; a scalar serves for all.
+        tags_code: int64, see docs/format.md; a scalar applies to all.
     """
     offsets = np.asarray(physical_offset, np.int64)
     entries = np.empty(offsets.shape, ENTRY_DTYPE)
@@ -114,12 +114,12 @@ def encode_entries(
 
 
 def filler_entries(count: int) -> bytes:
-    """The bytes of `count` fillers, as they stand before a queue's first message."""
+    """Return the bytes of `count` fillers, which precede a queue's first message."""
     return encode_entries(np.zeros(count, np.int64), FILLER_SIZE, 0)
 
 
 def is_filler(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Which entries are fillers: (0, 2147483647, 0)."""
+    """Return which entries are fillers: (0, 2147483647, 0)."""
     filler: npt.NDArray[np.bool_] = (
         (entries["size"] == FILLER_SIZE)
         & (entries["physicalOffset"] == 0)
@@ -129,20 +129,20 @@ def is_filler(entries: Entries) -> npt.NDArray[np.bool_]:
 
 
 def written_mask(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Which entries were ever written, fillers included."""
+    """Return which entries were ever written, fillers included."""
     written: npt.NDArray[np.bool_] = (entries["physicalOffset"] >= 0) & (entries["size"] > 0)
     return written
 
 
 def live_mask(entries: Entries) -> npt.NDArray[np.bool_]:
-    """Which entries stand for a message: neither unwritten nor a filler."""
+    """Return which entries are messages: neither unwritten nor fillers."""
     return written_mask(entries) & ~is_filler(entries)
 
 
 def live_prefix_length(entries: Entries) -> int:
-    """How many entries from the first on are written (fillers count), up to the first that is not.
+    """Return how many entries precede the first unwritten one; fillers count as written.
 
-    What follows an unwritten entry is not the queue's: unwritten entries end a queue.
+    The first unwritten entry ends a queue; entries after it do not belong to the queue.
     """
     unwritten = np.flatnonzero(~written_mask(entries))
     return int(unwritten[0]) if unwritten.size else len(entries)

@@ -1,11 +1,11 @@
-"""Extension units of a ConsumeQueue: what does not fit into an entry's tagsCode.
+"""Decode and encode extension units of a ConsumeQueue: data that does not fit into a tagsCode.
 
     size 2 | tagsCode 8 | storeTimestamp 8 | bitMapSize 2 | bit map        big-endian, signed
 
-A unit has no fixed length; the entry that it belongs to holds its address in place of a tagsCode,
-so a batch of units is decoded at the offsets that the entries give, never by walking the file.
-A size of -1 closes a file. See docs/format.md, "A ConsumeQueue entry"; upstream `ConsumeQueueExt`,
-which calls its content "not important": a unit that is lost is made up for by the record itself.
+A unit has no fixed length. Its entry holds its address in place of a tagsCode, so a batch of units
+is decoded at the offsets that the entries give, never by walking the file. A size of -1 closes a
+file. See docs/format.md, "A ConsumeQueue entry"; upstream `ConsumeQueueExt`, which calls its
+content "not important": the record itself can replace a lost unit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEAD_SIZE: Final = UNIT_HEAD_DTYPE.itemsize
 MAX_UNIT_SIZE: Final = 32_767
 
 END_OF_FILE: Final = (-1).to_bytes(2, "big", signed=True)
-"""Stands where the next unit would not fit; 4 bytes are always left for it."""
+"""Written where the next unit would not fit; 4 bytes are always reserved for it."""
 
 _MAX_ADDRESS: Final = -(2**31) - 1
 _ADDRESS_BASE: Final = np.int64(-(2**63))
@@ -49,12 +49,12 @@ _ADDRESS_BASE: Final = np.int64(-(2**63))
 
 @dataclass(frozen=True)
 class ExtUnit:
-    """One unit.
+    """An extension unit.
 
     Attributes:
         tags_code: Java's hash of the message's tags.
-        store_timestamp: of the message, milliseconds.
-        bit_map: of the filters that the message passes; empty where there are none.
+        store_timestamp: the message's storeTimestamp, milliseconds.
+        bit_map: bit map of the filters that the message passes; empty if there are no filters.
     """
 
     tags_code: int
@@ -63,24 +63,24 @@ class ExtUnit:
 
     @property
     def size(self) -> int:
-        """Bytes that the unit takes in its file."""
+        """Bytes of the unit in its file."""
         return _HEAD_SIZE + len(self.bit_map)
 
 
 def is_ext_address(tags_code: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which values of an entry's tagsCode are addresses of units."""
+    """Return which tagsCode values are addresses of units."""
     found: npt.NDArray[np.bool_] = np.asarray(tags_code) <= _MAX_ADDRESS
     return found
 
 
 def ext_offset(addresses: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where in the files of `consumequeue_ext` the units of these addresses begin."""
+    """Return the offsets in the files of `consumequeue_ext` at which these units begin."""
     offsets: npt.NDArray[np.int64] = np.asarray(addresses, np.int64) ^ _ADDRESS_BASE
     return offsets
 
 
 def ext_address(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The addresses of the units that begin at these offsets."""
+    """Return the addresses of the units that begin at these offsets."""
     addresses: npt.NDArray[np.int64] = np.asarray(offsets, np.int64) | _ADDRESS_BASE
     return addresses
 
@@ -88,11 +88,11 @@ def ext_address(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def decode_units(
     data: BytesLike, offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
-    """The heads of the units that begin at `offsets` in `data`.
+    """Decode the heads of the units that begin at `offsets` in `data`.
 
     Returns:
-        heads: one `UNIT_HEAD_DTYPE` an offset; zeros where there is no unit.
-        valid: whether there is a whole unit whose sizes agree.
+        heads: one `UNIT_HEAD_DTYPE` per offset; zeros where there is no unit.
+        valid: whether there is a whole unit with consistent sizes.
     """
     heads, valid = records_at(data, UNIT_HEAD_DTYPE, offsets)
     size = heads["size"].astype(np.int64)
@@ -104,10 +104,10 @@ def decode_units(
 
 
 def decode_unit(data: BytesLike, offset: int = 0, *, file: str = "") -> ExtUnit:
-    """The unit that begins at `offset` in `data`.
+    """Decode the unit that begins at `offset` in `data`.
 
     Raises:
-        CorruptStoreError: there is no whole unit whose sizes agree; its text names `file`.
+        CorruptStoreError: there is no whole unit with consistent sizes; the message names `file`.
     """
     heads, valid = decode_units(data, np.array([offset], np.int64))
     if not valid[0]:
@@ -123,16 +123,16 @@ def decode_unit(data: BytesLike, offset: int = 0, *, file: str = "") -> ExtUnit:
 def encode_units(
     tags_code: npt.ArrayLike, store_timestamp: npt.ArrayLike, bit_maps: pa.Array[Any]
 ) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """The bytes of one unit per element, one behind the other.
+    """Encode one unit per element, one after the other.
 
     Args:
         tags_code: int64.
         store_timestamp: int64, milliseconds.
-        bit_maps: binary; a null is an empty one.
+        bit_maps: binary; a null counts as empty.
 
     Returns:
         data: the units.
-        offsets: int64 of n + 1, where in `data` each begins, and the end.
+        offsets: int64 of n + 1, where each begins in `data`, and the end.
 
     Raises:
         ValueError: a bit map is too long for a unit.
@@ -158,7 +158,7 @@ def encode_units(
 
 
 def _contents(column: pa.Array[Any]) -> npt.NDArray[np.uint8]:
-    """The bytes of all values of a large_binary column without nulls, one behind the other."""
+    """Return the bytes of all values of a large_binary column without nulls, concatenated."""
     _, offset_buffer, data_buffer = column.buffers()
     if offset_buffer is None or data_buffer is None:
         return np.empty(0, np.uint8)

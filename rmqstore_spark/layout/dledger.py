@@ -1,12 +1,12 @@
-"""DLedger's wrapping of the CommitLog, and its index.
+"""Decode and encode DLedger's log entries, which wrap CommitLog records, and its index.
 
     entry    magic 4 = 1 | size 4 | index 8 | term 8 | position 8 | channel 4 | chainCrc 4
              | bodyCrc 4 | bodyLength 4 | an ordinary CommitLog record
     unit     magic 4 = 1 | position 8 | size 4 | index 8 | term 8            big-endian, signed
 
-`size` counts the 48 bytes of the header too. Magic -1 and the remaining size close a segment. The
-unit of entry n is the n-th of the index files. Which entry was committed last is in a text file;
-those after it may still be undone. See docs/format.md, "DLedger".
+`size` includes the 48 bytes of the header. Magic -1 and the remaining size close a segment. The
+unit of entry n is the n-th in the index files. A text file holds the number of the last committed
+entry; later entries may still be undone. See docs/format.md, "DLedger".
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ _MAX_TEXT: Final = 1 << 16
 
 @dataclass(frozen=True)
 class IndexUnit:
-    """Where one entry lies.
+    """The location of one entry.
 
     Attributes:
-        position: of its header, in the whole log.
-        size: of header and record.
+        position: position of its header in the whole log.
+        size: bytes of header and record.
         index: number of the entry.
-        term: of the leader that wrote it.
+        term: term of the leader that wrote it.
     """
 
     position: int
@@ -85,19 +85,19 @@ class IndexUnit:
 
     @property
     def end(self) -> int:
-        """The position behind the entry."""
+        """The position after the entry."""
         return self.position + self.size
 
 
 def decode_entry_headers(
     data: BytesLike, offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.bool_]]:
-    """The headers that begin at `offsets` in `data`.
+    """Decode the headers that begin at `offsets` in `data`.
 
     Returns:
-        headers: one an offset; zeros where `data` ends before.
-        valid: whether there is the header of an entry, and its lengths agree. That its record is
-            whole is not looked at.
+        headers: one per offset; zeros where `data` is too short.
+        valid: whether there is an entry's header with consistent lengths. Whether its record is
+            whole is not checked.
     """
     headers, valid = records_at(data, ENTRY_HEADER_DTYPE, offsets)
     length = headers["bodyLength"].astype(np.int64)
@@ -109,13 +109,13 @@ def decode_entry_headers(
 def encode_entry_headers(
     index: npt.ArrayLike, term: npt.ArrayLike, position: npt.ArrayLike, body_length: npt.ArrayLike
 ) -> bytes:
-    """The bytes of one header per entry, as a broker writes them: without checksums.
+    """Encode one header per entry as a broker writes it: without checksums.
 
     Args:
         index: int64, numbers of the entries.
-        term: int64; a scalar serves for all.
-        position: int64, of each header in the whole log.
-        body_length: int32, of each CommitLog record.
+        term: int64; a scalar applies to all.
+        position: int64, position of each header in the whole log.
+        body_length: int32, bytes of each CommitLog record.
     """
     numbers = np.asarray(index, np.int64)
     headers = np.zeros(numbers.shape, ENTRY_HEADER_DTYPE)
@@ -129,20 +129,20 @@ def encode_entry_headers(
 
 
 def index_unit_position(index: int) -> int:
-    """Byte offset, in the whole of the index files, of an entry's unit."""
+    """Return the byte offset of an entry's unit in the concatenated index files."""
     return index * INDEX_UNIT_SIZE
 
 
 def decode_index_units(data: BytesLike) -> npt.NDArray[np.void]:
-    """A view of the whole units in `data`; those not yet written are zeros."""
+    """Return a view of the whole units in `data`; unwritten units are zeros."""
     return records_in(data, INDEX_UNIT_DTYPE)
 
 
 def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUnit:
-    """The unit of entry `index`, with which `data` begins.
+    """Decode the unit of entry `index`, at the start of `data`.
 
     Raises:
-        CorruptStoreError: it is not that entry's unit; the text names `file`.
+        CorruptStoreError: it is not that entry's unit; the message names `file`.
     """
     units = decode_index_units(data)
     if len(units):
@@ -159,13 +159,13 @@ def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUn
 def encode_index_units(
     position: npt.ArrayLike, size: npt.ArrayLike, index: npt.ArrayLike, term: npt.ArrayLike
 ) -> bytes:
-    """The bytes of one unit per entry; see `IndexUnit`.
+    """Encode one unit per entry; see `IndexUnit`.
 
     Args:
         position: int64.
         size: int32.
         index: int64.
-        term: int64; a scalar serves for all.
+        term: int64; a scalar applies to all.
     """
     numbers = np.asarray(index, np.int64)
     units = np.empty(numbers.shape, INDEX_UNIT_DTYPE)
@@ -178,15 +178,15 @@ def encode_index_units(
 
 
 def parse_committed_index(text: str, *, file: str = "") -> int:
-    """The number of the last committed entry, out of the text of DLedger's `checkpoint`.
+    """Return the number of the last committed entry from the text of DLedger's `checkpoint`.
 
-    Its line must have an end: of a file that was cut the number could lack digits.
+    The line must end with a newline: the number in a truncated file could lack digits.
 
     Returns:
-        -1 where nothing is committed yet.
+        -1 if nothing is committed yet.
 
     Raises:
-        CorruptStoreError: the text does not say; the error names `file`.
+        CorruptStoreError: the text does not contain the number; the error names `file`.
     """
     lines = _COMMITTED_INDEX.findall(text) if len(text) <= _MAX_TEXT else []
     index = int(lines[-1]) if lines else -2

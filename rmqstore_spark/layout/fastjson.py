@@ -1,8 +1,8 @@
-"""The JSON of a broker's configuration files, as fastjson writes it.
+"""Parse and write the JSON of a broker's configuration files, in fastjson's dialect.
 
-It is JSON, but a key that was a number in Java stands without quotes: `{"offsetTable":{0:17}}`.
-See docs/format.md, "A store directory" and "Delayed messages" (upstream: RemotingSerializable,
-which calls fastjson with its feature PrettyFormat).
+It is JSON, except that a key that is a number in Java has no quotes: `{"offsetTable":{0:17}}`. See
+docs/format.md, "A store directory" and "Delayed messages" (upstream: RemotingSerializable, which
+calls fastjson with its feature PrettyFormat).
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from rmqstore_spark.errors import CorruptStoreError
 __all__ = ["MAX_DEPTH", "MAX_LENGTH", "dump_fastjson", "parse_fastjson"]
 
 MAX_LENGTH: Final = 1 << 28
-"""Characters of a text; a broker with a hundred thousand groups writes a tenth of it."""
+"""Maximum characters of a text; a broker with 100,000 groups writes a tenth of it."""
 MAX_DEPTH: Final = 64
-"""Objects and arrays inside each other; a broker's own files have four."""
+"""Maximum nesting of objects and arrays; a broker's own files have four levels."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,100}(?:\.[0-9]{1,100})?(?:[eE][+-]?[0-9]{1,4})?(?![\w.+-])")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_$-]{1,200}")
-_STRINGS: Final = json.JSONDecoder(strict=False)  # fastjson leaves control characters as they are
+_STRINGS: Final = json.JSONDecoder(strict=False)  # fastjson does not escape control characters
 _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 def parse_fastjson(text: str, *, file: str = "") -> Any:
-    """The value that a text stands for.
+    """Parse a text.
 
     Args:
         text: the whole content of a file.
-        file: its path, for the error's text.
+        file: its path, for error messages.
 
     Returns:
-        dict, list, str, int, float, bool or None. Keys are always str, whether they stand in
-        quotes or not; of two alike the last counts.
+        dict, list, str, int, float, bool or None. Keys are always str, with or without quotes in
+        the text. If a key occurs twice, the last one counts.
 
     Raises:
-        CorruptStoreError: it is no such text, or beyond MAX_LENGTH or MAX_DEPTH.
+        CorruptStoreError: the text is not valid, or exceeds MAX_LENGTH or MAX_DEPTH.
     """
     if len(text) > MAX_LENGTH:
         raise CorruptStoreError(f"a JSON text of {len(text)} characters is too long", file=file)
@@ -49,25 +49,25 @@ def parse_fastjson(text: str, *, file: str = "") -> Any:
 
 
 def dump_fastjson(value: Any) -> str:
-    """A text as a broker writes it into its configuration files.
+    """Return a value as the text that a broker writes into its configuration files.
 
     Args:
-        value: dict, list, str, int, float, bool or None. Keys are str, or int for those that stand
-            without quotes. What a key leads to None is left out, as fastjson does.
+        value: dict, list, str, int, float, bool or None. Keys are str, or int for keys without
+            quotes. Members whose value is None are left out, as in fastjson.
 
     Raises:
-        TypeError: it is, or has in it, something else.
-        ValueError: a number that is not finite, or a lone surrogate in a text.
+        TypeError: the value is or contains another type.
+        ValueError: a number is not finite, or a text contains a lone surrogate.
     """
     return "".join(_pieces(value, "\n"))
 
 
 def _pieces(value: Any, line: str) -> Iterable[str]:
-    """The text of a value, in pieces.
+    """Yield the text of a value, in pieces.
 
     Args:
         value: see `dump_fastjson`.
-        line: what begins a line at the value's depth.
+        line: newline and indentation at the value's depth.
     """
     if isinstance(value, dict):
         yield "{"
@@ -88,7 +88,7 @@ def _pieces(value: Any, line: str) -> Iterable[str]:
 
 
 def _key_text(key: Any, line: str) -> str:
-    """A key and its colon; fastjson gives a key that is a number no line of its own."""
+    """Return a key and its colon; fastjson does not begin a new line for a key that is a number."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{key}:"
     if isinstance(key, str):
@@ -98,8 +98,8 @@ def _key_text(key: Any, line: str) -> str:
 
 def _scalar_text(value: Any) -> str:
     if isinstance(value, str):
-        value.encode()  # a lone surrogate would spoil the file
-        # Java counts U+2028 and U+2029 as ends of lines, so fastjson writes neither as it is.
+        value.encode()  # a lone surrogate would make the file unreadable
+        # U+2028 and U+2029 end a line in Java, so fastjson escapes them.
         text = json.dumps(value, ensure_ascii=False)
         return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     if isinstance(value, float) and not math.isfinite(value):
@@ -110,7 +110,7 @@ def _scalar_text(value: Any) -> str:
 
 
 class _Parser:
-    """One pass over a text, value by value.
+    """Parses one text, value by value.
 
     Args:
         text: the text.
@@ -123,7 +123,7 @@ class _Parser:
         self._at = 0
 
     def whole(self) -> Any:
-        """The text's one value."""
+        """Parse the text's only value."""
         self._text = self._text.removeprefix("\ufeff")
         value = self._value(MAX_DEPTH)
         if self._peek():
@@ -164,9 +164,9 @@ class _Parser:
         return found
 
     def _closes(self, bracket: str, *, first: bool) -> bool:
-        """Whether an object or array ends here; takes the comma where it goes on.
+        """Return whether an object or array ends here; consume the comma if it goes on.
 
-        A comma before the end is let through, as fastjson does: people edit these files.
+        A comma before the end is accepted, as in fastjson: people edit these files.
         """
         if not first and self._peek() == ",":
             self._at += 1
@@ -194,7 +194,7 @@ class _Parser:
         return str(value)
 
     def _peek(self) -> str:
-        """The next character that is no space, "" at the end."""
+        """Return the next character that is not a space, "" at the end."""
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         return self._text[self._at : self._at + 1]

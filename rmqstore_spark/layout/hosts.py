@@ -1,4 +1,4 @@
-"""Hosts: `ip:port` texts to the 8 or 20 bytes that a record holds, whole columns at a time."""
+"""Encode hosts, `ip:port` texts, as the 8 or 20 bytes of a record, for whole columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rmqstore_spark.errors import OptionError
 __all__ = ["encode_host", "encode_hosts", "same_host"]
 
 _PORT = 2
-"""Bytes that a port takes, of the four that records have for it."""
+"""Bytes of a port, out of the four that a record has for it."""
 
 
 def encode_host(text: str) -> bytes:
-    """Address and 4-byte port of `ip:port` or `[ip]:port`.
+    """Return the address and 4-byte port of `ip:port` or `[ip]:port`.
 
     Raises:
         OptionError: the text is neither.
@@ -33,7 +33,7 @@ def encode_host(text: str) -> bytes:
 
 
 def same_host(text: str, count: int) -> pa.DictionaryArray:
-    """A column in which every row has the same host."""
+    """Return a column with the same host in every row."""
     return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [text])
 
 
@@ -43,14 +43,14 @@ def encode_hosts(
     """Encode columns of hosts.
 
     Args:
-        columns: n texts each, without nulls; dictionary-encoded ones cost least.
+        columns: n texts each, without nulls; dictionary-encoded columns are fastest.
 
     Returns:
-        k different hosts: (k, 20) uint8, zero-padded behind the 8 bytes of an IPv4 host, and k
-        times whether it is IPv6; and for each column, n times which of them it is.
+        k hosts as (k, 20) uint8, zero-padded after the 8 bytes of an IPv4 host; whether
+        each of the k is IPv6; and for each column, the number of each row's host, n.
 
     Raises:
-        OptionError: one of the texts is no host.
+        OptionError: a text is not a host.
     """
     coded = [column.dictionary_encode() for column in columns]
     packed = [encode_host(text) for column in coded for text in column.dictionary.to_pylist()]

@@ -1,4 +1,4 @@
-"""Offset message ids: storeHost and physicalOffset, in upper-case hex.
+"""Decode and encode offset message ids: storeHost and physicalOffset, in upper-case hex.
 
     address 4 or 16 | port 4 | physicalOffset 8        big-endian, then 32 or 56 hex characters
 
@@ -25,11 +25,11 @@ _MAX_PORT: Final = 65_535
 
 @dataclass(frozen=True)
 class OffsetMsgId:
-    """Where a message lies: the broker's address, and the place in its CommitLog.
+    """The location of a message: the broker's address, and the offset in its CommitLog.
 
     Attributes:
-        host: `ip:port`, or `[ip]:port` with an IPv6 address.
-        physical_offset: of the record's first byte.
+        host: `ip:port`, or `[ip]:port` for an IPv6 address.
+        physical_offset: log offset of the record's first byte.
     """
 
     host: str
@@ -37,10 +37,10 @@ class OffsetMsgId:
 
 
 def decode_msg_id(text: str) -> OffsetMsgId:
-    """Takes an offset message id apart.
+    """Decode an offset message id.
 
     Raises:
-        OptionError: `text` is no such id (a UNIQ_KEY is none, though it has 32 characters too).
+        OptionError: `text` is not an offset message id. (Nor is a UNIQ_KEY of 32 characters.)
     """
     try:
         raw = bytes.fromhex(text) if text.isalnum() else b""
@@ -61,14 +61,15 @@ def decode_msg_id(text: str) -> OffsetMsgId:
 
 
 def offset_msg_id(host: str, physical_offset: int) -> str:
-    """The offset message id of the record at `physical_offset` in the log of the broker `host`.
+    """Return the offset message id of a record in the log of a broker.
 
     Args:
         host: `ip:port` or `[ip]:port`.
-        physical_offset: of the record's first byte.
+        physical_offset: log offset of the record's first byte.
 
     Raises:
-        OptionError: `host` is no address and port, or the offset is negative or over 8 bytes.
+        OptionError: `host` is not an address with a port, or the offset is negative or over 8
+            bytes.
     """
     if not 0 <= physical_offset < 1 << 63:
         raise OptionError(f"{physical_offset} is no offset in a log")
@@ -76,12 +77,12 @@ def offset_msg_id(host: str, physical_offset: int) -> str:
 
 
 def _address_text(packed: bytes) -> str:
-    """An address as Java's `getHostAddress` has it: IPv6 without `::`, and in brackets here."""
+    """Return an address as Java's `getHostAddress` does: IPv6 without `::`, here in brackets."""
     if len(packed) == ipaddress.IPV4LENGTH // 8:
         return str(ipaddress.IPv4Address(packed))
     return "[" + ":".join(f"{group:x}" for group in struct.unpack(">8H", packed)) + "]"
 
 
 def _shown(text: str) -> str:
-    """A user's text, short enough for a message."""
+    """Shorten a user's text for an error message."""
     return repr(text if len(text) <= _V6_CHARACTERS else text[:_V6_CHARACTERS] + "...")

@@ -1,6 +1,6 @@
-"""Compressed bodies as they lie in records: what their sysFlag promises, and whether it is so.
+"""Check compressed bodies in records: whether they are what their sysFlag says.
 
-See docs/format.md, "A CommitLog record", and `compression` for single bodies.
+See docs/format.md, "A CommitLog record"; `compression` handles single bodies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rmqstore_spark.layout.spans import I4, Spans
 __all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
 
 MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
-"""Bytes that the compressed bodies of one block may become, all together."""
+"""Maximum bytes of all decompressed bodies of a block together."""
 
 _HEAD: Final = 4
 _LZ4_MAGIC: Final = 0x04224D18
@@ -35,11 +35,11 @@ _ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
 
 def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
-    """Which bodies do not begin as bodies that are compressed in their way do.
+    """Return which bodies do not begin like a body of their compression type.
 
     Args:
         bodies: n, as they are stored.
-        kind: n, what each should be; see `compression.compression_type`.
+        kind: n, the type of each; see `compression.compression_type`.
     """
     wrong = bodies.lengths < _HEAD
     first = field_at(bodies.buffer, np.where(wrong, 0, bodies.starts), _HEAD, ">u4")
@@ -53,14 +53,14 @@ def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
 
 
 def check_bodies(block: Block) -> None:
-    """Look whether readers can unpack the compressed bodies of a checked block.
+    """Check that readers can decompress the compressed bodies of a checked block.
 
-    Each is unpacked a piece at a time, and the pieces are dropped. So it takes little memory, and
-    time in proportion to what comes out, which ends at `MAX_BLOCK_UNPACKED`.
+    Each body is decompressed piece by piece, and the pieces are dropped. This takes little memory,
+    and time in proportion to the output, which is limited to `MAX_BLOCK_UNPACKED`.
 
     Raises:
-        BlockError: a body is not compressed as its sysFlag says, is damaged, or becomes more than
-            `MAX_UNPACKED` bytes; or all of them become more than `MAX_BLOCK_UNPACKED`.
+        BlockError: a body is not compressed as its sysFlag says, is damaged, or decompresses to
+            more than `MAX_UNPACKED` bytes; or all of them exceed `MAX_BLOCK_UNPACKED`.
     """
     flags = field_at(block.data, block.starts + 36, 4, ">i4").astype(np.int32)
     rows = np.flatnonzero(flags & COMPRESSED_FLAG)

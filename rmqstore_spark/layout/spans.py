@@ -1,7 +1,7 @@
-"""Spans of a buffer, and the Arrow arrays that are made of them.
+"""Spans of a buffer, and Arrow arrays built from them.
 
-A span is a start (int64) and a length (int32); a length of -1 stands for "no value" and becomes
-null. Everything here goes through the kernel: one call per column, none per message.
+A span is a start (int64) and a length (int32); a length of -1 means "no value" and becomes null.
+All functions call the kernel once per column, never once per message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Spans:
         buffer: uint8.
         starts: n byte offsets.
         lengths: n byte counts; -1 for no value.
-        settled: the buffer will not be written to again: an array may share it.
+        settled: the buffer will not be written again, so an array may share it.
     """
 
     buffer: U1
@@ -52,11 +52,11 @@ class Spans:
         return len(self.starts)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Spans:
-        """The spans of some rows, in that order."""
+        """Return the spans of some rows, in that order."""
         return Spans(self.buffer, self.starts[rows], self.lengths[rows], self.settled)
 
     def equal(self, other: Spans) -> npt.NDArray[np.bool_]:
-        """Which spans hold the same bytes as their partners."""
+        """Return which spans hold the same bytes as their counterparts."""
         out = np.empty(len(self), np.uint8)
         kernel.active.spans_equal(
             self.buffer, self.starts, self.lengths, other.buffer, other.starts, other.lengths, out
@@ -64,14 +64,14 @@ class Spans:
         return out.view(np.bool_)
 
     def crc32(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each span."""
+        """Return the CRC-32 of each span."""
         out = np.empty(len(self), np.uint32)
         kernel.active.crc32_spans(self.buffer, self.starts, self.lengths, out)
         return out
 
 
 def text_pool(texts: list[str]) -> Spans:
-    """One span per text, over a buffer of their own."""
+    """Return one span per text, over a new buffer."""
     encoded = [text.encode("utf-8", "replace") for text in texts]
     lengths = np.array([len(text) for text in encoded], np.int32)
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -79,17 +79,17 @@ def text_pool(texts: list[str]) -> Spans:
 
 
 def array_texts(array: pa.BinaryArray | pa.StringArray) -> tuple[I4, U1]:
-    """The n + 1 offsets of a binary or string array, and what they lead into, without a copy."""
+    """Return the n + 1 offsets of a binary or string array and its data, without a copy."""
     _, offset_buffer, data = array.buffers()
     first, n = array.offset, len(array)
-    # Of an array without elements Arrow need not keep an offset.
+    # An array without elements may lack even the first offset.
     offsets = np.frombuffer(offset_buffer, np.int32) if n else np.zeros(first + 1, np.int32)
     buffer = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return offsets[first : first + n + 1], buffer
 
 
 def array_spans(array: pa.BinaryArray | pa.StringArray) -> Spans:
-    """The spans of a binary or string array's values, without a copy; -1 for a null."""
+    """Return the spans of a binary or string array's values, without a copy; -1 for a null."""
     offsets, buffer = array_texts(array)
     lengths = np.diff(offsets)
     if array.null_count:
@@ -112,9 +112,9 @@ def _gather(spans: Spans) -> tuple[pa.Buffer | None, npt.NDArray[np.int32], pa.B
 
 
 def binary_array(spans: Spans) -> pa.BinaryArray:
-    """The spans' bytes as an Arrow binary array.
+    """Return the spans' bytes as an Arrow binary array.
 
-    Of a settled buffer in which they lie one behind the other, nothing is copied.
+    Nothing is copied if the buffer is settled and the spans are contiguous.
     """
     if spans.settled and len(spans) and spans.lengths.min() >= 0:
         ends = spans.starts + spans.lengths
@@ -130,9 +130,9 @@ def binary_array(spans: Spans) -> pa.BinaryArray:
 
 
 def string_array(spans: Spans) -> pa.StringArray:
-    """The spans' bytes as an Arrow string array; what is no UTF-8 becomes U+FFFD.
+    """Return the spans' bytes as an Arrow string array; invalid UTF-8 becomes U+FFFD.
 
-    (As Java's `new String(bytes, UTF_8)` and Python's `decode("utf-8", "replace")` have it.)
+    (Java's `new String(bytes, UTF_8)` and Python's `decode("utf-8", "replace")` do the same.)
     """
     validity, offsets, data = _gather(spans)
     return checked_strings(offsets, data, validity)
@@ -141,7 +141,7 @@ def string_array(spans: Spans) -> pa.StringArray:
 def checked_strings(
     offsets: npt.NDArray[np.int32], data: pa.Buffer, validity: pa.Buffer | None = None
 ) -> pa.StringArray:
-    """A string array of its buffers, once what is no UTF-8 in them was replaced."""
+    """Build a string array from its buffers, after replacing invalid UTF-8 in them."""
     n = len(offsets) - 1
     array = pa.Array.from_buffers(pa.string(), n, [validity, pa.py_buffer(offsets), data])
     raw = np.frombuffer(data, np.uint8)

@@ -1,4 +1,4 @@
-"""Command lines of the jobs: the data source's options under their own names."""
+"""Command lines of the jobs; the data source's options keep their own names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIX = "source."
 
 
 def new_parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Make a parser that takes a store, an output, and options by their full names."""
+    """Create a parser for a store, and options by their full names."""
     parser = argparse.ArgumentParser(
         prog=name,
         description=description,
@@ -33,7 +33,7 @@ def add_source_options(parser: argparse.ArgumentParser, *, without: str) -> None
     """Add the options of the data source, as `--startingOffsets` or `--starting-offsets`.
 
     Args:
-        parser: gets them.
+        parser: receives the options.
         without: the scope (of the option table) whose options do not apply.
     """
     group = parser.add_argument_group("options of the source (see docs/options.md)")
@@ -61,7 +61,7 @@ def _flags(option: Option) -> list[str]:
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Pick out what was given for the source, its path or endpoint included."""
+    """Return the source's options, its path or endpoint included."""
     given = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()

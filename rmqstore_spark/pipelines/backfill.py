@@ -3,10 +3,10 @@
     python -m jobs.backfill STORE OUTPUT
     spark-submit jobs/backfill.py STORE OUTPUT --subscribe orders --endingOffsets '{...}'
 
-The date is that of storeTimestamp in UTC. Tasks write Parquet straight from the Arrow batches that
-they decode; Spark only schedules them. What ends a run, a kill included, costs the pieces that were
-being written: the same command goes on with the rest. Files appear when all is written and every
-queue has as many rows as were planned (see `output`).
+The date is that of storeTimestamp in UTC. Tasks write Parquet directly from the Arrow batches that
+they decode; Spark only schedules them. If a run is killed or fails, only the pieces being written
+are lost: repeat the command to continue. Files appear when everything is written, and every queue
+has as many rows as were planned (see `output`).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = ["backfill", "main", "parse_arguments", "through_dataframe"]
 Runner: TypeAlias = Callable[[Sequence[PieceItem], BackfillTask], Sequence[Mapping[str, Any]]]
 
 NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
-"""What partitions and totals are made of."""
+"""The columns from which partitions and totals are computed."""
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = new_parser("backfill", "Copy RocketMQ stores to Parquet by topic and date.")
     parser.add_argument("output", metavar="OUTPUT", help="new folder, or that of an ended run")
     parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
@@ -92,7 +92,7 @@ def _size(text: str) -> int:
 
 
 def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What must be the same for a run to go on with another's work."""
+    """Return the arguments that must be the same for a run to continue another one."""
     options = source_options(arguments)
     if "path" in options:
         options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
@@ -112,7 +112,7 @@ def _absolute(path: str) -> str:
 
 def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, Any]:
     options = source_options(arguments)
-    # Spark would do no more than call these.
+    # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
     work = [piece for piece in reader.partitions() if isinstance(piece, StorePartition)]
     rows = pieces.planned_rows(work)
@@ -143,13 +143,13 @@ def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: 
 
 
 def backfill(arguments: argparse.Namespace, run: Runner) -> None:
-    """Begin a backfill, or go on with one.
+    """Begin or continue a backfill.
 
     Args:
-        run: calls the task for each item of work, somewhere, and gives what the calls returned.
+        run: calls the task for each item of work, anywhere, and returns the results.
 
     Raises:
-        OptionError: an argument is wrong, or not that of the run that began here.
+        OptionError: an argument is wrong, or differs from the run that began here.
         RmqStoreError: a store cannot be read, or rows are missing.
     """
     began = time.monotonic()
@@ -188,7 +188,7 @@ def backfill(arguments: argparse.Namespace, run: Runner) -> None:
 def _attempts(
     plan: Mapping[str, Any], output: Output, task: BackfillTask, run: Runner
 ) -> list[Attempt]:
-    """Give an attempt for each piece; run those that no run before has finished."""
+    """Return an attempt for each piece; run the pieces that no earlier run has finished."""
     attempts = output.finished_attempts()
     finished = {attempt.piece for attempt in attempts}
     work = [item for item in enumerate(plan["pieces"]) if item[0] not in finished]
@@ -198,13 +198,13 @@ def _attempts(
 
 
 def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> str:
-    """Compare the rows written with those planned, queue by queue.
+    """Compare the rows written to those planned, queue by queue.
 
     Returns:
-        How the two compare, in a few words.
+        The result of the comparison, in a few words.
 
     Raises:
-        RmqStoreError: there are more, or less although nothing allows for that.
+        RmqStoreError: there are more rows than planned, or fewer and no option allows that.
     """
     written = Tally.of(attempt.tally for attempt in attempts)
     rows = sum(file.rows for attempt in attempts for file in attempt.files)
@@ -257,10 +257,10 @@ def _is_number(text: str) -> bool:
 
 
 def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    """Do it the plain way: Spark reads rows, and writes them.
+    """Copy with DataFrames: Spark reads rows, and writes them.
 
     Raises:
-        RmqStoreError: not as many rows can be read back as were written.
+        RmqStoreError: the number of rows that can be read back is not the number written.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf
@@ -285,7 +285,7 @@ def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> Non
 
 
 def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
+    """Run the job; return the exit code."""
     arguments = parse_arguments(command)
     return run_job(lambda: _run(arguments))
 

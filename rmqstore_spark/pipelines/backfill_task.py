@@ -1,4 +1,4 @@
-"""What a task of the backfill does with one piece of work."""
+"""Write one piece of work in a task of the backfill."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BackfillTask:
     """Reads a piece and writes its files.
 
     Args:
-        output: where to.
-        options: of the source.
-        schema: what to read.
-        columns: what to write of it.
-        file_format: how.
+        output: the output folder.
+        options: the source's options.
+        schema: the columns to read.
+        columns: the columns to write.
+        file_format: the format of the files.
         run: a name for this run.
     """
 
@@ -53,7 +53,7 @@ class BackfillTask:
             The attempt, as JSON.
 
         Raises:
-            RmqStoreError: the store cannot be read, or a file holds other than was written.
+            RmqStoreError: the store cannot be read, or a file does not hold the written rows.
         """
         number, stored = item
         piece = pieces.from_json(stored, self.run)

@@ -1,4 +1,4 @@
-"""Which columns a job writes."""
+"""Choose the columns that a job writes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SCHEMA_HELP = (
 
 
 def columns_to_read(ddl: str | None, needed: tuple[str, ...]) -> tuple[StructType, tuple[str, ...]]:
-    """Understand `--schema`. With one, a Spark session must be running: Spark parses it.
+    """Parse `--schema`. With one, a Spark session must be running, because Spark parses it.
 
     Args:
-        ddl: what was given; None for all columns.
+        ddl: the argument; None for all columns.
         needed: columns that the job reads in any case.
 
     Returns:
-        The schema to read, under the source's own names, and the names of the columns to write in
+        The schema to read, under the source's own names; and the names of the columns to write, in
         their order, without topic.
 
     Raises:
-        OptionError: a column or type that the source does not have, or no column but topic.
+        OptionError: the source does not have a column or type, or topic is the only column.
     """
     from pyspark.errors import ParseException
     from pyspark.sql.types import StringType, StructField, StructType

@@ -2,8 +2,8 @@
 
     python -m jobs.copy_topic STORE TOPIC ENDPOINT --as COPY
 
-One batch write: all of it is there at once, or nothing. Messages keep their queues, their order,
-keys, tags, properties and times of birth.
+The copy is one batch write, so it appears as a whole or not at all. Messages keep their queues,
+order, keys, tags, properties and bornTimestamp.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["copy_topic", "main", "parse_arguments"]
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = new_parser("copy_topic", "Copy one topic of RocketMQ stores into a store.")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to copy")
     parser.add_argument(
@@ -46,7 +46,7 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
 
 
 def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    """Copy what the arguments name, and say how many messages there were."""
+    """Copy the topic, and print the number of messages."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf
 
@@ -75,13 +75,13 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 
 def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
+    """Run the job; return the exit code."""
     arguments = parse_arguments(command)
     return run_job(lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    target_options(arguments, streaming=False)  # what is wrong shows before Spark has started
+    target_options(arguments, streaming=False)  # reports errors before Spark starts
     with session("rmqstore copy_topic") as spark:
         copy_topic(spark, arguments)
 

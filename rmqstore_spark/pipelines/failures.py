@@ -1,4 +1,4 @@
-"""What a job says when it fails."""
+"""Report the failure of a job."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rmqstore_spark.errors import RmqStoreError
 
 __all__ = ["run_job"]
 
-# Spark hands on what a Python process of its own raised as text, behind words of its own.
+# Spark passes on an exception of its Python processes as text, after its own words.
 _OURS = re.compile(r"(?:^|: )rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def run_job(body: Callable[[], int | None]) -> int:
-    """Run a job; an error that says what to do is printed without a traceback.
+    """Run a job; print an error of this package without a traceback.
 
     Returns:
-        The exit code: what the body gives (None is 0), or 1 for an error.
+        The exit code: the body's result (None is 0), or 1 for an error.
     """
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""What a stream of a job does, told as it goes."""
+"""Print the progress of a job's stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["follow"]
 
 
 def follow(query: StreamingQuery) -> tuple[int, bool]:
-    """Print what each micro-batch did, until the query ends or is interrupted.
+    """Print the progress of each micro-batch, until the query ends or is interrupted.
 
     Returns:
         The rows of all micro-batches that this query finished, and whether it ended by itself.
@@ -29,7 +29,7 @@ def follow(query: StreamingQuery) -> tuple[int, bool]:
                 rows += progress.numInputRows
 
     def stop(*_: Any) -> None:
-        # Raising here would break Spark's connection off in the middle of a call.
+        # Raising here would break Spark's connection in the middle of a call.
         nonlocal ended
         ended = False
 

@@ -1,20 +1,20 @@
-"""The output folder of a backfill: what is planned, what is finished, what is committed.
+"""The output folder of a backfill: the plan, the finished work, and the commit.
 
     OUTPUT/_backfill/plan.json              the arguments and the pieces of work; written first
     OUTPUT/_backfill/attempts/7-UUID/...    the files of an attempt at piece 7
-    OUTPUT/_backfill/attempts/7-UUID.json   it is finished: these are its files, with sizes
-    OUTPUT/_backfill/commit.json            the attempts whose files count, one for each piece
-    OUTPUT/topic=NAME/date=YYYY-MM-DD/...   the files, moved here once commit.json is there
-    OUTPUT/_SUCCESS                         all of them are
+    OUTPUT/_backfill/attempts/7-UUID.json   the attempt is finished: its files, with their sizes
+    OUTPUT/_backfill/commit.json            the committed attempts, one for each piece
+    OUTPUT/topic=NAME/date=YYYY-MM-DD/...   the files, moved here once commit.json exists
+    OUTPUT/_SUCCESS                         all files have been moved
 
-Each JSON file appears whole or not at all. A task that is run twice, by a retry, by speculation or
-by a driver that was believed dead, makes a second attempt, which no commit names. Whoever finds a
-commit.json does what it says; the moves can be repeated. So a run that was ended anywhere is
-continued by the next one, and no row is there twice. Spark reads no folder whose name begins with
+Each JSON file appears whole or not at all. A task may run twice: by a retry, by speculation, or by
+a driver that was believed dead. It then makes a second attempt, which no commit names. A run that
+finds a commit.json carries it out; the moves can be repeated. So the next run can continue a run
+that was stopped anywhere, and no row is written twice. Spark ignores folders whose name begins with
 an underscore.
 
-A file system must be able to rename, or to copy and delete. On a local one commit.json is made
-exclusively; on others two runs at the same time could both make it: run one.
+A file system must be able to rename, or to copy and delete. On a local file system, commit.json is
+created exclusively. On others, two concurrent runs could both create it: run only one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ _MOVERS: Final = 16
 class Attempt:
     """A finished attempt at a piece of work.
 
-    Args:
-        piece: its number in the plan.
-        folder: name of the attempt's folder.
-        files: what it wrote.
-        tally: rows by queue.
+    piece: its number in the plan.
+    folder: name of the attempt's folder.
+    files: the files that it wrote.
+    tally: rows by queue.
     """
 
     piece: int
@@ -58,7 +57,7 @@ class Attempt:
     tally: Tally
 
     def to_json(self) -> dict[str, Any]:
-        """Bring it into the form that is stored."""
+        """Return the stored form."""
         return {
             "piece": self.piece,
             "folder": self.folder,
@@ -68,7 +67,7 @@ class Attempt:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Attempt:
-        """Read it back."""
+        """Create from the stored form."""
         return cls(
             stored["piece"],
             stored["folder"],
@@ -81,7 +80,7 @@ class Output:
     """An output folder, on any file system of fsspec. It can be pickled.
 
     Args:
-        url: path or URL of the folder; it need not exist.
+        url: path or URL of the folder; it does not have to exist.
     """
 
     def __init__(self, url: str) -> None:
@@ -92,13 +91,13 @@ class Output:
     # ---- the plan ------------------------------------------------------------------------------
 
     def read_plan(self) -> dict[str, Any] | None:
-        """Give the plan that a run has left here, None in a new folder.
+        """Return the plan that a run has left here, or None in a new folder.
 
         Raises:
             OptionError: the folder holds something else.
         """
         plan = self._read_json(self._own("plan.json"))
-        # A run that ended early can have left a folder of its own without a plan.
+        # A run that ended early can have left its own folder without a plan.
         if plan is None and set(self._names(self.root)) - {_OWN}:
             raise OptionError(
                 f"{self.url} is not empty, and no backfill has begun there. Name a new folder."
@@ -106,7 +105,7 @@ class Output:
         return plan
 
     def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the plan of a new backfill, and give it as every later run will see it."""
+        """Store the plan of a new backfill, and return it in its stored form."""
         self._write_json(self._own("plan.json"), plan)
         stored: dict[str, Any] = self._read_json(self._own("plan.json"))
         return stored
@@ -114,19 +113,19 @@ class Output:
     # ---- attempts ------------------------------------------------------------------------------
 
     def new_attempt(self, piece: int) -> str:
-        """Name a new attempt's folder."""
+        """Return the name of a new attempt's folder."""
         return f"{piece}-{uuid.uuid4().hex}"
 
     def attempt_path(self, folder: str) -> str:
-        """Give the path of an attempt's folder on `fs`."""
+        """Return the path of an attempt's folder on `fs`."""
         return self._own(f"attempts/{folder}")
 
     def finish_attempt(self, attempt: Attempt) -> None:
-        """Note that all files of an attempt are written."""
+        """Record that all files of an attempt are written."""
         self._write_json(self.attempt_path(attempt.folder) + ".json", attempt.to_json())
 
     def finished_attempts(self) -> list[Attempt]:
-        """Find one finished attempt for each piece that has any, and remove the others."""
+        """Return one finished attempt for each piece that has any, and remove the others."""
         kept: dict[int, Attempt] = {}
         names = sorted(self._names(self._own("attempts")))
         for name in names:
@@ -149,10 +148,10 @@ class Output:
     # ---- the commit ----------------------------------------------------------------------------
 
     def commit(self, attempts: Iterable[Attempt]) -> list[Attempt]:
-        """Decide which attempts count, one for each piece.
+        """Commit attempts, one for each piece.
 
         Returns:
-            Those that count: other ones where another run has decided before.
+            The committed attempts: those of another run, if it committed first.
         """
         ordered = sorted(attempts, key=lambda attempt: attempt.piece)
         self._write_json(
@@ -164,15 +163,15 @@ class Output:
         return decided
 
     def committed(self) -> list[Attempt] | None:
-        """Give the attempts that count, None where that is not decided yet."""
+        """Return the committed attempts, or None before the commit."""
         stored = self._read_json(self._own("commit.json"))
         return stored and [Attempt.from_json(attempt) for attempt in stored["attempts"]]
 
     def publish(self, attempts: Iterable[Attempt]) -> None:
-        """Move the files of committed attempts to where they are read from.
+        """Move the files of committed attempts to the folders from which they are read.
 
         Raises:
-            RmqStoreError: one is neither here nor there, or has another size.
+            RmqStoreError: a file exists in neither place, or has a different size.
         """
         moves = [(attempt.folder, file) for attempt in attempts for file in attempt.files]
         for folder in {file.path.rpartition("/")[0] for _, file in moves}:
@@ -197,7 +196,7 @@ class Output:
 
     @property
     def is_published(self) -> bool:
-        """Whether all files are where they are read from."""
+        """Whether all files are in the folders from which they are read."""
         return self._exists(f"{self.root}/_SUCCESS")
 
     # ---- files ---------------------------------------------------------------------------------
@@ -234,10 +233,10 @@ class Output:
             return None
 
     def _write_json(self, path: str, value: object, *, once: bool = False) -> None:
-        """Write a file whole: under another name first.
+        """Write a file whole, by way of another name.
 
         Args:
-            once: leave one that is there as it is.
+            once: keep an existing file unchanged.
         """
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         draft = f"{path}.{uuid.uuid4().hex}"

@@ -1,4 +1,4 @@
-"""A limit on how many rows go by in a second."""
+"""Limit the rate of rows per second."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["RATE_SECONDS", "Pace", "paced", "rows_at_once"]
 
 RATE_SECONDS: Final = 10
-"""What may be written in this time is committed at once: a rate is kept on average of it."""
+"""The rows of this many seconds are committed together; the rate is an average over them."""
 
-_ROWS_AT_ONCE: Final = 250_000  # 1 GB, the most of one commit, where messages have 4 KiB
+_ROWS_AT_ONCE: Final = 250_000  # 1 GB, the maximum of one commit, for messages of 4 KiB
 
 
 class Pace:
-    """Lets batches through at a rate; what was late is not made up for.
+    """Passes batches on at a rate; it does not catch up after delays.
 
     Args:
         rows_per_second: 1 or more.
@@ -38,7 +38,7 @@ class Pace:
         self._wait = wait
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the same rows, in pieces of at most a tenth of a second."""
+        """Yield the same rows, in pieces of at most a tenth of a second."""
         piece = max(1, int(self._rate / 10))
         due = self._clock()
         for batch in batches:
@@ -49,17 +49,17 @@ class Pace:
                     self._wait(due - now)
                 due = max(due, now) + len(rows) / self._rate
                 yield rows
-        # The next task begins a pace of its own.
+        # The next task begins its own pace.
         self._wait(max(0.0, due - self._clock()))
 
 
 def rows_at_once(rows_per_second: float | None) -> int:
-    """How many rows are committed together, with a rate or without."""
+    """Return how many rows are committed together, with or without a rate."""
     if rows_per_second is None:
         return _ROWS_AT_ONCE
     return min(_ROWS_AT_ONCE, int(rows_per_second * RATE_SECONDS))
 
 
 def paced(rows: DataFrame, rows_per_second: float) -> DataFrame:
-    """The rows at a rate: one task reads all of them, and lets them through."""
+    """Limit the rate of rows: one task reads all of them, and passes them on."""
     return rows.coalesce(1).mapInArrow(Pace(rows_per_second), rows.schema)

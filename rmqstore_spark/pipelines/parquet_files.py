@@ -1,4 +1,4 @@
-"""Rows into Parquet files by partition, straight from Arrow batches."""
+"""Write rows into Parquet files by partition, directly from Arrow batches."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["CODECS", "FileFormat", "PartitionedWriter", "WrittenFile"]
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 _BUFFERED: Final = 256 << 20
-"""Most bytes that wait for their row groups, over all partitions of a task."""
+"""Maximum bytes that wait for their row groups, over all partitions of a task."""
 
-# A dictionary is tried first, and given up when it has grown to a megabyte: for values that hardly
-# repeat that is wasted work.
+# A writer tries a dictionary first, and drops it when it exceeds a megabyte. For values that rarely
+# repeat, that is wasted work.
 _WITH_DICTIONARY: Final = frozenset({
     "brokerName", "queueId", "tags", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
     "preparedTransactionOffset", "properties.key_value.key",
 })  # fmt: skip
-# Bounds help where somebody looks for a range; those of a body would only fill the footers.
+# Bounds help range queries; those of a body would only enlarge the footers.
 _WITHOUT_BOUNDS: Final = frozenset({"body", "properties", "msgId", "bodyCRC"})
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How files are written.
+    """The format of the files.
 
     Args:
         codec: one of CODECS.
-        row_group_bytes: about so much Arrow data goes into one row group.
-        file_bytes: a file of this size is closed, and another begun.
+        row_group_bytes: approximate Arrow data in one row group.
+        file_bytes: a file of this size is closed, and another one begun.
     """
 
     codec: str = "zstd"
@@ -44,17 +44,17 @@ class FileFormat:
 
     @property
     def suffix(self) -> str:
-        """How names of files end."""
+        """The end of each file's name."""
         return ".parquet" if self.codec == "none" else f".{self.codec}.parquet"
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that is finished.
+    """A finished file.
 
     Args:
-        path: below the folder of the writer.
-        rows, size: of the whole file; the size in bytes.
+        path: path below the writer's folder.
+        rows, size: rows and bytes of the whole file.
     """
 
     path: str
@@ -64,7 +64,7 @@ class WrittenFile:
 
 @dataclass
 class _OpenFile:
-    """The rows of one partition on their way out."""
+    """The rows of one partition that are being written."""
 
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -75,17 +75,17 @@ class _OpenFile:
 
 
 class PartitionedWriter:
-    """Writes rows into one file per partition, several where they grow large.
+    """Writes rows into one or more files per partition.
 
-    Each goes to FOLDER/topic=NAME/date=YYYY-MM-DD/PREFIX-NNN.CODEC.parquet. The topic stands in the
-    folder's name only. A context manager: leaving it by an exception closes what is open.
+    Each goes to FOLDER/topic=NAME/date=YYYY-MM-DD/PREFIX-NNN.CODEC.parquet. The topic is only in
+    the folder's name. A context manager: leaving it with an exception closes all open files.
 
     Args:
         fs: an fsspec file system.
-        folder: on it.
-        prefix: how the names of files begin.
-        columns: those to write; others of a batch only choose the partition.
-        file_format: how to write them.
+        folder: path of a folder on `fs`.
+        prefix: start of the files' names.
+        columns: the columns to write; others of a batch only choose the partition.
+        file_format: the format of the files.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class PartitionedWriter:
             self.finish()
             return
         for file in self._open.values():
-            # The cause is on its way; these files will be thrown away.
+            # The original exception is being raised, and these files will be deleted.
             with contextlib.suppress(Exception):
                 if file.writer is not None:
                     file.writer.close()
                     file.sink.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows in."""
+        """Add rows."""
         for partition, rows in split_by_partition(batch):
             file = self._open.setdefault(partition, _OpenFile())
             chosen = rows.select(self._columns)
@@ -130,7 +130,7 @@ class PartitionedWriter:
             self._write_group(largest, self._open[largest])
 
     def finish(self) -> None:
-        """Write what waits, and close all files."""
+        """Write the waiting rows, and close all files."""
         for partition, file in self._open.items():
             self._write_group(partition, file)
             self._close(file)
@@ -140,7 +140,7 @@ class PartitionedWriter:
         if not file.waiting:
             return
         table = pa.Table.from_batches(file.waiting)
-        # One batch alone can be more than a row group should be.
+        # A single batch can exceed the size of a row group.
         groups = max(1, -(-file.waiting_bytes // self._format.row_group_bytes))
         self.waiting_bytes -= file.waiting_bytes
         file.waiting, file.waiting_bytes = [], 0

@@ -1,4 +1,4 @@
-"""Rows by topic and date, and the folders that they go into, as Hive names them."""
+"""Split rows by topic and date, and name their folders as Hive does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 __all__ = ["Partition", "split_by_partition"]
 
-# Hive's list (FileUtils.charToEscape), which is Spark's too.
+# Hive's list (FileUtils.charToEscape), which Spark uses too.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -42,7 +42,7 @@ class Partition(NamedTuple):
 
     @staticmethod
     def topic_of(folder: str) -> str:
-        """The topic that a folder holds."""
+        """Return the topic of a folder."""
         return unquote(folder.split("/")[0].partition("=")[2])
 
 
@@ -53,7 +53,7 @@ def _escape(value: str) -> str:
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
-    """Cut a batch up by partition; rows keep their order.
+    """Split a batch by partition; rows keep their order.
 
     Args:
         batch: has the columns topic (string) and storeTimestamp (microseconds, UTC).
@@ -81,12 +81,12 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Re
     ordered = codes[order]
     starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
     for start, end in itertools.pairwise(starts):
-        # One `take` each: slices of a common one would keep it in memory as long as any lives.
+        # One `take` each: slices of a common array would keep all of it in memory.
         yield partition(int(ordered[start])), batch.take(pa.array(order[start:end]))
 
 
 def _codes(days: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[list[int], np.ndarray]:
-    """The different days, and which of them each row has."""
+    """Return the distinct days, and the number of each row's day."""
     if days[0] == days[-1] and (days == days[0]).all():  # nearly always
         return [int(days[0])], np.zeros(len(days), np.int64)
     known, codes = np.unique(days, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Pieces of work as JSON, and what a plan says about the rows of each queue."""
+"""Convert pieces of work to JSON, and count the rows that a plan covers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS: Final[dict[str, type[Split]]] = {
 
 
 def to_json(piece: StorePartition) -> dict[str, Any]:
-    """Bring a piece into a form for JSON."""
+    """Convert a piece to JSON."""
     return {
         "store": asdict(piece.store),
         "splits": [[type(split).__name__, _fields(split)] for split in piece.splits],
@@ -41,10 +41,10 @@ def _fields(split: Split) -> dict[str, Any]:
 
 
 def from_json(stored: Mapping[str, Any], plan: str) -> StorePartition:
-    """Read a piece back.
+    """Create a piece from JSON.
 
     Args:
-        plan: a name that all pieces of one run have in common, and no other run's.
+        plan: a name that all pieces of one run, and of no other run, have in common.
     """
     spec = dict(stored["store"])
     if spec["commitlog_paths"] is not None:
@@ -62,24 +62,24 @@ def _field(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return QueueRange(**value)
     if isinstance(value, list):
-        # A tuple is hashable, as splits are.
+        # A tuple, because splits must be hashable.
         items = (_field("", item) for item in value)
         return frozenset(items) if name == "topics" else tuple(items)
     return value
 
 
 def planned_rows(pieces: Iterable[StorePartition]) -> Tally | None:
-    """Count the rows of each queue that a plan covers, filters aside.
+    """Count the rows of each queue that a plan covers, before filters.
 
     Returns:
-        None where nobody can know before they are read: in a store without queues.
+        None for a store without queues: its rows are unknown before they are read.
     """
     ranges: set[tuple[str, QueueRange]] = set()
     for piece in pieces:
         for split in piece.splits:
             if isinstance(split, ScanSplit):
                 return None
-            # Many stretches of a log share a range; the pieces of a queue are ranges of their own.
+            # Several log splits can share a range; queue splits have distinct ranges.
             found = (split.range,) if isinstance(split, QueueSplit) else split.ranges
             ranges.update((str(piece.store.broker_name), each) for each in found)
     tally = Tally()

@@ -1,4 +1,4 @@
-"""Run tasks on Spark, and say how far they are."""
+"""Run tasks on Spark, and print their progress."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SECONDS = 10.0
 def run_tasks(
     spark: SparkSession, description: str, work: Sequence[T], task: Callable[[T], R]
 ) -> list[R]:
-    """Run a task for each item of work, as one Spark job, and print progress now and then.
+    """Run a task for each item of work, as one Spark job, and print progress periodically.
 
     Args:
         description: for Spark's own pages.
-        work: what each task gets.
+        work: one item per task.
         task: runs on the executors; Spark repeats it when it fails.
 
     Returns:
-        What the tasks gave, in the order of the work.
+        The results of the tasks, in the order of the work.
     """
     if not work:
         return []

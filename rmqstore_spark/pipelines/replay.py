@@ -1,10 +1,10 @@
-"""Write messages again: those of stores, or of a backfill's Parquet, into stores.
+"""Replay messages of stores, or of a backfill's Parquet, into stores.
 
     python -m jobs.replay STORE ENDPOINT --checkpoint FOLDER
     python -m jobs.replay FOLDER ENDPOINT --checkpoint FOLDER --parquet --map '*=r_*' --rate 5000
 
-It takes what is there when it starts, and ends. A run goes on where the one before it stopped, as
-its checkpoint says; each message is written once, in the order of its queue.
+It replays the messages that exist when it starts, and ends. A run continues where the previous one
+stopped, according to its checkpoint. Each message is written once, in the order of its queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["main", "parse_arguments", "replay", "start_query"]
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = new_parser("replay", "Write messages of RocketMQ stores, or of Parquet, into stores.")
     parser.add_argument(
         "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
@@ -105,10 +105,10 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
 
 
 def replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
-    """Replay what the arguments name, and say how many messages this run wrote.
+    """Replay messages, and print how many this run wrote.
 
     Raises:
-        KeyboardInterrupt: it was interrupted; another run goes on.
+        KeyboardInterrupt: the run was interrupted; another run can continue it.
     """
     if arguments.parquet:
         rows, ended = replay_parquet(spark, arguments), True
@@ -120,13 +120,13 @@ def replay(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 
 def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
+    """Run the job; return the exit code."""
     arguments = parse_arguments(command)
     return run_job(lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # What is wrong here shows before Spark has started.
+    # Reports errors before Spark starts.
     target_options(arguments, streaming=True)
     TopicMap.parse(arguments.map)
     with session("rmqstore replay") as spark:

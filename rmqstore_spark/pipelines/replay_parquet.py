@@ -1,11 +1,11 @@
-"""Replay Parquet files: slice by slice of storeTimestamp, each written whole and once.
+"""Replay Parquet files in slices of storeTimestamp, each written whole and once.
 
     CHECKPOINT/plan.json     the id of the replay, and where its slices begin; written first
     CHECKPOINT/done/17       slice 17 is written
 
-A slice that is written again, because its mark was not made, changes nothing: the store knows it by
-the replay's id and the slice's number. Times do not go back along a queue, and within a slice rows
-are sorted: so queues keep their order.
+A slice whose mark is missing is written again. That changes nothing, because the store recognizes
+it by the replay's id and the slice's number. Times do not decrease along a queue, and rows are
+sorted within a slice, so queues keep their order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Slices:
         self._root = root.rstrip("/")
 
     def plan(self) -> dict[str, Any] | None:
-        """What an earlier run has planned; None in a new folder."""
+        """Return the plan of an earlier run, or None in a new folder."""
         try:
             stored: dict[str, Any] = json.loads(self._fs.cat_file(self._path("plan.json")))
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class Slices:
         """Store a plan.
 
         Args:
-            arguments: what must be the same when a run goes on.
+            arguments: the arguments that must be the same when a run continues.
             bounds: first storeTimestamp of each slice but the first, in microseconds.
         """
         plan = {
@@ -74,10 +74,10 @@ class Slices:
         return plan
 
     def check(self, plan: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-        """Check that a run goes on with the same work.
+        """Check that a run continues the same work.
 
         Raises:
-            OptionError: it is another replay's folder.
+            OptionError: the folder belongs to another replay.
         """
         if plan["arguments"] != dict(arguments):
             raise OptionError(
@@ -86,13 +86,13 @@ class Slices:
             )
 
     def done(self) -> set[int]:
-        """The slices that are written."""
+        """Return the numbers of the slices that are written."""
         with contextlib.suppress(FileNotFoundError):
             return {int(posixpath.basename(p)) for p in self._fs.ls(self._path("done"), False)}
         return set()
 
     def mark(self, number: int) -> None:
-        """Note that a slice is written."""
+        """Record that a slice is written."""
         self._fs.pipe_file(self._path(f"done/{number}"), b"")
 
     def _path(self, name: str) -> str:
@@ -100,7 +100,7 @@ class Slices:
 
 
 def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Replay what the arguments name; gives the rows that this run wrote."""
+    """Replay Parquet files; return the number of rows that this run wrote."""
     given = sorted(source_options(arguments).keys() - {"path", "endpoint"})
     if given:
         raise OptionError(
@@ -108,7 +108,7 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
             "name the folder of those topics and dates that are to be replayed."
         )
     topics = TopicMap.parse(arguments.map)
-    # Topics that look like numbers stay what they are.
+    # Otherwise Spark would read topics that look like numbers as numbers.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     rows = _read(spark, arguments.store)
     missing = [name for name in _NEEDED if name not in rows.columns]
@@ -139,12 +139,12 @@ def _read(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def _base(folder: str) -> str:
-    """The folder above `topic=NAME`, where topics are named by folders."""
+    """Return the folder above `topic=NAME`, if folders name the topics."""
     return re.split(r"/[^/=]+=", folder, maxsplit=1)[0]
 
 
 def _bounds(rows: DataFrame, rate: float | None) -> list[int]:
-    """Where slices begin, so that each has about as many rows as are to be written at once."""
+    """Return where slices begin; each has about as many rows as are written at once."""
     parts = -(-rows.count() // rows_at_once(rate))
     if parts < 2:
         return []

@@ -1,4 +1,4 @@
-"""The Spark session of a job, however it was started."""
+"""Create the Spark session of a job, however the job was started."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["CONF", "prepare_environment", "session", "start_session"]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-"""The settings of the repository, where the package is used from there."""
+"""The settings of the repository, if the package is used from there."""
 
 
 @contextmanager
 def session(app_name: str) -> Iterator[SparkSession]:
-    """Give what `start_session` gives, and stop it at the end."""
+    """Yield the session of `start_session`, and stop it at the end."""
     spark = start_session(app_name)
     try:
         yield spark
@@ -31,20 +31,20 @@ def session(app_name: str) -> Iterator[SparkSession]:
 
 
 def start_session(app_name: str) -> SparkSession:
-    """Give the session that spark-submit set up, or a local one with the settings of `conf/`.
+    """Return the session of spark-submit, or a local one with the settings of `conf/`.
 
     Executors need `rmqstore_spark` installed.
     """
     prepare_environment()
     from pyspark.sql import SparkSession
 
-    # Dates and times are UTC in all that the jobs write and print.
+    # Dates and times are UTC in everything that the jobs write and print.
     builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
     return builder.getOrCreate()
 
 
 def prepare_environment() -> None:
-    """Set the variables that Spark starts by, where the user has not."""
+    """Set the variables that Spark reads at its start, unless the user has set them."""
     if "SPARK_HOME" not in os.environ and CONF.is_dir():
         os.environ.setdefault("SPARK_CONF_DIR", str(CONF))
     if _master().startswith("local"):
@@ -52,7 +52,7 @@ def prepare_environment() -> None:
 
 
 def _master() -> str:
-    """Where Spark will run, as far as can be told before it starts."""
+    """Return where Spark will run, as far as this is known before it starts."""
     arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     if found := re.search(r"(?:--master[ =]|spark\.master=)(\S+)", arguments):
         return found[1]

@@ -1,10 +1,10 @@
-"""Copy stores to Parquet as a stream: what is there, or what comes as well.
+"""Copy stores to Parquet as a stream: existing messages only, or new ones too.
 
     python -m jobs.stream_to_parquet STORE OUTPUT --checkpoint FOLDER
     spark-submit jobs/stream_to_parquet.py STORE OUTPUT --checkpoint FOLDER --trigger "30 seconds"
 
-Files lie in OUTPUT/topic=NAME/date=YYYY-MM-DD (of storeTimestamp, UTC). A run goes on where the one
-before it stopped, as its checkpoint says; each message is written once.
+Files go to OUTPUT/topic=NAME/date=YYYY-MM-DD (of storeTimestamp, UTC). A run continues where the
+previous one stopped, according to its checkpoint. Each message is written once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AVAILABLE_NOW = "available-now"
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = new_parser("stream_to_parquet", "Copy RocketMQ stores to Parquet as a stream.")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the Parquet files")
     parser.add_argument(
@@ -55,7 +55,7 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     from pyspark.sql import functions as sf
 
     schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
-    # A copy begins with what is there: the source itself would begin a stream with what comes.
+    # A copy begins with existing messages; by default a stream would begin with new ones.
     options = {"startingOffsets": "earliest", **source_options(arguments)}
     source = spark.readStream.format("rmqstore").schema(schema).options(**options)
     rows: DataFrame = source.load().select(
@@ -81,7 +81,7 @@ def _copy(arguments: argparse.Namespace) -> None:
 
 
 def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
+    """Run the job; return the exit code."""
     arguments = parse_arguments(command)
     return run_job(lambda: _copy(arguments))
 

@@ -1,4 +1,4 @@
-"""How many rows each queue has."""
+"""Count the rows of each queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tally(Counter[QueueName]):
 
     @classmethod
     def of(cls, tallies: Iterable[Tally]) -> Tally:
-        """Add several up."""
+        """Add up several tallies."""
         whole = cls()
         for tally in tallies:
             whole.update(tally)
@@ -47,12 +47,12 @@ class Tally(Counter[QueueName]):
             self[broker, topic, int(code) & 0xFFFFFFFF] += int(count)
 
     def to_json(self) -> list[tuple[str, str, int, int]]:
-        """Bring it into a form for JSON, in a fixed order."""
+        """Convert to JSON, in a fixed order."""
         return [(*name, self[name]) for name in sorted(self)]
 
     @classmethod
     def from_json(cls, stored: Iterable[Sequence[object]]) -> Tally:
-        """Read it back."""
+        """Create from JSON."""
         tally = cls()
         for broker, topic, queue_id, count in stored:
             tally[str(broker), str(topic), int(str(queue_id))] = int(str(count))
@@ -60,10 +60,10 @@ class Tally(Counter[QueueName]):
 
 
 def describe_difference(planned: Tally, written: Tally, *, less_is_fine: bool) -> str:
-    """Say which queues have other than the planned rows; empty where none has.
+    """Describe the queues whose rows differ from the plan; empty if there are none.
 
     Args:
-        less_is_fine: whether fewer rows than planned are no difference.
+        less_is_fine: whether fewer rows than planned are accepted.
     """
     wrong = []
     for name in sorted(planned.keys() | written.keys()):

@@ -1,4 +1,4 @@
-"""Stores that a job writes to: their options, their topics, the rows that they take."""
+"""The stores that a job writes to: their options, topics and queues."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def add_target_options(parser: argparse.ArgumentParser, *, streaming: bool) -> N
 
 
 def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[str, str]:
-    """What was given for the sink, its endpoint included.
+    """Return the sink's options, its endpoint included.
 
     Raises:
-        OptionError: something of it is unknown or wrong.
+        OptionError: an option is unknown or wrong.
     """
     options = {"endpoint": arguments.endpoint, "queueSelector": "column"}
     for text in arguments.write:
@@ -65,13 +65,13 @@ def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[st
 
 
 def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]:
-    """How many queues each topic that is read has, those below its last one included.
+    """Return the number of queues of each topic that is read: its highest queue id plus 1.
 
     Args:
         source: options of the source.
 
     Raises:
-        TopicNotFoundError: a topic that is to be read is not there.
+        TopicNotFoundError: a topic does not exist.
     """
     chosen = parse_options(source, streaming=streaming)
     counts: dict[str, int] = {}
@@ -89,11 +89,11 @@ def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]
 
 
 def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> None:
-    """Make topics that the stores lack, with queues for what is to come.
+    """Create topics that the stores lack, and add queues to those that have too few.
 
     Args:
-        options: of the sink.
-        queue_nums: how many, by topic. One that has fewer gets more.
+        options: the sink's options.
+        queue_nums: the required number of queues, by topic.
     """
     connection = parse_sink_options(options, streaming=False).connection
     for endpoint in connection.endpoints:
@@ -113,21 +113,21 @@ def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class TopicMap:
-    """Which topic is written in place of which.
+    """Maps topics that are read to topics that are written.
 
     Args:
-        rules: (old, new) in the order in which they are tried. `*` stands for any text in the
-            first, and for that text in the second.
+        rules: (old, new) in the order in which they are tried. `*` in the first matches any text,
+            and in the second is replaced by that text.
     """
 
     rules: tuple[tuple[str, str], ...]
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> TopicMap:
-        """Read `OLD=NEW` rules.
+        """Parse `OLD=NEW` rules.
 
         Raises:
-            OptionError: one of them is none.
+            OptionError: a rule is invalid.
         """
         rules = []
         for text in texts:
@@ -142,7 +142,7 @@ class TopicMap:
         return cls(tuple(rules))
 
     def __call__(self, topic: str) -> str:
-        """The topic to write in place of one."""
+        """Return the topic to write in place of a topic."""
         for old, new in self.rules:
             found = re.fullmatch(_pattern(old), topic)
             if found:
@@ -150,10 +150,10 @@ class TopicMap:
         return topic
 
     def queues(self, read: Mapping[str, int]) -> dict[str, int]:
-        """How many queues each topic that is written needs, so that messages keep theirs.
+        """Return how many queues each written topic needs, so that messages keep their queues.
 
         Args:
-            read: how many each topic has that is read.
+            read: the number of queues of each topic that is read.
 
         Raises:
             OptionError: a rule names a topic that is not read.
@@ -169,7 +169,7 @@ class TopicMap:
         return counts
 
     def column(self, topic: Column) -> Column:
-        """The same for a column of topics."""
+        """Map a column of topics."""
         from pyspark.sql import functions as sf
 
         mapped = topic
@@ -180,10 +180,10 @@ class TopicMap:
         return mapped
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        """The rows with their topics replaced."""
+        """Return the rows with their topics replaced."""
         return rows.withColumn("topic", self.column(rows["topic"])) if self.rules else rows
 
 
 def _pattern(rule: str) -> str:
-    # Topics have letters, digits and %|_- only: what Python escapes, Java reads the same way.
+    # Topics contain only letters, digits and %|_-, whose escapes mean the same in Python and Java.
     return re.escape(rule).replace(r"\*", "(.*)")

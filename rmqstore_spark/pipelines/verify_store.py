@@ -1,10 +1,10 @@
-"""Verify stores, the work spread over Spark: each file of a log is one task.
+"""Verify stores in many Spark tasks: each file of a log is one task.
 
     python -m jobs.verify_store STORE
     spark-submit jobs/verify_store.py STORE --storePathCommitLog /disk1/log,/disk2/log --json
 
-Nothing is changed. The exit code is 0 where there is no damage, 1 where there is, and 2 where a
-store could not be verified. docs/verify.md lists what is checked, and what cannot be detected.
+Nothing is changed. The exit code is 0 without damage, 1 with damage, and 2 if a store could not be
+verified. docs/verify.md lists the checks, and what they cannot detect.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = ["main", "parse_arguments", "verify_stores"]
 DAMAGED: Final = 1
 FAILED: Final = 2
 
-_UNITS_AT_ONCE: Final = 64  # small ones: a task should take longer than its start
+_UNITS_AT_ONCE: Final = 64  # of small units: a task should take longer than its start
 
 Runner: TypeAlias = Callable[[str, Sequence[Sequence[Unit]], "VerifyTask"], Iterable[Findings]]
 
 
 @dataclass(frozen=True)
 class VerifyTask:
-    """Works on pieces of a store.
+    """Checks units of a store.
 
     Args:
-        spec: how to open the store.
+        spec: opens the store.
         snapshot: the store as the driver saw it.
     """
 
@@ -60,7 +60,7 @@ class VerifyTask:
     snapshot: Snapshot
 
     def __call__(self, units: Sequence[Unit]) -> Findings:
-        """Work on some pieces.
+        """Check some units.
 
         Raises:
             RmqStoreError: this machine does not see the store.
@@ -80,7 +80,7 @@ class VerifyTask:
 
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = new_parser("verify_store", "Verify RocketMQ stores.")
     parser.add_argument(
         "--storePathCommitLog",
@@ -120,7 +120,7 @@ def verify_stores(arguments: argparse.Namespace, run: Runner) -> Iterator[tuple[
     """Verify one store after the other.
 
     Args:
-        run: works on groups of pieces somewhere, and gives what was found in their order.
+        run: checks groups of units, anywhere, and returns the findings in their order.
 
     Yields:
         URL and report of each store.
@@ -143,7 +143,7 @@ def _verify(opened: SourceStore, arguments: argparse.Namespace, run: Runner) -> 
 
 
 def _grouped(units: Sequence[Unit]) -> Iterator[Sequence[Unit]]:
-    """Units that have a size are a task each, the small ones after them share tasks."""
+    """Yield each unit with a size as one task; the small ones share tasks after them."""
     small = [unit for unit in units if not unit.size]
     yield from ([unit] for unit in units if unit.size)
     for first in range(0, len(small), _UNITS_AT_ONCE):
@@ -169,7 +169,7 @@ def _print(url: str, report: VerifyReport, *, as_json: bool) -> None:
 
 
 def main(command: list[str] | None = None) -> int:
-    """Run the job; gives the exit code."""
+    """Run the job; return the exit code."""
     arguments = parse_arguments(command)
     ended: list[int] = []
     code = run_job(lambda: ended.append(_verify_all(arguments)))
@@ -183,7 +183,7 @@ def _verify_all(arguments: argparse.Namespace) -> int:
         def run(
             description: str, work: Sequence[Sequence[Unit]], task: VerifyTask
         ) -> Iterable[Findings]:
-            with redirect_stdout(sys.stderr):  # progress is no part of the report
+            with redirect_stdout(sys.stderr):  # progress does not belong to the report
                 return run_tasks(spark, description, work, task)
 
         for url, report in verify_stores(arguments, run):

@@ -1,4 +1,4 @@
-"""How store processes are reached: the options that reading and writing share."""
+"""The options for store processes, shared by reading and writing."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Store processes, and how to reach them. Holds names of files, and no secret.
+    """Store processes, and how to connect to them. Contains names of files, but no secrets.
 
     Args:
         endpoints: one for each store.
-        timeout_ms: of one request.
+        timeout_ms: timeout of one request.
     """
 
     endpoints: tuple[str, ...]
@@ -114,10 +114,10 @@ class ConnectionOptions:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ConnectionOptions:
-        """Put together what `CONNECTION_OPTIONS` gave, defaults included.
+        """Create from the values of `CONNECTION_OPTIONS`, defaults included.
 
         Raises:
-            OptionError: one of certificate and key is missing.
+            OptionError: the certificate or the key is missing.
         """
         if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
             raise OptionError("Options tlsCertFile and tlsKeyFile belong together: give both.")
@@ -133,7 +133,7 @@ class ConnectionOptions:
 
     @property
     def storage_options(self) -> tuple[tuple[str, Any], ...]:
-        """The same for a client, or the file system that reads through a store process."""
+        """The same as arguments for a client, or for the file system of a store process."""
         return (
             ("token_file", self.token_file),
             ("tls_ca", self.tls_ca),
@@ -144,7 +144,7 @@ class ConnectionOptions:
         )
 
     def client(self, endpoint: str) -> StoreClient:
-        """Reach one of the stores."""
+        """Return a client of one of the stores."""
         from rmqstore_spark.client import StoreClient
 
         return StoreClient(endpoint, **dict(self.storage_options))

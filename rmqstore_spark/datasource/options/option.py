@@ -1,4 +1,4 @@
-"""What an option of `format("rmqstore")` is, and how options are read by a table of them."""
+"""Define an option of `format("rmqstore")`, and read options by a table of them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Option:
     """One option.
 
     Args:
-        name: as users write it; Spark's options know no case.
-        kind: what its value is, in a word or two.
+        name: the name that users write; Spark's options are not case-sensitive.
+        kind: the kind of its value, in a word or two.
         parse: text -> value; raises ValueError with a phrase that follows the name.
-        default: as users would write it, None where there is none.
+        default: the text that users would write, None without a default.
         scope: the kind of query that it applies to.
         doc: what it does, in Markdown.
-        default_doc: how the default is told where `default` alone does not say it.
-        minimum: the least number that makes sense.
-        aliases: other names for the same.
+        default_doc: describes the default if `default` alone does not.
+        minimum: the least valid number.
+        aliases: other names of the option.
     """
 
     name: str
@@ -65,14 +65,14 @@ class OptionTable:
         }
 
     def named(self, name: str) -> Option | None:
-        """Find an option by any of its names, in any case."""
+        """Find an option by any of its names, not case-sensitive."""
         return self._by_name.get(name.lower())
 
     def read(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Read what the user set: values by the options' own names.
+        """Parse the options that the user set: values by the options' own names.
 
         Args:
-            given: texts by name, in any case.
+            given: texts by name, not case-sensitive.
 
         Raises:
             OptionError: an option is unknown, given twice under two names, or has a wrong value.
@@ -97,7 +97,7 @@ class OptionTable:
         return values
 
     def with_defaults(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Add what was not set and has a default."""
+        """Add the defaults of options that were not set."""
         defaults = {
             option.name: option.read(option.default)
             for option in self.options
@@ -106,13 +106,13 @@ class OptionTable:
         return {**defaults, **values}
 
     def unknown(self, name: str) -> OptionError:
-        """Make the error of a name that is none; it says what may have been meant."""
+        """Create the error for an unknown name; it suggests a similar one."""
         spelled = {
             known.lower(): known
             for option in self.options
             for known in (option.name, *option.aliases)
         }
-        import difflib  # only where something is wrong: Spark loads this for each step of a query
+        import difflib  # only needed on errors: Spark loads this module for each step of a query
 
         close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
         if close:

@@ -1,4 +1,4 @@
-"""From the texts that Spark hands over to checked, typed options."""
+"""Turn the texts that Spark passes into checked, typed options."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Options:
     """The options of one query, checked against each other.
 
     Args:
-        paths: of the stores; empty where they are reached through their processes.
-        connection: to those processes; None where there are paths.
-        commitlog_paths: folders of the only store, or by broker; None where they are the default.
-        topics: from `subscribe`; None where not given, as with `pattern` and `assign`.
+        paths: paths of the stores; empty if they are read through their processes.
+        connection: connection to those processes; None if there are paths.
+        commitlog_paths: folders of the only store, or by broker; None means the default.
+        topics: from `subscribe`; None if not given, as with `pattern` and `assign`.
         tags: None means all.
         max_rows, min_rows, max_bytes: limits of a micro-batch; delays are milliseconds.
         plan_by: auto, queue or commitlog.
@@ -74,7 +74,7 @@ class Options:
 
 
 def check_options(given: Mapping[str, str]) -> None:
-    """Check all that can be told without knowing whether rows will be read or written.
+    """Check options as far as possible before Spark says whether rows are read or written.
 
     Raises:
         OptionError: an option is unknown, given twice under two names, or has a wrong value.
@@ -83,7 +83,7 @@ def check_options(given: Mapping[str, str]) -> None:
     for name in known:
         if _EITHER.named(name) is None:
             raise _EITHER.unknown(name)
-    # `topic` is another option in each direction: which values are right depends on that.
+    # `topic` is a different option for reading and writing, so its value cannot be checked yet.
     READING.read({name: text for name, text in known.items() if _means_one(name, READING)})
     WRITING.read({name: text for name, text in known.items() if _means_one(name, WRITING)})
 
@@ -92,23 +92,23 @@ def check_table_options(given: Mapping[str, str]) -> None:
     """Check the options of a new table, which are those of reading.
 
     Raises:
-        OptionError: one is for writing, or none says where the store is.
+        OptionError: an option is for writing, or none names a store.
     """
     _check_direction(given)
     _check_place(READING.read(given))
 
 
 def _means_one(name: str, table: OptionTable) -> bool:
-    """Whether a name is an option of a table, and no other one of the other table."""
+    """Return whether a name is an option of a table, and no different one of the other table."""
     found = {id(option) for t in (READING, WRITING) if (option := t.named(name)) is not None}
     return table.named(name) is not None and len(found) == 1
 
 
 def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
-    """Read the options of a query.
+    """Parse the options of a query.
 
     Args:
-        given: what the user set, names in any case.
+        given: the options that the user set; names are not case-sensitive.
         streaming: whether a stream is being started.
 
     Raises:
@@ -193,7 +193,7 @@ def _check_direction(given: Mapping[str, str]) -> None:
 
 
 def _check_place(values: Mapping[str, Any]) -> None:
-    """Refuse a query that names no store, or in two ways."""
+    """Refuse a query that names no store, or names it in two ways."""
     if "path" not in values and "endpoint" not in values:
         raise OptionError(
             "Option path is missing: name a store directory, as in load('/data/store'), or the "
@@ -219,15 +219,15 @@ def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:
                 "or use spark.read."
             )
         if not streaming and option.scope == STREAM:
-            # As Spark's Kafka source does: it changes no row of a batch, so that one set of
-            # options can serve a stream and its backfill.
+            # Like Spark's Kafka source: it changes no row of a batch, so one set of options can
+            # serve a stream and its backfill.
             _log.warning("Option %s is for streams; this batch query ignores it.", option.name)
 
 
 def _position(
     values: Mapping[str, Any], names: tuple[str, str, str], default: Position
 ) -> tuple[str, Position]:
-    """Pick by Kafka's precedence: one time, times by queue, offsets."""
+    """Return a position by Kafka's precedence: one time, times by queue, offsets."""
     one_time, times, offsets = names
     if one_time in values:
         return one_time, AtTime(values[one_time])

@@ -1,7 +1,7 @@
-"""Where a read starts or ends, as the options say it.
+"""The positions at which a read starts or ends.
 
-The JSON forms are those of Spark's Kafka source, `{"topic":{"0":23,"1":-2}}`, and with the broker
-between topic and queue, `{"topic":{"broker-a":{"0":23}}}`.
+The JSON forms are those of Spark's Kafka source, `{"topic":{"0":23,"1":-2}}`, and the same with the
+broker between topic and queue, `{"topic":{"broker-a":{"0":23}}}`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = [
 EARLIEST = -2
 """In a JSON of offsets: the queue's first message."""
 LATEST = -1
-"""In a JSON of offsets: behind the queue's last message."""
+"""In a JSON of offsets: the end of the queue, after its last message."""
 
 _MAX_QUEUE_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class PerQueue:
-    """A number for each of some queues.
+    """A number for each of several queues.
 
     Args:
         values: (topic, broker or None for every broker, queue id) -> number.
@@ -47,7 +47,7 @@ class PerQueue:
     values: Mapping[tuple[str, str | None, int], int]
 
     def get(self, broker: str, topic: str, queue_id: int) -> int | None:
-        """Look a queue up; what names the broker goes before what does not."""
+        """Look up a queue; an entry with a broker overrides one without."""
         found = self.values.get((topic, broker, queue_id))
         return self.values.get((topic, None, queue_id)) if found is None else found
 
@@ -59,12 +59,12 @@ class Earliest:
 
 @dataclass(frozen=True)
 class Latest:
-    """Behind the last message of each queue."""
+    """The end of each queue, after its last message."""
 
 
 @dataclass(frozen=True)
 class AtOffsets:
-    """An offset per queue, -2 and -1 included."""
+    """An offset per queue; -2 and -1 are allowed."""
 
     offsets: PerQueue
 
@@ -78,14 +78,14 @@ class OfGroup:
 
 @dataclass(frozen=True)
 class AtTime:
-    """The first message of each queue stored at or after one time (ms)."""
+    """The first message of each queue that was stored at or after one time (ms)."""
 
     timestamp: int
 
 
 @dataclass(frozen=True)
 class AtTimes:
-    """The first message of each queue stored at or after the queue's own time (ms)."""
+    """The first message of each queue that was stored at or after the queue's own time (ms)."""
 
     timestamps: PerQueue
 
@@ -94,7 +94,7 @@ Position: TypeAlias = Earliest | Latest | AtOffsets | OfGroup | AtTime | AtTimes
 
 
 def parse_offsets(text: str) -> Position:
-    """Read `earliest`, `latest`, `group:NAME` or a JSON of offsets."""
+    """Parse `earliest`, `latest`, `group:NAME` or a JSON of offsets."""
     word = text.strip()
     if word.lower() == "earliest":
         return Earliest()
@@ -112,12 +112,12 @@ def parse_offsets(text: str) -> Position:
 
 
 def parse_times(text: str) -> AtTimes:
-    """Read a JSON of times, `{"topic":{"0":1700000000000}}`."""
+    """Parse a JSON of times, `{"topic":{"0":1700000000000}}`."""
     return AtTimes(_per_queue(text, timestamp_ms))
 
 
 def parse_assign(text: str) -> Mapping[str, tuple[int, ...]]:
-    """Read `{"topic":[0,1]}`: the queues of each topic."""
+    """Parse `{"topic":[0,1]}`: the queues of each topic."""
     assigned = {}
     for topic, queues in parse_json_object(text).items():
         if not isinstance(queues, list) or not queues:

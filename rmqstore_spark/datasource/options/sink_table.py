@@ -1,6 +1,7 @@
-"""The options of writing with `format("rmqstore")`: the one place that names them.
+"""Define the options of writing with `format("rmqstore")`.
 
-`options.py` reads values by this table, and `docs/options.md` is generated from it.
+`parsing.py` and `sink/options.py` parse values with this table, and `docs/options.md` is generated
+from it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rmqstore_spark.layout.constants import topic_fault
 __all__ = ["SINK_OPTIONS", "SPARKS_OWN", "WRITING"]
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark hands over among the options of a stream's sink, and is none of this sink's."""
+"""Options that Spark adds to those of a stream's sink; this sink does not use them."""
 
 _LONGEST_ID: Final = 200
 

@@ -1,6 +1,6 @@
-"""The options of reading with `format("rmqstore")`: the one place that names them.
+"""Define the options of reading with `format("rmqstore")`.
 
-`options.py` reads values by this table, and `docs/options.md` is generated from it.
+`parsing.py` parses values with this table, and `docs/options.md` is generated from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the text of one option means: booleans, sizes, times, lists.
+"""Parse the text of one option: booleans, sizes, times, lists.
 
-Every function takes the text as the user wrote it and raises `ValueError` with a phrase that
-fits behind the option's name.
+Every function takes the text as the user wrote it, and raises `ValueError` with a phrase that
+follows the option's name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ASCII_DIGITS = re.compile(r"-?[0-9]{1,20}")
 
 
 def parse_choice(*words: str) -> Callable[[str], str]:
-    """Make a parser that takes one of some words, in any case."""
+    """Create a parser that accepts one of several words, not case-sensitive."""
 
     def parse(text: str) -> str:
         for word in words:
@@ -54,7 +54,7 @@ def parse_choice(*words: str) -> Callable[[str], str]:
 
 
 def parse_boolean(text: str) -> bool:
-    """Read `true` or `false`, in any case."""
+    """Parse `true` or `false`, not case-sensitive."""
     word = text.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("must be true or false")
@@ -62,7 +62,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int:
-    """Read a decimal number that fits a Java long."""
+    """Parse a decimal number that fits into a Java long."""
     word = text.strip()
     if not _ASCII_DIGITS.fullmatch(word) or abs(int(word)) > _LONG_MAX:
         raise ValueError("must be a whole number")
@@ -70,7 +70,7 @@ def parse_integer(text: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as `64k`, `256m`, `1gb` or a plain number of bytes."""
+    """Parse a size such as `64k`, `256m`, `1gb` or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if not match:
         raise ValueError("must be a size such as 64k, 256m or 1g")
@@ -78,7 +78,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Read a duration such as `500ms`, `30s`, `15m`, `1h`; a plain number is milliseconds."""
+    """Parse a duration such as `500ms`, `30s`, `15m`, `1h`; a plain number is milliseconds."""
     match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.strip().lower())
     if not match or match[2] not in _DURATION_UNITS:
         raise ValueError("must be a duration such as 500ms, 30s, 15m or 1h")
@@ -86,7 +86,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def timestamp_ms(value: object) -> int:
-    """Read a point in time out of JSON: a number of milliseconds, or text."""
+    """Parse a point in time in JSON: a number of milliseconds, or a text."""
     if isinstance(value, str):
         return parse_timestamp_ms(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONG_MAX:
@@ -96,7 +96,7 @@ def timestamp_ms(value: object) -> int:
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
-    """Read a JSON object; a key given twice is refused."""
+    """Parse a JSON object; a duplicate key is refused."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -114,9 +114,9 @@ def parse_json_object(text: str) -> dict[str, Any]:
 
 
 def parse_paths(text: str) -> tuple[str, ...]:
-    """Read a list of paths or URLs: comma-separated, or a JSON list.
+    """Parse a list of paths or URLs: comma-separated, or a JSON list.
 
-    Spark's catalog writes `file:/x` for `file:///x`, inside a chained URL too; that is undone.
+    Spark's catalog changes `file:///x` to `file:/x`, even inside a chained URL; this is undone.
     """
     return tuple(
         re.sub(r"(^|::)([A-Za-z][A-Za-z0-9+.-]+):/(?!/)", r"\1\2:///", path)

@@ -1,11 +1,12 @@
-"""Writing: rows of Spark become records, and a store process puts them into its store.
+"""Writes: encodes Spark's rows as records, and sends them to store processes.
 
-writers    the classes that Spark calls
-options, columns    of a write
-task       one task: rows in, records out
-routing    which queue a row goes to
-encode     rows to blocks of records
-stores, sending     the stores of a task, and the blocks on their way
-outcome    what a task tells the driver
-commit     what the driver does at the end
+writers      the classes that Spark calls
+options, columns    check a write's options, and find its columns
+task         writes one partition
+stores       opens the stores of a task, and finds their queues
+routing      chooses a queue for each row
+encode       encodes rows as blocks of records
+sending      sends blocks to the stores
+outcome      what a task reports to the driver
+commit       commits or aborts on the driver
 """

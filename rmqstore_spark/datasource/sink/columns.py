@@ -1,4 +1,4 @@
-"""The columns that a sink takes: found when a write is planned, and read in its tasks."""
+"""Find the columns that a sink writes when the write is planned, and read them in its tasks."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SinkColumn:
     """A column that can be written.
 
     Args:
-        name: as users write it; in any case.
-        kinds: the types that it can have, in words.
-        fits: whether a type is one of them.
-        doc: what it does, in Markdown.
-        preserved: it counts only with `preserve=true`, and is ignored otherwise.
+        name: the name that users write; not case-sensitive.
+        kinds: the accepted types, in words.
+        fits: returns whether a type is accepted.
+        doc: what the column does, in Markdown.
+        preserved: whether it is used only with `preserve=true`, and otherwise ignored.
     """
 
     name: str
@@ -147,20 +147,20 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """Where in Spark's batches the columns stand that are written.
+    """The positions of the written columns in Spark's batches.
 
     Args:
-        places: number of each column that counts, by its name.
+        places: number of each column that is used, by its name.
     """
 
     places: Mapping[str, int]
 
     def read(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Take the columns out of one of Spark's batches, each in one Arrow type.
+        """Extract the columns from one of Spark's batches, each in one Arrow type.
 
         Returns:
             By name: body binary, properties a map, keys a string or a list of strings,
-            bornTimestamp int64 milliseconds, other numbers int64, all else string.
+            bornTimestamp int64 milliseconds, other numbers int64, all others string.
         """
         return {name: _as_written(name, batch.column(at)) for name, at in self.places.items()}
 
@@ -168,7 +168,7 @@ class SinkColumns:
 def _as_written(name: str, column: pa.Array) -> pa.Array:
     kind = column.type
     if name == "bornTimestamp" and pa.types.is_timestamp(kind):
-        # Counted from 1970 in UTC, whatever the session's time zone is.
+        # Counted from 1970 in UTC, whatever the session's time zone.
         return column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
     if name == "bornTimestamp":
         return column
@@ -182,8 +182,7 @@ def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
     """Find the columns of a write in its schema.
 
     Raises:
-        OptionError: there is a column that cannot be written, one is given twice or of a wrong
-            type, or one is missing.
+        OptionError: a column cannot be written, occurs twice, has a wrong type, or is missing.
     """
     places: dict[str, int] = {}
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the driver does when all tasks are done, or one has failed for good."""
+"""Commit or abort on the driver, when all tasks are done or one has finally failed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _log = logging.getLogger("rmqstore_spark")
 def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDone]) -> None:
     """Commit what tasks have staged: on each store all of it, once.
 
-    A store that has nothing to commit is left out, so that an empty write leaves no trace.
+    A store without anything to commit is left out, so that an empty write leaves no trace.
 
     Args:
-        options: of the write.
-        writer: who commits what; the same again does nothing.
-        done: of the tasks, in any order.
+        options: the write's options.
+        writer: identifies the commit; repeating a commit does nothing.
+        done: the tasks' reports, in any order.
 
     Raises:
-        RefusedError: a store refuses, as when it was restarted since and the stages are gone, or
-            when this writer's number was committed with other rows.
+        RefusedError: a store refuses. For example, it was restarted and the stages are gone, or
+            this writer's number was committed with other rows.
         ServiceError: a store process cannot be reached.
     """
     by_store = _by_store(done)
@@ -48,7 +48,7 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
-    """The stages for each store, in the order of the partitions."""
+    """Return the stages for each store, in the order of the partitions."""
     found: dict[int, list[StageInfo]] = {}
     for task in sorted(done, key=lambda task: task.place.partition):
         for store, infos in task.stages.items():
@@ -66,7 +66,7 @@ def _commit(
 
 
 def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str]) -> RmqStoreError:
-    """Say what a commit that failed on one of several stores has left behind."""
+    """Extend an error with the stores that have already committed their part of the write."""
     if not committed:
         return error
     remedy = {
@@ -88,9 +88,9 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
 
 
 def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
-    """Discard what tasks have staged. What was committed stays; a failure is only logged.
+    """Discard what tasks have staged. Committed stages stay; a failure is only logged.
 
-    What cannot be discarded now the store process removes by itself (stagingTimeout).
+    If a stage cannot be discarded now, the store process removes it later (stagingTimeout).
     """
     for store, stages in _by_store(task for task in done if task is not None).items():
         endpoint = options.connection.endpoints[store]

@@ -1,4 +1,4 @@
-"""From Spark's batches to blocks of records for each store."""
+"""Encode Spark's batches as blocks of records for each store."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["BlockToSend", "RowEncoder"]
 
 _AT_ONCE: Final = 16 << 20
-"""Bytes of bodies, and of what goes with them, that are encoded at once. Less costs more: every
-call of the dozens that it takes costs the same for few rows as for many."""
+"""Bytes of bodies and their metadata that are encoded at once. Encoding takes dozens of calls, and
+each costs the same for few rows as for many."""
 
 _BLOCK_BYTES: Final = 4 << 20
-"""A block takes no more, unless it is a single record: the store process checks the one while the
-next is on its way."""
+"""Maximum bytes of a block, unless it is a single record. Small blocks let the store process check
+one while the next is being sent."""
 
 _PER_ROW: Final = 256
 _NO_HOST: Final = {False: "0.0.0.0:0", True: "[::]:0"}
@@ -51,9 +51,9 @@ class BlockToSend:
     """Records for one store.
 
     Attributes:
-        store: its place among the endpoints.
-        data: uint8, records one behind the other.
-        rows: how many.
+        store: the store's number among the endpoints.
+        data: uint8, records, one after the other.
+        rows: number of records.
     """
 
     store: int
@@ -62,15 +62,15 @@ class BlockToSend:
 
 
 class RowEncoder:
-    """Encodes the rows of one task. Its blocks must be sent in the order in which they come.
+    """Encodes the rows of one task. Its blocks must be sent in the order in which it yields them.
 
     Args:
-        options: of the write.
-        columns: where they stand in Spark's batches.
-        opened: what the stores told.
-        queues: gives the queues of a topic.
+        options: the write's options.
+        columns: the positions of the columns in Spark's batches.
+        opened: the stores' replies to `open`.
+        queues: returns the queues of a topic.
         first_turn: see `Router`.
-        clock: milliseconds since 1970.
+        clock: returns milliseconds since 1970.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class RowEncoder:
         """Encode one of Spark's batches.
 
         Raises:
-            RowError: a row cannot become a message; the text says which, and why.
-            TopicNotFoundError: a topic is not there, or cannot be written.
+            RowError: a row cannot become a message; the error names the row and the reason.
+            TopicNotFoundError: a topic does not exist, or cannot be written.
         """
         for part in _parts(batch, self._columns.places["body"]):
             columns = self._columns.read(part)
@@ -111,7 +111,7 @@ class RowEncoder:
             self._row += len(part)
 
     def _placed(self, error: RowError, columns: dict[str, pa.Array]) -> RowError:
-        """Say which row of the task it was, and of which topic."""
+        """Add the row's number in the task, and its topic, to an error."""
         topic = columns["topic"][error.row].as_py()
         of_topic = f" (topic {topic!r})" if topic is not None else ""
         return RowError(self._row + error.row, f"of this task{of_topic} {error.cause}")
@@ -179,7 +179,7 @@ class RowEncoder:
     def _sharding(
         self, columns: dict[str, pa.Array], keys: pa.StringArray | None
     ) -> pa.StringArray | None:
-        """What the queue is chosen by: shardingKey, where it is none the keys."""
+        """Return the text that chooses the queue: shardingKey, or the keys if that is empty."""
         if self._options.queue_selector == "roundrobin":
             return None
         maps = columns.get("properties")
@@ -239,7 +239,7 @@ class RowEncoder:
 
 
 def _own_host() -> str:
-    """This machine's address as bornHost has it; the port, which nobody can ask, is 0."""
+    """Return this machine's address in bornHost's form; the port is unknown, so it is 0."""
     address = own_address()
     if address is None:
         return _NO_HOST[False]
@@ -248,7 +248,7 @@ def _own_host() -> str:
 
 
 def _parts(batch: pa.RecordBatch, body: int) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch, each of about `_AT_ONCE` bytes."""
+    """Yield slices of a batch, each of about `_AT_ONCE` bytes."""
     lengths = pc.fill_null(pc.binary_length(batch.column(body)), 0).to_numpy()
     ends: I8 = np.cumsum(lengths, dtype=np.int64)
     ends += _PER_ROW * np.arange(1, len(ends) + 1)
@@ -282,7 +282,7 @@ def _reconsume_times(columns: dict[str, pa.Array], count: int) -> pa.Int32Array:
 
 
 def _record_batch(messages: dict[str, pa.Array], store_host_v6: bool) -> pa.RecordBatch:
-    """What `encode_records` takes; what the store process stamps is left at zero."""
+    """Build the input of `encode_records`; fields that the store process stamps are zero."""
     count = len(messages["body"])
     zeros = {pa.int32(): np.zeros(count, np.int32), pa.int64(): np.zeros(count, np.int64)}
     arrays = []
@@ -297,7 +297,7 @@ def _record_batch(messages: dict[str, pa.Array], store_host_v6: bool) -> pa.Reco
 
 
 def _cut(records: EncodedRecords, most_bytes: int, most_rows: int) -> Iterator[tuple[U1, int]]:
-    """Blocks that a store takes, and how many records each holds."""
+    """Yield blocks that a store accepts, and the number of records in each."""
     ends = records.starts + records.sizes
     first = 0
     while first < len(ends):

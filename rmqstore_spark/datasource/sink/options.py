@@ -1,4 +1,4 @@
-"""From the texts that Spark hands over to the checked, typed options of a sink."""
+"""Turn the texts that Spark passes into the checked, typed options of a sink."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["SinkOptions", "Transaction", "check_transaction_size", "parse_sink_o
 
 @dataclass(frozen=True)
 class Transaction:
-    """What a batch write that may be run again is known by.
+    """The identity of a batch write that may be run again.
 
     Args:
-        app_id: names the series.
-        version: of this write.
+        app_id: name of the series.
+        version: number of this write.
     """
 
     app_id: str
@@ -33,7 +33,7 @@ class SinkOptions:
     """The options of one write, checked against each other.
 
     Args:
-        topic: of all rows; None where a column says it.
+        topic: topic of all rows; None if a column holds it.
         exactly_once: False means at least once.
         max_in_flight, max_transaction: bytes.
     """
@@ -50,10 +50,10 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions:
-    """Read the options of a write.
+    """Parse the options of a write.
 
     Args:
-        given: what the user set, names in any case.
+        given: the options that the user set; names are not case-sensitive.
         streaming: whether a stream is written.
 
     Raises:
@@ -128,7 +128,7 @@ def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
     """Refuse a commit of too many bytes.
 
     Raises:
-        OptionError: there are more than maxTransactionBytes.
+        OptionError: it has more than maxTransactionBytes.
     """
     if size <= options.max_transaction:
         return

@@ -1,4 +1,4 @@
-"""What a task tells the driver."""
+"""What a task reports to the driver."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Place:
-    """Which task of what it is.
+    """Identifies a task.
 
     Args:
-        partition: of the rows; all attempts at a task have the same.
-        query_id: of the stream, the same over all its restarts; None where there is no stream.
-        batch_id: of the micro-batch.
+        partition: number of the partition; the same for all attempts of a task.
+        query_id: id of the stream's query, the same over all its restarts; None without a stream.
+        batch_id: number of the micro-batch.
     """
 
     partition: int
@@ -33,7 +33,7 @@ class Place:
 
     @classmethod
     def here(cls) -> Place:
-        """Ask Spark, in a task."""
+        """Return the current task's place; callable only in a task of Spark."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -45,12 +45,12 @@ class Place:
 
 @dataclass(frozen=True)
 class TaskDone(WriterCommitMessage):
-    """What a task tells the driver.
+    """What a task reports to the driver.
 
     Args:
-        place: which task it was.
-        stages: what it has staged, in order, by the store's place among the endpoints.
-        rows: that it has read.
+        place: the task.
+        stages: its stages, in order, by the store's number among the endpoints.
+        rows: number of rows that it has read.
     """
 
     place: Place

@@ -1,4 +1,4 @@
-"""Which queue a row goes to: the same whenever the same rows come again."""
+"""Choose a queue for each row; the same rows always get the same queues."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Routed", "Router"]
 
 @dataclass(frozen=True)
 class Routed:
-    """Where n rows go.
+    """The queues of n rows.
 
     Attributes:
-        store: n, the store's place among the endpoints.
+        store: n, the store's number among the endpoints.
         queue_id: n.
     """
 
@@ -35,13 +35,13 @@ class Routed:
 class Router:
     """Chooses queues for the rows of one task, batch after batch.
 
-    Rows without a key take turns, topic by topic. The first turn depends on the micro-batch and on
-    the partition alone, so that small batches do not all go to the first queue, and a replay goes
-    where the first run went.
+    Rows without a key take turns, topic by topic. The first turn depends only on the micro-batch
+    and the partition, so that small batches do not all go to the first queue, and a replay chooses
+    the same queues as the first run.
 
     Args:
         selector: see the option queueSelector.
-        queues: gives the queues of a topic.
+        queues: returns the queues of a topic.
         first_turn: at least 0.
     """
 
@@ -66,7 +66,7 @@ class Router:
 
         Args:
             topics: n, none null.
-            keys: n, what to go by; null or empty for no key. None: no row has one.
+            keys: n, the texts by which to choose; null or empty for no key. None: no row has one.
             queue_ids: n, for the selector `column`.
 
         Raises:
@@ -90,7 +90,7 @@ class Router:
     def _numbers(
         self, code: npt.NDArray[np.int32], names: list[str], keys: pa.StringArray | None
     ) -> I8:
-        """A number at least 0 for each row, of its key or else of its turn."""
+        """Return a number of at least 0 for each row, from its key or else from its turn."""
         turns = np.empty(len(code), np.int64)
         for number, name in enumerate(names):
             rows = code == number
@@ -100,14 +100,14 @@ class Router:
             self._turns[name] = first + count
         if self._selector == "roundrobin" or keys is None:
             return turns
-        # As SelectMessageQueueByHash: Math.abs(hashCode % n), which for any n is abs(hashCode) % n.
+        # SelectMessageQueueByHash: Math.abs(hashCode % n), which equals abs(hashCode) % n.
         hashed = np.abs(java_hash_code(keys).astype(np.int64))
         keyless = pc.fill_null(pc.equal(pc.binary_length(keys), 0), fill_value=True)
         return np.where(keyless.to_numpy(zero_copy_only=False), turns, hashed)
 
 
 def _of_column(queues: Queues, rows: I8, queue_ids: pa.Int64Array, numbers: I8, topic: str) -> I8:
-    """The queues that a column names; among stores that have it, the row's number decides."""
+    """Return the queues that a column names; the row's number chooses among stores that have it."""
     missing = queue_ids.is_null().to_numpy(zero_copy_only=False)[rows]
     if missing.any():
         raise RowError(int(rows[missing][0]), "has no queueId, which queueSelector=column goes by")

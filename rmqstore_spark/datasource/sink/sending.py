@@ -1,7 +1,7 @@
-"""How a task sends its blocks: on streams that are open only while there is something to send.
+"""Send a task's blocks, on streams that are open only while there is something to send.
 
-A task can wait for its rows for as long as it likes, but a store process ends streams that are
-idle. So a thread ends them in good order before that; the next block begins new ones.
+A task may wait for its rows as long as it likes, but a store process ends idle streams. So a thread
+ends them properly before that; the next block begins new ones.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ StreamT = TypeVar("StreamT", PutStream, StageStream)
 
 
 class Sending(ABC, Generic[StreamT]):
-    """Sends blocks to stores. A context manager: what is not finished in it is given up.
+    """Sends blocks to stores. A context manager: leaving it drops everything unfinished.
 
     Args:
-        options: of the write.
-        clients: of the stores.
+        options: the write's options.
+        clients: one for each store.
         idle_seconds: how long a stream may have nothing to send.
     """
 
@@ -67,7 +67,7 @@ class Sending(ABC, Generic[StreamT]):
         """Send a block.
 
         Raises:
-            RefusedError: the store refuses it, or one before it.
+            RefusedError: the store refuses this block or an earlier one.
             ServiceError: the store process cannot be reached.
         """
         with self._lock:
@@ -80,7 +80,7 @@ class Sending(ABC, Generic[StreamT]):
             self._last = time.monotonic()
 
     def finish(self) -> dict[int, tuple[StageInfo, ...]]:
-        """Wait until the stores have all; gives what is staged, by store.
+        """Wait until the stores have received everything; return the stages by store.
 
         Raises:
             RefusedError, ServiceError: as `send`.
@@ -96,10 +96,10 @@ class Sending(ABC, Generic[StreamT]):
 
     @abstractmethod
     def _end(self, store: int, stream: StreamT) -> None:
-        """Wait until all that a stream has sent is acknowledged, and end it."""
+        """Wait until everything that a stream has sent is acknowledged, and end it."""
 
     def _sent(self, block: BlockToSend) -> None:
-        """Take note of a block. The lock is held."""
+        """Count a block that was sent. The lock is held."""
 
     def _staged(self) -> dict[int, tuple[StageInfo, ...]]:
         return {}
@@ -127,7 +127,7 @@ class Sending(ABC, Generic[StreamT]):
 
 
 class PutSending(Sending[PutStream]):
-    """Stores blocks as they come."""
+    """Stores blocks immediately."""
 
     def _begin(self, client: StoreClient) -> PutStream:
         return client.put_stream(max_in_flight_bytes=self._options.max_in_flight)

@@ -1,4 +1,4 @@
-"""The stores that a task writes to: what they told when they were opened."""
+"""Open the stores that a task writes to, and find their queues."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PERM_WRITE: Final = 2
 
 @dataclass(frozen=True)
 class Queues:
-    """The queues of one topic that can be written, of all stores, in a fixed order.
+    """The writable queues of one topic, of all stores, in a fixed order.
 
     Attributes:
-        store: n, the store's place among the endpoints.
+        store: n, the store's number among the endpoints.
         queue_id: n.
     """
 
@@ -35,10 +35,10 @@ class Queues:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> Queues:
-        """Put queues in order: those of the first store, of the second, and so on.
+        """Number queues: those of the first store, then those of the second, and so on.
 
         Args:
-            counts: how many each store has.
+            counts: number of queues of each store.
         """
         stores = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         ids = [np.arange(count, dtype=np.int32) for count in counts]
@@ -49,7 +49,7 @@ class Queues:
 
 
 class TargetStores:
-    """Stores that are written to, and their topics.
+    """The stores of a write, and their topics.
 
     Args:
         clients: one for each endpoint, in the order of the option.
@@ -72,10 +72,10 @@ class TargetStores:
                 )
 
     def queues(self, topic: str) -> Queues:
-        """The queues of a topic; the stores are asked the first time.
+        """Return the queues of a topic; the stores are asked only the first time.
 
         Raises:
-            TopicNotFoundError: no store has the topic, or lets it be written.
+            TopicNotFoundError: no store has the topic, or allows writing it.
         """
         found = self._queues.get(topic)
         if found is None:

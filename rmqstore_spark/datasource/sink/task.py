@@ -1,4 +1,4 @@
-"""What one task of a write does: rows in, records staged or stored."""
+"""Write one partition in a task: rows in, records staged or stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["IDLE_SECONDS", "run_task"]
 
 IDLE_SECONDS: Final = 20.0
-"""A stream is ended when there was nothing to send for so long; a store process ends those that
+"""How long a stream may have nothing to send before it is ended; a store process ends streams that
 are idle for longer (streamIdleTimeout, a minute)."""
 
 
@@ -32,16 +32,16 @@ def run_task(
     """Write the rows of one partition.
 
     Args:
-        options: of the write.
-        columns: where they stand in the batches.
-        batches: what Spark hands over.
-        place: which task this is.
+        options: the write's options.
+        columns: the positions of the columns in the batches.
+        batches: Spark's batches.
+        place: the task.
         first_turn: see `Router`.
         idle_seconds: how long a stream to a store may have nothing to send.
 
     Raises:
         RowError: a row cannot become a message.
-        TopicNotFoundError: a topic is not there, or cannot be written.
+        TopicNotFoundError: a topic does not exist, or cannot be written.
         RefusedError: a store refuses records.
         ServiceError: a store process cannot be reached.
     """

@@ -1,7 +1,8 @@
-"""The writers that Spark calls: of a batch write, and of a stream.
+"""The writers that Spark calls, for a batch write and for a stream.
 
-They are made in the planner, travel to the tasks, and come back to the driver for the commit; a
-stream's is made anew for each commit. So they hold options and no connection.
+Spark creates them in the planner, sends them to the tasks, and brings them back to the driver for
+the commit. A stream's writer is created again for each commit. So they hold options, but no
+connection.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
     With `atomic=false` each task commits alone, and Spark's commit has nothing left to do.
 
     Args:
-        options: of the write.
-        columns: where they stand in the rows.
+        options: the write's options.
+        columns: the positions of the columns in the rows.
     """
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
@@ -62,12 +63,12 @@ class RmqStoreWriter(DataSourceArrowWriter):
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let all that was staged appear, once."""
+        """Make everything that was staged appear, once."""
         commit_stages(self._options, self._writer_id(), _all_done(messages))
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Discard what was staged."""
+        """Discard everything that was staged."""
         abort_stages(self._options, _done(messages))
 
     def _writer_id(self, partition: int | None = None) -> WriterId:
@@ -84,8 +85,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
     """A stream: each micro-batch appears whole and once.
 
     Args:
-        options: of the write.
-        columns: where they stand in the rows.
+        options: the write's options.
+        columns: the positions of the columns in the rows.
     """
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
@@ -101,7 +102,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Let a micro-batch appear; Spark may say so again."""
+        """Make a micro-batch appear; Spark may repeat the call."""
         from rmqstore_spark.wire.messages import WriterId
 
         done = _all_done(messages)
@@ -118,12 +119,12 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
-        """Discard what was staged."""
+        """Discard everything that was staged."""
         abort_stages(self._options, _done(messages))
 
 
 def _all_done(messages: Sequence[Any]) -> list[TaskDone]:
-    """What tasks have told, which for a commit is all of them."""
+    """Return the reports of all tasks, which a commit needs."""
     done = _done(messages)
     if len(done) < len(messages):
         at = next(n for n, message in enumerate(messages) if not isinstance(message, TaskDone))
@@ -135,5 +136,5 @@ def _all_done(messages: Sequence[Any]) -> list[TaskDone]:
 
 
 def _done(messages: Sequence[Any]) -> list[TaskDone]:
-    """What tasks have told; of those that failed there is nothing."""
+    """Return the reports of tasks; failed tasks have none."""
     return [message for message in messages if isinstance(message, TaskDone)]

@@ -1,9 +1,10 @@
-"""Streaming reads.
+"""Reads a stream.
 
-offsets    a stream's offsets, as its checkpoint holds them
-watch      which queues there are, and how far they reach
-catchup    what is new, and how much of it a batch takes
-limits     a limit shared over queues
-follower   one batch after the other
 reader     the class that Spark calls
+follower   finds and plans one micro-batch after the other
+watch      tracks which queues exist, and how far they reach
+catchup    moves offsets: finds losses, new messages and the range of a batch
+limits     divides a batch's limit among queues
+
+The module `datasource.offsets` defines the offsets in the checkpoint.
 """

@@ -1,4 +1,4 @@
-"""How a stream's offsets move: what was lost, what is new, and how much of it a batch takes."""
+"""Move a stream's offsets: find losses, new messages, and how many of them a batch reads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Queues = Mapping[QueueKey, ChosenQueue]
 
 _MOST_ENTRIES: Final = 1 << 16
 _UNKNOWN: Final = -1
-_DEAD: Final = -2  # an entry that stands for no message
+_DEAD: Final = -2  # an entry that is not a message
 
 
 def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
-    """Turn the offsets that a stream starts at into marks."""
+    """Convert the offsets at which a stream starts to marks."""
     return {
         key: Mark(start, physical_before(queues[key].queue, start), start)
         for key, start in starts.items()
@@ -35,7 +35,7 @@ def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
 
 
 def physical_before(queue: Queue, offset: int) -> int:
-    """Physical offset of the entry before an offset; -1 where it has expired or is damaged."""
+    """Return the physical offset of the entry before an offset; -1 if expired or damaged."""
     return max(_UNKNOWN, _look_before(queue, offset))
 
 
@@ -51,23 +51,23 @@ def _look_before(queue: Queue, offset: int) -> int:
 
 
 def _is_another(queue: Queue, mark: Mark) -> bool:
-    """Whether the entry before a mark is not the one that was there when it was made."""
+    """Return whether the entry before a mark has changed since the mark was made."""
     now = _look_before(queue, mark.next)
     return now != mark.last_physical and now != _UNKNOWN and mark.last_physical != _UNKNOWN
 
 
 def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
-    """Hold the marks of a checkpoint against the queues that there are now.
+    """Compare the marks of a checkpoint to the current queues.
 
     Args:
         marks: where the next micro-batch starts.
         queues: the queues that the stream reads now.
-        options: say whether a loss ends the query.
-        checked: marks that were found right; brought up to date.
+        options: the query's options.
+        checked: marks that were correct before; updated in place.
 
     Returns:
-        The marks; a queue that is new, was cut or made anew begins at its earliest message, one
-        that is gone is left out.
+        The marks. A queue that is new, was cut or was recreated begins at its earliest message. A
+        queue that no longer exists is left out.
 
     Raises:
         DataLossError: messages are lost, and `failOnDataLoss` is set.
@@ -78,7 +78,7 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
         if chosen is None:
             lose(options, f"{key} is no longer there; it was read up to {mark.next}.")
             continue
-        # Nothing can be wrong while there is nothing to read on, and it was right before.
+        # Without new messages, a mark that was correct before is still correct.
         if chosen.queue.max_offset != mark.next or checked.get(key) != mark:
             mark = _checked(key, mark, chosen.queue, options)
             checked[key] = mark
@@ -122,11 +122,11 @@ def _checked(key: QueueKey, mark: Mark, queue: Queue, options: Options) -> Mark:
 
 
 def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Offsets:
-    """Move marks to where a micro-batch ends.
+    """Move marks to the end of a micro-batch.
 
     Args:
         marks: where it starts (`as_start`).
-        ends: where it ends; queues that are not there stay.
+        ends: where it ends; queues that are not in it keep their mark.
         queues: the queues of the marks.
     """
     result = {}
@@ -141,13 +141,13 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
 def limited_ends(
     marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, options: Options
 ) -> dict[QueueKey, int]:
-    """Share a micro-batch's limits out over the queues.
+    """Divide a micro-batch's limits among the queues.
 
     Args:
         marks: where it starts.
         ends: how far each queue reaches.
         queues: the queues of the marks.
-        options: say how many rows and bytes it may have.
+        options: the query's options, with the limits of rows and bytes.
     """
     keys = [key for key, end in ends.items() if end > marks[key].next]
     rows = [ends[key] - marks[key].next for key in keys]
@@ -176,7 +176,7 @@ def _within_bytes(
 
 
 def _count_within(queue: Queue, start: int, count: int, budget: int, size: float) -> int:
-    """How many of the next messages fit a number of bytes, by their true sizes."""
+    """Return how many of the next messages fit into a number of bytes, by their exact sizes."""
     taken = 0
     while taken < count:
         step = min(count - taken, _MOST_ENTRIES, int(budget / max(size, 1.0)) + 16)
@@ -192,13 +192,14 @@ def _count_within(queue: Queue, start: int, count: int, budget: int, size: float
 def batch_ranges(
     start: Offsets, end: Offsets, queues: Queues, options: Options
 ) -> dict[QueueKey, tuple[int, int]]:
-    """Find what a micro-batch reads, also one that is planned again after a restart.
+    """Find the ranges that a micro-batch reads, also if it is planned again after a restart.
 
-    A queue that the batch was the first to read begins where its end says (see `offsets`); `start`
-    counts for the others alone. After a restart it can even lie behind the end.
+    If the batch was the first to read a queue, its end holds where the queue begins (see
+    `offsets`). `start` applies only to the other queues; after a restart it can even be past the
+    end.
 
     Raises:
-        DataLossError: what the batch had is no longer there, and `failOnDataLoss` is set.
+        DataLossError: messages of the batch no longer exist, and `failOnDataLoss` is set.
     """
     ranges = {}
     for key, mark in end.items():

@@ -1,4 +1,4 @@
-"""Follows the stores of a stream, from one micro-batch to the next."""
+"""Follow the stores of a stream, from one micro-batch to the next."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower", "packed"]
 
-# A task costs Spark some milliseconds: small ranges share one. A stretch of the log that several
-# queues share is cut finer than in a batch query, so that there is work for more than one task.
+# A task costs Spark some milliseconds, so small ranges share one. A part of the log that several
+# queues share is split finer than in a batch query, so that there is work for more than one task.
 _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
 
 
 class Follower:
-    """Where a stream stands, and what there is to read.
+    """The position of a stream, and the messages that it has not read yet.
 
     Args:
-        options: of the stream.
-        clock: seconds, from any beginning.
+        options: the stream's options.
+        clock: returns seconds since any moment.
 
     Raises:
         UnsupportedStoreError: a store has no queues.
@@ -72,7 +72,7 @@ class Follower:
             opened.store.close()
 
     def initial(self) -> dict[str, Any]:
-        """Give the offsets that a new query starts at: always the same ones."""
+        """Return the offsets at which a new query starts; always the same ones."""
         return encode_offsets(self._initial)
 
     @cached_property
@@ -82,27 +82,27 @@ class Follower:
         return starting_marks(starting_offsets(list(queues.values()), self._options), queues)
 
     def end_at_present(self) -> None:
-        """Go no further than what there is now."""
+        """Read no further than the current end of the queues."""
         self._watch.look_closely()
         self._targets = {key: chosen.queue.max_offset for key, chosen in self._watch.queues.items()}
 
     @property
     def is_at_end(self) -> bool:
-        """Whether waiting brings nothing: the end is fixed."""
+        """Whether the end is fixed, so that waiting brings nothing."""
         return self._targets is not None
 
     def start_from(self, start: Mapping[str, Any]) -> None:
-        """Take up the offsets that the next micro-batch starts at."""
+        """Set the offsets at which the next micro-batch starts."""
         if start != self._start:
             self._start = start
             self._known = self._marks = as_start(decode_offsets(start))
             self._look_anyway = True
 
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
-        """Give the offsets up to which the next micro-batch can read; None for no news.
+        """Return the offsets up to which the next micro-batch can read, or None without news.
 
         Args:
-            limited: keep the options' limits.
+            limited: apply the options' limits.
 
         Raises:
             DataLossError: messages are lost, and `failOnDataLoss` is set.
@@ -110,7 +110,7 @@ class Follower:
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
-        # What is held back is asked for again when it may go, not at every look until then.
+        # Messages that are held back are checked again when their delay is over, not at every look.
         released = self._held_since is not None and (not limited or self._is_overdue)
         if not (self._look_anyway or released):
             return None
@@ -120,7 +120,7 @@ class Follower:
 
     def _next(self, limited: bool) -> Offsets | None:
         queues = self._watch.queues
-        # Kept, so that a loss is logged once however long messages are held back.
+        # Kept, so that a loss is logged only once, however long messages are held back.
         marks = self._marks = reconciled(self._marks, queues, self._options, self._checked)
         ends = {key: max(mark.next, self._end_of(key)) for key, mark in marks.items()}
         waiting = sum(end - marks[key].next for key, end in ends.items())
@@ -129,7 +129,7 @@ class Follower:
                 return None
             ends = limited_ends(marks, ends, queues, self._options)
         end = advanced(marks, ends, queues)
-        # A queue without messages is no news, though it is new.
+        # A new queue without messages is not news.
         end = {key: mark for key, mark in end.items() if key in self._known or mark != marks[key]}
         return None if end == self._known else end
 
@@ -140,7 +140,7 @@ class Follower:
         return min(chosen.queue.max_offset, self._targets.get(key, 0))
 
     def _is_held(self, waiting: int) -> bool:
-        """Whether messages are few enough to be held back (`minOffsetsPerTrigger`)."""
+        """Return whether there are too few messages to read yet (`minOffsetsPerTrigger`)."""
         least = self._options.min_rows
         if least is None or self._targets is not None:
             return False
@@ -153,12 +153,12 @@ class Follower:
 
     @property
     def _is_overdue(self) -> bool:
-        """Whether messages were held back as long as they may be."""
+        """Whether messages were held back for the maximum delay."""
         since = self._held_since
         return since is not None and (self._clock() - since) * 1000 >= self._options.max_delay_ms
 
     def newest(self) -> dict[str, Any] | None:
-        """Give how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
+        """Return how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
         if self._newest is None:
             ends = {key: self._end_of(key) for key in self._watch.queues}
             self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
@@ -168,12 +168,12 @@ class Follower:
         """Plan a micro-batch.
 
         Raises:
-            DataLossError: what it had is lost, and `failOnDataLoss` is set.
+            DataLossError: messages of the batch are lost, and `failOnDataLoss` is set.
         """
         from rmqstore_spark.reader.rows.splits import QueueRange
 
         if start == end:
-            return []  # though the end still tells where an earlier micro-batch began
+            return []  # although the end still holds where an earlier micro-batch began
         ranges = batch_ranges(
             decode_offsets(start), decode_offsets(end), self._watch.queues, self._options
         )
@@ -206,11 +206,11 @@ class Follower:
 
 
 def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split]]:
-    """Put small splits together, neighbours with neighbours.
+    """Group small splits, neighbours with neighbours.
 
     Args:
-        splits: of one store.
-        least: leave so many groups at least.
+        splits: the splits of one store.
+        least: keep at least this many groups.
     """
     groups: list[list[Split]] = []
     spare = len(splits) - (least or 1)

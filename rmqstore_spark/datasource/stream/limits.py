@@ -1,4 +1,4 @@
-"""How a limit on a micro-batch is shared out over the queues."""
+"""Divide a micro-batch's limit among the queues."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["rows_within", "share"]
 
 
 def share(backlogs: Sequence[int], limit: int) -> list[int]:
-    """Share a limit out in proportion to the backlogs.
+    """Divide a limit in proportion to the backlogs.
 
-    Each queue with a backlog gets one at least, so that small ones are not starved beside large
-    ones; with more such queues than the limit, the sum is above it. Otherwise the sum is the limit
-    or, where that is less, the sum of the backlogs. The same input gives the same shares.
+    Each queue with a backlog gets at least one, so that large queues do not starve small ones. With
+    more such queues than the limit, the sum exceeds it. Otherwise the sum is the limit or, if less,
+    the sum of the backlogs. The same input gives the same shares.
 
     Args:
-        backlogs: what each queue has waiting, 0 or more.
+        backlogs: the backlog of each queue, 0 or more.
         limit: 1 or more.
 
     Returns:
@@ -34,7 +34,7 @@ def share(backlogs: Sequence[int], limit: int) -> list[int]:
         return shares
     for number in waiting:
         shares[number] += (backlogs[number] - 1) * spare // behind
-    # What rounding down left goes to those that it cost most.
+    # The remainder of rounding goes to the queues that lost most by it.
     left = limit - sum(shares)
     for number in sorted(waiting, key=lambda n: (-((backlogs[n] - 1) * spare % behind), n))[:left]:
         shares[number] += 1
@@ -42,12 +42,12 @@ def share(backlogs: Sequence[int], limit: int) -> list[int]:
 
 
 def rows_within(sizes: npt.NDArray[np.int32], budget: int, least: int = 1) -> int:
-    """Count the entries from the first on that fit a number of bytes.
+    """Count the entries, from the first on, that fit into a number of bytes.
 
     Args:
         sizes: i4[n], n > 0, bytes of each entry's record.
         budget: bytes.
-        least: how many count in any case.
+        least: the minimum result.
     """
     ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
     return max(least, int(np.searchsorted(ends, budget, side="right")))

@@ -1,4 +1,4 @@
-"""A stream: the offsets of its micro-batches, and what each reads."""
+"""Read a stream: the offsets and the partitions of its micro-batches."""
 
 # ruff: noqa: N802 - the methods' names are Spark's
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RmqStoreStreamReader"]
 
-# Seconds. An answer costs Spark more than many looks cost here, so an idle query is answered the
-# later, and looked after the less often, the longer it has been idle. (When the query stops, Spark
-# ends this process, whatever it waits for.)
+# Seconds. Answering Spark costs more than many looks at the log. So the longer a query has been
+# idle, the later it is answered, and the less often the log is checked. (When the query stops,
+# Spark ends this process, even while it waits.)
 _WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 0.5
 _OF_QUIET: Final = 0.05
@@ -45,15 +45,15 @@ _STEPS: Final = 12
 class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the queues of some stores on the driver, and reads micro-batches in the tasks.
 
-    Made twice for a query: in the process that lives as long as the query does, and in one that
-    only sends it to the tasks. So nothing is opened, or complained about, before it is used. (An
+    A query creates it twice: in the process that lives as long as the query, and in one that only
+    sends it to the tasks. So nothing is opened, and no error is raised, before it is used. (An
     error of the constructor would reach the user as one of Spark's own.)
 
     Args:
         given: the options as the user set them.
-        schema: the columns that are wanted.
-        clock: seconds, from any beginning.
-        sleep: waits for so many seconds.
+        schema: the requested columns.
+        clock: returns seconds since any moment.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _follower(self) -> Follower:
         from rmqstore_spark.datasource.stream.follower import Follower
 
-        _ = self._projection  # what is wrong with the schema is told at the start
+        _ = self._projection  # reports errors in the schema at the start
         return Follower(self._options, self._clock)
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:
-        """Say where a new query starts. Spark asks twice, and gets the same answer."""
+        """Return where a new query starts. Spark asks twice, and gets the same answer."""
         return self._follower.initial()
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Name one of the limits. Spark takes no more, `latestOffset` keeps all."""
+        """Return one of the limits. Spark accepts only one; `latestOffset` applies all of them."""
         options = self._options
         if options.max_rows is not None:
             return ReadMaxRows(options.max_rows)
@@ -104,14 +104,14 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at what there is now."""
+        """Make the query end at the current end of the queues."""
         self._follower.end_at_present()
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Say where the next micro-batch ends; `start` itself where nothing is new.
+        """Return where the next micro-batch ends, or `start` itself if nothing is new.
 
-        Waits a little for news: an idle query asks again at once.
+        Waits a little for news, because an idle query asks again at once.
         """
         limited = not isinstance(limit, ReadAllAvailable)
         patience = self._patience()
@@ -130,10 +130,11 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._sleep(step)
 
     def _patience(self) -> float:
-        """Seconds to wait for news: the more, the longer there were none.
+        """Return how many seconds to wait for news: the longer without news, the more.
 
-        But not where Spark had something else to do since the last answer: another source of the
-        query, which this one would hold up, or a trigger with an interval, which it would overrun.
+        The wait stays short if Spark did something else since the last answer. It may read another
+        source of the query, which this one would delay, or use a trigger with an interval, which
+        this one would overrun.
         """
         now = self._clock()
         if self._quiet_since is None:
@@ -144,12 +145,12 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Say how far the queues reach, for the query's progress."""
+        """Return how far the queues reach, for the query's progress."""
         return self._follower.newest()
 
     @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a micro-batch; after a restart `start` can lie behind `end`."""
+        """Plan a micro-batch; after a restart `start` can be past `end`."""
         return self._follower.plan(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -159,7 +160,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing is to be done: the checkpoint is Spark's, and stores are only read."""
+        """Do nothing: Spark keeps the checkpoint, and stores are only read."""
 
     def stop(self) -> None:
         """Close the stores."""

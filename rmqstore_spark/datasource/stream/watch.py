@@ -1,10 +1,10 @@
-"""Which queues a stream reads, and how far they reach: kept up to date at little cost.
+"""Track which queues a stream reads, and how far they reach, at low cost.
 
-An idle query asks many times a second. What is looked at each time is one or two places of the log
-(`LogTip`); the queues are asked when those have changed, then again at growing intervals, since a
-record is dispatched to its queue a while after it was written, and every 30 seconds in any case.
-Topics and queues are listed when the log has grown, once a second at most. The queues' own folders
-are listed every now and then, for queues that were deleted and made anew.
+An idle query asks many times a second. Each time, only one or two positions of the log are checked
+(`LogTip`). The queues are checked when those have changed, then again at growing intervals, because
+a record is dispatched to its queue some time after it was written, and every 30 seconds in any
+case. Topics and queues are listed when the log has grown, at most once a second. The queues' own
+folders are listed from time to time, to find queues that were deleted and recreated.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LISTING: Final = 1.0
 _REMOTE_LISTING: Final = 5.0
 _REMOTE_LOOK: Final = 1.0
 _LONGEST: Final = 30.0
-# What a round over the queues took, times this, is waited before the next: at most a fifth of a
-# core while messages arrive, very little while none do.
+# The wait between two rounds over the queues, as a multiple of a round's duration: at most a fifth
+# of a core while messages arrive, and very little while none do.
 _BUSY: Final = 4
 _IDLE: Final = 100
 _RELIST: Final = 500
@@ -40,7 +40,7 @@ class Watch:
     """The queues of all stores of a stream.
 
     Attributes:
-        queues: those that the stream reads, as of the last look.
+        queues: the queues that the stream reads, as of the last look.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Watch:
         self._collect()
 
     def look(self) -> bool:
-        """Look whether anything changed; tells whether `queues` may reach further, or differ."""
+        """Look for changes; return whether `queues` differ or may reach further."""
         changed = [watch.look() for watch in self._watches]
         if any(changed):
             self._collect()
         return any(changed)
 
     def look_closely(self) -> None:
-        """List and ask everything, whatever it costs."""
+        """List and check everything, whatever it costs."""
         for watch in self._watches:
             watch.check(relist=True)
         self._collect()
@@ -74,7 +74,7 @@ class StoreWatch:
     """The queues of one store.
 
     Attributes:
-        queues: those that the stream reads.
+        queues: the queues that the stream reads.
     """
 
     def __init__(self, options: Options, store: Store, clock: Callable[[], float]) -> None:
@@ -92,7 +92,7 @@ class StoreWatch:
         self.check()
 
     def look(self) -> bool:
-        """Look at the log, and at the queues if it is time; tells whether they changed."""
+        """Check the log, and the queues if it is time; return whether they changed."""
         now = self._clock()
         if not self._local and now - self._looked < _REMOTE_LOOK:
             return False
@@ -111,10 +111,10 @@ class StoreWatch:
         return due and self.check(relist=now >= self._relist_at)
 
     def check(self, *, relist: bool = False) -> bool:
-        """Ask all queues; tells whether there are others now, or one of them changed.
+        """Check all queues; return whether any was added, removed or changed.
 
         Args:
-            relist: list everything anew.
+            relist: list all folders again.
         """
         begin = self._clock()
         grown, self._grown = self._grown, False
@@ -146,12 +146,12 @@ class StoreWatch:
 
 
 def _end_of_last(queue: Queue) -> int:
-    """Physical offset one past the queue's last record; 0 for a queue without any."""
+    """Return the physical offset after the queue's last record; 0 for an empty queue."""
     end = queue.max_offset
     if end <= queue.min_offset:
         return 0
     try:
         entry = queue.live_entries(end - 1, end)
     except (SegmentExpiredError, CorruptStoreError):
-        return 0  # it only helps to look at the right place
+        return 0  # it only helps to look at the right position
     return int(entry["physicalOffset"][0]) + int(entry["size"][0])

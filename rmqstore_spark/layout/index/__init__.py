@@ -1,7 +1,7 @@
-"""An IndexFile (`docs/format.md`, "An IndexFile").
+"""Reads and builds IndexFiles (`docs/format.md`, "An IndexFile").
 
-hashing    Java's hash of a key
-format     header, slots and entries as bytes; following a chain
-build      inserting keys, a batch at a time
-geometry   how many slots a file has, which nothing records
+hashing    computes Java's hash of a key
+format     decodes and encodes header, slots and entries, and follows a chain
+build      inserts keys, in batches
+geometry   infers the number of slots, which no file records
 """

@@ -1,7 +1,7 @@
-"""Putting keys into an IndexFile, a batch at a time, with the content of one-by-one insertion.
+"""Insert keys into an IndexFile in batches, with the same result as inserting them one by one.
 
-Upstream `IndexFile.putKey`. The arrays may be views of a file's bytes; nothing here is written to
-disk. The order of writes that makes a crash harmless is the writer's business.
+Upstream `IndexFile.putKey`. The arrays may be views of a file's bytes; nothing here writes to disk.
+The writer is responsible for an order of writes that survives a crash.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def link_entries(
     phy_offset: npt.NDArray[np.int64],
     store_timestamp: npt.NDArray[np.int64],
 ) -> tuple[IndexEntries, IndexHeader]:
-    """Put keys into a file of which only the header and the slots are at hand, until it is full.
+    """Insert keys into a file, given only its header and slots, until it is full.
 
     Args:
-        header: as it stands.
-        slots: int32, big-endian, one a slot; changed in place.
-        room: all entries that there is room for, entry 0 included.
-        key_hash: n, as `hashing.index_key_hash` gives it.
-        phy_offset: n, of the keys' records.
-        store_timestamp: n, of the keys' records, milliseconds.
+        header: the current header.
+        slots: int32, big-endian, one per slot; changed in place.
+        room: the file's capacity in entries, entry 0 included.
+        key_hash: n, see `hashing.index_key_hash`.
+        phy_offset: n, physical offsets of the keys' records.
+        store_timestamp: n, storeTimestamps of the keys' records, milliseconds.
 
     Returns:
-        The new entries, whose numbers go on from `header.next_entry`: as many as there was room
-        for, the other keys belong into the next file. And the header that the file now has.
+        The new entries, numbered from `header.next_entry`, as many as fit; the remaining keys
+        belong into the next file. And the file's new header.
     """
     start = header.next_entry
     count = max(min(len(key_hash), room - start), 0)
@@ -82,9 +82,9 @@ class IndexFile:
     """One index file in memory.
 
     Args:
-        header: as it stands.
-        slots: int32, big-endian, one a slot; changed in place.
-        entries: all entries that there is room for, entry 0 included; changed in place.
+        header: the current header.
+        slots: int32, big-endian, one per slot; changed in place.
+        entries: all entries up to the file's capacity, entry 0 included; changed in place.
     """
 
     def __init__(self, header: IndexHeader, slots: Slots, entries: IndexEntries) -> None:
@@ -94,12 +94,12 @@ class IndexFile:
 
     @classmethod
     def create(cls, slots: int, entries: int, after: IndexHeader | None = None) -> IndexFile:
-        """An empty file.
+        """Create an empty file.
 
         Args:
             slots: `maxHashSlotNum`.
-            entries: `maxIndexNum`; there is room for one key less.
-            after: the header of the full file that this one follows.
+            entries: `maxIndexNum`; the file holds one key less.
+            after: the header of the full file before this one.
         """
         header = IndexHeader()
         if after is not None:
@@ -113,10 +113,10 @@ class IndexFile:
 
     @classmethod
     def decode(cls, data: BytesLike, slots: int, *, file: str = "") -> IndexFile:
-        """The file whose bytes these are: a view of `data`, or of a copy if that is read-only.
+        """Decode a file: a view of `data`, or of a copy if `data` is read-only.
 
         Raises:
-            CorruptStoreError: so many slots do not fit the file's length.
+            CorruptStoreError: the number of slots does not fit the file's length.
         """
         raw = octets(data)
         if not raw.flags.writeable:
@@ -126,7 +126,7 @@ class IndexFile:
         return cls(header, decode_slots(raw, slots), decode_entries(raw[slot_position(slots) :]))
 
     def encode(self) -> bytes:
-        """The whole file's bytes."""
+        """Return the whole file's bytes."""
         return self.header.encode() + self.slots.tobytes() + self.entries.tobytes()
 
     @property
@@ -140,15 +140,15 @@ class IndexFile:
         phy_offset: npt.NDArray[np.int64],
         store_timestamp: npt.NDArray[np.int64],
     ) -> int:
-        """Puts keys in, in their order, until the file is full.
+        """Insert keys, in their order, until the file is full.
 
         Args:
-            key_hash: as `hashing.index_key_hash` gives it, one a key.
-            phy_offset: of the key's record.
-            store_timestamp: of the key's record, milliseconds.
+            key_hash: one per key, see `hashing.index_key_hash`.
+            phy_offset: physical offset of the key's record.
+            store_timestamp: storeTimestamp of the key's record, milliseconds.
 
         Returns:
-            How many keys went in; the others belong into the next file.
+            How many keys were inserted; the others belong into the next file.
         """
         room = len(self.entries)
         start = self.header.next_entry

@@ -1,4 +1,4 @@
-"""An IndexFile: from the hash of a key to the records that have it.
+"""Decode and encode an IndexFile, which maps the hash of a key to the records that have it.
 
     header 40 | slots 4 each | entries 20 each                   big-endian, signed
 
@@ -6,10 +6,10 @@
              | hashSlotCount 4 | indexCount 4
     entry    keyHash 4 | phyOffset 8 | timeDiff 4 | previous 4
 
-A slot holds the number of its newest entry, and `previous` leads to the next older one; numbers
-only ever go down along a chain, and entry 0 is never used. How many slots and entries a file has
-is not recorded (`index_geometry` finds out). Hashes collide: a match must be checked against its
-record. The whole file can be rebuilt from the CommitLog; nothing guards it against damage.
+A slot holds the number of its newest entry, and `previous` leads to the next older one. Numbers
+only decrease along a chain, and entry 0 is never used. The numbers of slots and entries are not
+recorded (`index.geometry` infers them). Hashes collide, so a match must be checked against its
+record. The whole file can be rebuilt from the CommitLog; it has no checksum.
 
 See docs/format.md, "An IndexFile"; upstream `IndexFile`, `IndexHeader`.
 """
@@ -59,9 +59,9 @@ ENTRY_DTYPE: Final = np.dtype(
 ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
 
 DEFAULT_SLOTS: Final = 5_000_000
-"""`maxHashSlotNum` of a broker that was not told otherwise."""
+"""A broker's default `maxHashSlotNum`."""
 DEFAULT_ENTRIES: Final = 20_000_000
-"""`maxIndexNum` of a broker that was not told otherwise."""
+"""A broker's default `maxIndexNum`."""
 
 _MAX_WINDOW: Final = 1 << 16
 
@@ -71,14 +71,14 @@ IndexEntries = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class IndexHeader:
-    """The head of an IndexFile; times in milliseconds.
+    """The header of an IndexFile; times in milliseconds.
 
     Attributes:
-        begin_timestamp: storeTimestamp of the first key's record; that of the file before's last
-            record while there is no key yet.
-        begin_phy_offset: physical offset of the same.
+        begin_timestamp: storeTimestamp of the first key's record; until there is a key, that of
+            the previous file's last record.
+        begin_phy_offset: physical offset of the same record.
         hash_slot_count: slots in use.
-        index_count: the number that the next entry will get; 0 in a file that was just made.
+        index_count: the number of the next entry; 0 in a file that was just created.
     """
 
     begin_timestamp: int = 0
@@ -90,10 +90,10 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: BytesLike, *, file: str = "") -> IndexHeader:
-        """The header at the start of `data`.
+        """Decode the header at the start of `data`.
 
         Raises:
-            CorruptStoreError: `data` is too short for one; its text names `file`.
+            CorruptStoreError: `data` is too short; the message names `file`.
         """
         raw = octets(data)[:HEADER_SIZE].tobytes()
         if len(raw) < HEADER_SIZE:
@@ -103,7 +103,7 @@ class IndexHeader:
         return cls(*_HEADER.unpack(raw))
 
     def encode(self) -> bytes:
-        """The header's 40 bytes."""
+        """Return the header's 40 bytes."""
         return _HEADER.pack(
             self.begin_timestamp,
             self.end_timestamp,
@@ -115,15 +115,15 @@ class IndexHeader:
 
     @property
     def next_entry(self) -> int:
-        """The number that the next entry will get: at least 1."""
+        """The number of the next entry: at least 1."""
         return max(self.index_count, 1)
 
 
 def geometry(file_size: int, slots: int, *, file: str = "") -> int:
-    """How many entries there is room for beside so many slots, the unused entry 0 included.
+    """Return the file's capacity in entries, the unused entry 0 included.
 
     Raises:
-        CorruptStoreError: a file of `file_size` bytes cannot have so many slots.
+        CorruptStoreError: a file of `file_size` bytes cannot have this number of slots.
     """
     rest = file_size - HEADER_SIZE - slots * SLOT_SIZE
     if slots < 1 or rest < 0 or rest % ENTRY_SIZE:
@@ -134,23 +134,23 @@ def geometry(file_size: int, slots: int, *, file: str = "") -> int:
 
 
 def slot_position(slot: int) -> int:
-    """Byte offset of a slot in its file."""
+    """Return the byte offset of a slot in its file."""
     return HEADER_SIZE + slot * SLOT_SIZE
 
 
 def entry_position(slots: int, entry: int) -> int:
-    """Byte offset of an entry in a file of so many slots."""
+    """Return the byte offset of an entry in a file with `slots` slots."""
     return slot_position(slots) + entry * ENTRY_SIZE
 
 
 def decode_slots(data: BytesLike, slots: int) -> Slots:
-    """A view of the slots of a whole file's bytes; fewer where the bytes end before."""
+    """Return a view of the slots in a whole file's bytes; fewer if the bytes end early."""
     raw = octets(data)[HEADER_SIZE : slot_position(slots)]
     return raw[: raw.size // SLOT_SIZE * SLOT_SIZE].view(SLOT_DTYPE)
 
 
 def decode_entries(data: BytesLike) -> IndexEntries:
-    """A view of the whole entries in `data`, which begins with one."""
+    """Return a view of the whole entries in `data`."""
     return records_in(data, ENTRY_DTYPE)
 
 
@@ -164,10 +164,10 @@ def chain(
     max_num: int | None = None,
     file: str = "",
 ) -> npt.NDArray[np.int64]:
-    """The physical offsets that the index has for one key hash, newest first.
+    """Return the physical offsets that the index has for a key hash, newest first.
 
     Args:
-        read_entries: gives the entries from a first number on, so many of them.
+        read_entries: reads entries, given the first number and the count.
         key_hash, slots, newest, next_entry, max_num, file: see `follow_chain`.
 
     Raises:
@@ -193,38 +193,37 @@ def follow_chain(
     max_gap: int = 4096,
     file: str = "",
 ) -> Generator[tuple[int, int], IndexEntries, npt.NDArray[np.int64]]:
-    """Follow a chain, step by step: yields what to read next, and is sent those entries.
+    """Follow a chain step by step: yield which entries to read, and receive them.
 
-    Where a chain's entries lie close together, they are asked for in stretches that grow, and of
-    each stretch all entries with that hash are taken: they can only be in this chain. So a key
-    that a million records have costs a few dozen reads, and one that few have costs as many small
-    ones.
+    If a chain's entries lie close together, they are read in growing windows. All entries of a
+    window with that hash are taken, as they can only be in this chain. So a key of a million
+    records costs a few dozen reads, and a rare key as many small reads as it has entries.
 
     Args:
-        key_hash: as `hashing.index_key_hash` gives it.
-        slots: how many slots the file has.
-        newest: what slot `key_hash % slots` holds; 0 or less for nothing.
-        next_entry: of the header, read after the slot where a broker writes the file.
-        max_num: no more than so many of the newest.
-        max_gap: bytes up to which entries lie close together: reading on over so many is cheaper
-            than another read.
-        file: for errors.
+        key_hash: see `hashing.index_key_hash`.
+        slots: number of slots in the file.
+        newest: value of slot `key_hash % slots`; 0 or less means empty.
+        next_entry: the header's `next_entry`, read after the slot if a broker is writing the file.
+        max_num: maximum number of results, the newest ones.
+        max_gap: bytes up to which entries count as close: reading them is cheaper than another
+            read.
+        file: for error messages.
 
     Yields:
-        Number of the first entry to read, and how many.
+        The number of the first entry to read, and the count.
 
     Returns:
         The physical offsets of the entries with that hash, newest first.
 
     Raises:
-        CorruptStoreError: the chain leads to where it cannot lead. What the file covers must then
-            be looked for in the CommitLog itself.
+        CorruptStoreError: the chain leads to an impossible entry. Search the part of the
+            CommitLog that the file covers instead.
     """
     found: list[npt.NDArray[np.int64]] = []
     missing = next_entry if max_num is None else max_num
     last, window = newest, 1
     while last > 0 and missing > 0:
-        # the slot is written before the header counts its entry: it may be one ahead
+        # The slot is written before the header counts its entry, so it may be one ahead.
         if last > next_entry:
             raise CorruptStoreError(
                 f"a chain of an index leads to entry {last}, and there are {next_entry - 1}",
@@ -248,19 +247,19 @@ def follow_chain(
             raise CorruptStoreError(
                 f"a chain of an index leads from entry {oldest} on to entry {last}", file=file
             )
-        # an entry of this chain between `last` and `oldest` would have been found in the stretch
+        # An entry of this chain between `last` and `oldest` would have been in the window.
         is_near = (oldest - last) * ENTRY_SIZE <= max_gap
         window = min(2 * window, _MAX_WINDOW) if is_near else 1
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
 def broken_slots(slots: Slots, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
-    """The slots that do not lead to an entry of their own chain.
+    """Return the slots that do not lead to an entry of their own chain.
 
     Args:
         slots: all slots of a file.
         entries: all its entries, entry 0 included.
-        next_entry: of the header.
+        next_entry: the header's `next_entry`.
     """
     numbers = np.flatnonzero(slots)
     newest = slots[numbers].astype(np.int64)
@@ -270,12 +269,12 @@ def broken_slots(slots: Slots, entries: IndexEntries, next_entry: int) -> npt.ND
 
 
 def broken_entries(slots: int, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
-    """The entries whose `previous` is not an older entry of the same chain.
+    """Return the entries whose `previous` is not an older entry of the same chain.
 
     Args:
-        slots: how many slots the file has.
+        slots: number of slots in the file.
         entries: all entries, entry 0 included.
-        next_entry: of the header.
+        next_entry: the header's `next_entry`.
     """
     numbers = np.arange(1, min(next_entry, len(entries)), dtype=np.int64)
     previous = entries["previous"][numbers].astype(np.int64)

@@ -1,9 +1,9 @@
-"""How many slots an index file has: nothing records it, and it is a broker's configuration.
+"""Infer how many slots an index file has: a setting of the broker that no file records.
 
-The last entry ends where the file's unused, zeroed rest begins. Its number is in the header, and
-the file's length allows every fifth number of slots only, while an entry is five times as long as
-a slot: one candidate is left. It is taken only if the first and the last entry and their slots
-hold what they then must.
+The unused, zeroed rest of the file begins after the last entry, whose number is in the header. The
+file's length allows only every fifth number of slots, and an entry is five times as long as a
+slot, so one candidate remains. It is accepted only if the first and the last entry and their slots
+hold the values that follow from it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ReadAt = Callable[[int, int], BytesLike]
 
 
 def infer_slots(file_size: int, read: ReadAt) -> int | None:
-    """How many slots an index file has.
+    """Return how many slots an index file has.
 
-    A full file, and one of a broker's default size, cost five small reads. Of others the unused
-    rest is read too, which is sparse on disk.
+    A full file, or one of a broker's default size, costs five small reads. For other files the
+    unused rest, which is sparse on disk, is read too.
 
     Args:
         file_size: in bytes.
-        read: gives the bytes from an offset on, so many of them.
+        read: reads bytes, given offset and length.
 
     Returns:
-        None where the file holds no key, or is damaged such that no number fits.
+        None if the file holds no key, or is so damaged that no number fits.
     """
     if file_size < HEADER_SIZE:
         return None
@@ -57,7 +57,7 @@ def infer_slots(file_size: int, read: ReadAt) -> int | None:
         seen, header = header, IndexHeader.decode(read(0, HEADER_SIZE))
         if slots is not None or header == seen:
             return slots
-        # a broker has put keys in between
+        # A broker has inserted keys in between.
     return None
 
 
@@ -76,13 +76,13 @@ def _infer(file_size: int, header: IndexHeader, read: ReadAt) -> int | None:
 
 
 def slots_match(file_size: int, header: IndexHeader, slots: int, read: ReadAt) -> bool:
-    """Whether a file that holds keys has so many slots, judged by its first and last entry.
+    """Return whether a file with keys has this number of slots, from its first and last entry.
 
     Args:
         file_size: in bytes.
-        header: of the file.
+        header: the file's header.
         slots: the number in question.
-        read: gives the bytes from an offset on, so many of them.
+        read: reads bytes, given offset and length.
     """
     try:
         entries = geometry(file_size, slots)
@@ -101,7 +101,7 @@ def slots_match(file_size: int, header: IndexHeader, slots: int, read: ReadAt) -
         and head["previous"][1] == 0
         and tail["phyOffset"][0] == header.end_phy_offset
         and 1 <= _slot_of(head[1], slots, read) < entries
-        # more than `last` where a broker has put a key in since the header was read
+        # Greater than `last` if a broker has inserted a key since the header was read.
         and last <= _slot_of(tail[0], slots, read) < entries
     )
 
@@ -111,13 +111,13 @@ def _is_unused(entry: np.void) -> bool:
 
 
 def _slot_of(entry: np.void, slots: int, read: ReadAt) -> int:
-    """What the slot of an entry's hash holds; 0 where the file ends before it."""
+    """Return the value of an entry's slot; 0 if the file ends before it."""
     slot = int(entry["keyHash"]) % slots
     return int.from_bytes(octets(read(slot_position(slot), SLOT_SIZE)).tobytes(), "big")
 
 
 def _slots_before_the_rest(file_size: int, header: IndexHeader, read: ReadAt) -> int:
-    """The number of slots with which the last entry is the last that is not all zeros."""
+    """Return the number of slots for which the last entry is the last that is not all zeros."""
     end = file_size
     while end > HEADER_SIZE:
         start = max(HEADER_SIZE, end - _BLOCK)
@@ -126,7 +126,7 @@ def _slots_before_the_rest(file_size: int, header: IndexHeader, read: ReadAt) ->
             end = start + int(written[-1]) + 1
             break
         end = start
-    # entries lie in steps of their size from the file's end
+    # Entries are aligned to their size, counted from the file's end.
     unused = (file_size - end) // ENTRY_SIZE
     words = (file_size - HEADER_SIZE) // SLOT_SIZE
     return words - (unused + header.index_count) * (ENTRY_SIZE // SLOT_SIZE)

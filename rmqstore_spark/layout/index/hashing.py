@@ -1,4 +1,4 @@
-"""Java's `String.hashCode`, for whole columns, and the hash of an index key.
+"""Compute Java's `String.hashCode` for whole columns, and the hash of an index key.
 
 A string's hash is `sum(unit[i] * 31**(n-1-i)) mod 2**32` over its n UTF-16 code units, as a signed
 32-bit integer.
@@ -25,10 +25,10 @@ _BASE: Final = 31
 
 
 def java_hash_code(strings: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int32]:
-    """`String.hashCode` of every string.
+    """Return `String.hashCode` of every string.
 
     Args:
-        strings: any Arrow string type; a null counts as no string and gives 0.
+        strings: any Arrow string type; a null gives 0.
     """
     chunks = strings.chunks if isinstance(strings, pa.ChunkedArray) else [strings]
     hashes = [_hash_chunk(chunk) for chunk in chunks]
@@ -36,7 +36,7 @@ def java_hash_code(strings: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray
 
 
 def java_hash_code_str(text: str) -> int:
-    """`String.hashCode` of one string."""
+    """Return `String.hashCode` of one string."""
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
     code = 0
     for unit in units.tolist():
@@ -47,14 +47,14 @@ def java_hash_code_str(text: str) -> int:
 def index_key_hash(
     topic: str | pa.Array[Any], keys: Sequence[str] | pa.Array[Any]
 ) -> npt.NDArray[np.int32]:
-    """What an IndexFile knows each key by: `abs(hashCode(topic + "#" + key))`.
+    """Return the hash of each key in an IndexFile: `abs(hashCode(topic + "#" + key))`.
 
     Args:
-        topic: one topic for all keys, or one a key.
+        topic: one topic for all keys, or one per key.
         keys: the keys.
 
     Returns:
-        Never negative: 0 where `abs` overflows, as `IndexFile.indexKeyHashMethod` has it.
+        Never negative: 0 if `abs` overflows, as in `IndexFile.indexKeyHashMethod`.
     """
     column: Any = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
     return key_hashes(java_hash_code(pc.binary_join_element_wise(topic, column, "#")))

@@ -1,7 +1,7 @@
-"""The decoder's loops: compiled where that could be built, in NumPy and Arrow elsewhere.
+"""The decoder's loops: the compiled kernel if it could be built, else the reference in NumPy.
 
-`RMQSTORE_KERNEL=plain` in the environment chooses the NumPy reference on purpose (the tests
-run both); otherwise the compiled kernel is taken, and its absence is said once.
+`RMQSTORE_KERNEL=plain` in the environment selects the NumPy reference (the tests run both).
+Otherwise the compiled kernel is used; if it is missing, a warning is logged once.
 """
 
 from __future__ import annotations

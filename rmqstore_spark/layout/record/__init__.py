@@ -1,9 +1,9 @@
-"""A CommitLog record (`docs/format.md`, "A CommitLog record").
+"""Decodes and encodes the records of a CommitLog (`docs/format.md`, "A CommitLog record").
 
-format       a record's bytes: `decode_records` gives a batch of them as NumPy columns
-spans        ranges of a buffer, and Arrow arrays made of them without a Python object each
-properties   the property map of a record
-columns      the columns of a row, built from a batch of records
-encode       columns to records
-block        encoded records on their way into a store: checked, numbered, stamped
+format       decodes a batch of records into NumPy columns, and follows the records of a log
+properties   splits, finds and encodes the properties of records
+columns      builds the Arrow columns of a row from a batch of records
+dispatches   finds the additional queues (light queues) of a record
+encode       encodes columns as records
+block        checks, numbers and stamps encoded records on their way into a store
 """

@@ -1,10 +1,9 @@
-"""Blocks: encoded records one behind the other, on their way into a store.
+"""Blocks: encoded records, one after the other, on their way into a store.
 
-Whoever makes the records leaves queueOffset, physicalOffset, storeTimestamp and storeHost zero.
-The store takes nothing of a block on trust: `check_block` goes over all of it once, and tells the
-records and their queues apart; `stamp_records` fills the four fields in. The same `Block` then
-gives the entries of the queues and the keys of the index; of records that already stand in the
-log it is made by `read_block`.
+The producer of the records leaves queueOffset, physicalOffset, storeTimestamp and storeHost zero.
+The store trusts nothing in a block. `check_block` checks all of it once, and finds the records and
+their queues. `stamp_records` fills in the four fields. The same `Block` then yields the entries of
+the queues and the keys of the index. `read_block` builds it from records that are in the log.
 
 See docs/format.md, "A CommitLog record" (upstream: DefaultMessageStore.checkMessage,
 CommitLog.DefaultAppendMessageCallback, CommitLog.checkMessageAndReturnSize).
@@ -42,18 +41,18 @@ __all__ = [
 ]
 
 MAX_ROWS: Final = 1 << 16
-"""Records of a block, unless the caller allows another number."""
+"""Maximum records of a block, unless the caller allows another number."""
 
 _MIN_RECORD: Final = status_of.MIN_RECORD
 _SYS_FLAG_LAST: Final = 39
-_BODY_LENGTH: Final = 84  # where both hosts are IPv4
+_BODY_LENGTH: Final = 84  # if both hosts are IPv4
 _V6_EXTRA: Final = 12
 _BORN_V6_BIT, _STORE_V6_BIT = 4, 5
 _MOST_BYTES: Final = 2**31 - 1
 _MOST_KEYS: Final = 1 << 15
-"""More than one record can have: the shortest takes a letter and a space."""
+"""An upper limit for one record: the shortest key takes a letter and a space."""
 _SEED: Final = secrets.randbits(63)
-"""So that nobody can make names that all meet in one slot of the kernel's table."""
+"""Random, so that nobody can craft names that all collide in the kernel's hash table."""
 
 _ILLEGAL: Final = "MESSAGE_ILLEGAL"
 _EXCEEDED: Final = "PROPERTIES_SIZE_EXCEEDED"
@@ -78,7 +77,7 @@ _CAUSES: Final = {
 
 
 class Route(NamedTuple):
-    """A queue that records belong to."""
+    """A queue to which records belong."""
 
     topic: str
     queue_id: int
@@ -86,18 +85,18 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """n records one behind the other, checked.
+    """n checked records, one after the other.
 
     Attributes:
         data: uint8, their bytes.
         starts: n byte offsets into it.
         sizes: n bytes of each.
         routes: the queues, in the order of their first records.
-        route_of: n, which of the routes each record belongs to.
-        tags_code: n, what the entries of the records hold as tagsCode.
+        route_of: n, the number of each record's route.
+        tags_code: n, the tagsCode of each record's entry.
         queued: n bools: False for a prepared or rolled-back record, which has no entry in its
             queue, and queueOffset 0.
-        compressed: how many of the bodies are compressed.
+        compressed: number of compressed bodies.
     """
 
     data: U1
@@ -123,26 +122,28 @@ def check_block(
     as_producer: bool = True,
     max_rows: int = MAX_ROWS,
 ) -> Block:
-    """Check records that somebody wants stored; names of topics are left to the caller.
+    """Check records that a client wants to store; the caller checks the topic names.
 
     Args:
         data: uint8, contiguous: the block.
         max_body: bytes of a stored body, `maxMessageSize`.
         store_host_v6: whether the store's address is IPv6.
-        allowed_sys_flag: the bits that a sysFlag may have besides those of the hosts' width.
+        allowed_sys_flag: the bits that a sysFlag may have, in addition to those for the hosts'
+            width.
         check_crc: compute the CRC of every body.
-        as_producer: refuse what only a broker writes, and what a verification would call damage.
-            Whoever may name light queues can put records into any queue, as every dispatch from
-            the log follows them.
-        max_rows: records that the block may hold.
+        as_producer: refuse fields that only a broker writes, and fields that `verify` would report
+            as damage. A client that could name light queues could put records into any queue,
+            because every dispatch from the log follows them.
+        max_rows: maximum records of the block.
 
     Raises:
-        BlockError: the records do not tile the block, or one is not as it must be: magic V1,
-            lengths that add up, a body of at most max_body bytes that matches its bodyCRC, a
-            topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at most 32,767
-            bytes without `__CRC32#`, allowed sysFlag bits, room for the store's host; of a producer
-            no light queues, no negative reconsumeTimes, no preparedTransactionOffset, no port of
-            bornHost over 65535. Compressed bodies are left to `packed.check_bodies`.
+        BlockError: the records do not fill the block exactly, or one is invalid. A valid record
+            has magic V1, consistent lengths, a body of at most max_body bytes that matches its
+            bodyCRC, a topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at
+            most 32,767 bytes without `__CRC32#`, allowed sysFlag bits, and room for the store's
+            host. From a producer it has no light queues, no negative reconsumeTimes, no
+            preparedTransactionOffset, and no port of bornHost over 65535. Compressed bodies are
+            checked by `packed.check_bodies`.
     """
     rules = plain_block.RULE_CLIENT
     rules |= plain_block.RULE_BODY_CRC if check_crc else 0
@@ -151,14 +152,14 @@ def check_block(
 
 
 def read_block(data: U1, *, max_rows: int = MAX_ROWS) -> Block:
-    """Take records of a log apart, without a look at what a client could not send.
+    """Parse records of a log, without the checks for records of a client.
 
     Args:
-        data: uint8, contiguous: whole records that a walk has found one behind the other.
-        max_rows: records that the block may hold.
+        data: uint8, contiguous: whole records that a walk has found one after the other.
+        max_rows: maximum records of the block.
 
     Raises:
-        BlockError: they are no records.
+        BlockError: the bytes are not records.
     """
     return _split(data, 0, _MOST_BYTES, plain_block.ANY_STORE_HOST, 0, max_rows)
 
@@ -190,8 +191,8 @@ def _split(
 
 
 def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:
-    """The queues that the kernel found: where each one's topic stands, its length, the queueId."""
-    names: dict[bytes, str] = {}  # one text a topic: its hash, which dicts need, is kept in it
+    """Build the routes from the kernel's table: each topic's offset and length, and the queueId."""
+    names: dict[bytes, str] = {}  # one str per topic, because a str caches its hash
     routes = []
     for at, length, queue_id in found:
         raw = bytes(data[at : at + length])
@@ -203,7 +204,7 @@ def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:
 
 
 def _properties_exceed(record: U1) -> bool:
-    """Whether the lengths of a record do add up, but for properties longer than is allowed."""
+    """Return whether a record's lengths add up, but its properties exceed the limit."""
 
     def number(at: int, width: int) -> int:
         return int.from_bytes(record[at : at + width].tobytes(), "big", signed=width > 2)
@@ -217,7 +218,7 @@ def _properties_exceed(record: U1) -> bool:
 
 
 def body_sizes(block: Block) -> I4:
-    """The bytes of each record's body, as it is stored."""
+    """Return the bytes of each record's body, as it is stored."""
     flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
     wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
     at = starts + _BODY_LENGTH + _V6_EXTRA * wide
@@ -229,11 +230,11 @@ def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -
     """Give each row the next offset of its queue.
 
     Args:
-        route_of, queued: n, of a block.
-        next_offsets: one a route, the queue's next offset; advanced in place.
+        route_of, queued: n, the fields of a block.
+        next_offsets: the next offset of each route's queue; advanced in place.
 
     Returns:
-        n queueOffsets; 0 where a row is not queued.
+        n queueOffsets; 0 for a row that is not queued.
     """
     queue_offset = np.empty(len(route_of), np.int64)
     kernel.active.number_rows(route_of, queued.view(np.uint8), next_offsets, queue_offset)
@@ -248,12 +249,12 @@ def stamp_records(
     store_timestamp: int,
     store_host: bytes,
 ) -> None:
-    """Fill in what only the store knows.
+    """Fill in the fields that only the store knows.
 
     Args:
         data: a checked block's bytes, changed in place.
-        starts, queue_offset, physical_offset: n, of its records.
-        store_timestamp: of them all, milliseconds.
+        starts, queue_offset, physical_offset: n, the values of its records.
+        store_timestamp: storeTimestamp of all records, milliseconds.
         store_host: address and 4-byte port: 8 bytes, or 20 for IPv6.
 
     Raises:
@@ -265,16 +266,15 @@ def stamp_records(
 
 
 def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
-    """The ConsumeQueue entries of a block's records.
+    """Return the ConsumeQueue entries of a block's records.
 
     Args:
         block: n records.
         physical_offset: n.
 
     Returns:
-        One entry (`consumequeue.ENTRY_DTYPE`) a queued record, those of each route one behind the
-        other in the order of the rows; and where each route's entries begin, with the end of all
-        behind them.
+        One entry (`consumequeue.ENTRY_DTYPE`) per queued record, grouped by route, in the order of
+        the rows; and where each route's entries begin, followed by the total.
     """
     queued = block.queued.view(np.uint8)
     entries = np.empty(ENTRY_SIZE * int(np.count_nonzero(queued)), np.uint8)
@@ -286,17 +286,17 @@ def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
 
 
 def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
-    """What records are indexed under: UNIQ_KEY, then each of KEYS; nothing if rolled back.
+    """Return the index keys of records: UNIQ_KEY, then each of KEYS; nothing if rolled back.
 
     Args:
         data: uint8, a checked block's bytes.
-        starts, sizes: n, of its records.
+        starts, sizes: n, offsets and sizes of its records.
 
     Returns:
         The hash of each key (`hashing.index_key_hash`), and the row of its record, ascending.
 
     Raises:
-        ValueError: there is no record at one of the places.
+        ValueError: one of the positions does not hold a record.
     """
     parts = []
     done, room = 0, max(2 * len(starts), _MOST_KEYS)

@@ -1,6 +1,6 @@
-"""Messages as Arrow columns: the 21 columns of a row, each built from a batch of records.
+"""Build messages as Arrow columns: the 21 columns of a row, from a batch of records.
 
-Only what is asked for is built. See docs/format.md for where each field stands in a record.
+Only the requested columns are built. See docs/format.md for the fields of a record.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COLUMNS: Final[dict[str, pa.DataType]] = {
     "preparedTransactionOffset": pa.int64(),
     "storeSize": pa.int32(),
 }
-"""Name to type, in the order of a row."""
+"""Name and type of each column, in the order of a row."""
 
 _MIN_MILLIS: Final = -62_135_596_800_000  # 0001-01-01
 _MAX_MILLIS: Final = 253_402_300_799_999  # 9999-12-31, the last day that Spark prints
@@ -67,9 +67,9 @@ _MAX_MILLIS: Final = 253_402_300_799_999  # 9999-12-31, the last day that Spark 
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose messages n records are: what the queues say, not the records.
+    """Topic, queueId and queueOffset of n messages according to their queues, not their records.
 
-    The two differ for light queues, where one record stands in several queues.
+    The two differ for light queues, where one record belongs to several queues.
 
     Attributes:
         topic: n spans.
@@ -83,7 +83,7 @@ class Identity:
 
     @classmethod
     def of(cls, records: Records) -> Identity:
-        """The records' own words."""
+        """Return the identity that the records themselves hold."""
         return cls(records.topic, records.queue_id, records.queue_offset)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Identity:
@@ -91,7 +91,7 @@ class Identity:
 
 
 def timestamp_array(millis: I8) -> pa.TimestampArray:
-    """Milliseconds as timestamps; null for a time outside the years 1 to 9999."""
+    """Return milliseconds as timestamps; null for a time outside the years 1 to 9999."""
     strange = (millis < _MIN_MILLIS) | (millis > _MAX_MILLIS)
     if strange.any():
         micros = np.where(strange, 0, millis) * 1000
@@ -100,7 +100,7 @@ def timestamp_array(millis: I8) -> pa.TimestampArray:
 
 
 def _repeated(text: str, n: int) -> pa.StringArray:
-    """The same text n times; batch after batch takes its part of one array."""
+    """Repeat a text n times; all batches share slices of one cached array."""
     size = max(n, 1 << 14)
     return _repeat(text, 1 << (size - 1).bit_length())[:n]
 
@@ -111,7 +111,7 @@ def _repeat(text: str, n: int) -> pa.StringArray:
 
 
 class _Sources:
-    """What the columns of one batch are built from; what several share is made once."""
+    """The sources of one batch's columns; values that several columns share are built once."""
 
     def __init__(
         self,
@@ -216,15 +216,15 @@ def build_batch(
     identity: Identity | None = None,
     body_as_text: bool = False,
 ) -> pa.RecordBatch:
-    """Build the columns that were asked for.
+    """Build the requested columns.
 
     Args:
         records: n sound records.
-        columns: names out of COLUMNS, in the order wanted.
+        columns: names from COLUMNS, in the requested order.
         broker: the broker's name.
-        body: n spans to take the place of the stored bodies (decompressed ones), if any.
+        body: n spans that replace the stored bodies (decompressed bodies), if any.
         identity: topic, queueId and queueOffset of each row, if not the records' own.
-        body_as_text: give the body as a string column.
+        body_as_text: build the body as a string column.
     """
     sources = _Sources(
         records,

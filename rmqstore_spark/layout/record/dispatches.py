@@ -1,4 +1,4 @@
-"""The queues that a record stands in, light queues included (docs/format.md, "Light queues")."""
+"""Find the queues of a record, light queues included (docs/format.md, "Light queues")."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["belongs_to", "dispatches"]
 
 
 def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
-    """Which records are the messages that their queue entries stand for.
+    """Return which records are the messages that their queue entries refer to.
 
-    A light queue's entry stands for a record that names the queue among those of its
-    INNER_MULTI_DISPATCH property, at the slot in INNER_MULTI_QUEUE_OFFSET (docs/format.md,
-    "Light queues"). Damaged records are not judged: they count as belonging.
+    A light queue's entry refers to a record that names the queue in its INNER_MULTI_DISPATCH
+    property, with the entry's offset in INNER_MULTI_QUEUE_OFFSET (docs/format.md, "Light
+    queues"). Damaged records count as belonging.
     """
     same = records.topic.equal(identity.topic)
     same &= records.queue_id == identity.queue_id
@@ -51,10 +51,10 @@ def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bo
 
 
 def dispatches(records: Records) -> tuple[I8, pa.StringArray, I4, I8]:
-    """The further queues that n records stand in, by their properties.
+    """Return the additional queues of n records, from their properties.
 
     Returns:
-        For each such place: the record's row, the queue's topic and number, and the slot.
+        For each such queue: the record's row, the queue's topic and id, and the offset in it.
     """
     found = find_properties(
         records.properties, (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)

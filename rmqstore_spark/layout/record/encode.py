@@ -1,4 +1,4 @@
-"""CommitLog records from columns: the other direction of `record`.
+"""Encode columns as CommitLog records.
 
 See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback).
 """
@@ -40,8 +40,8 @@ RECORD_COLUMNS: Final[dict[str, pa.DataType]] = {
     "body": pa.binary(),
     "properties": pa.binary(),
 }
-"""What `encode_records` takes: times in milliseconds, the body as it is to be stored (compressed
-where sysFlag says so), the properties as bytes (`encode_properties`)."""
+"""Input of `encode_records`: times in milliseconds, the body as stored (compressed if sysFlag says
+so), the properties as bytes (`encode_properties`)."""
 
 _TEXTS: Final = ("body", "topic", "properties")
 _HOSTS: Final = ("bornHost", "storeHost")
@@ -50,12 +50,12 @@ _LONGS: Final = (
     "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "preparedTransactionOffset",
 )  # fmt: skip
 _LEAST: Final = 91
-"""Bytes of a record without texts, its hosts being IPv4."""
+"""Bytes of a record with empty texts and IPv4 hosts."""
 
 
 @dataclass(frozen=True)
 class EncodedRecords:
-    """n records, one behind the other.
+    """n records, one after the other.
 
     Attributes:
         data: uint8, their bytes.
@@ -71,15 +71,14 @@ class EncodedRecords:
 def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRecords:
     """Encode a batch of messages.
 
-    The sysFlag bits that tell the width of the hosts are set by the hosts themselves; bodyCRC and
-    all lengths are computed.
+    The hosts determine the sysFlag bits for their width; bodyCRC and all lengths are computed.
 
     Args:
         batch: n rows of RECORD_COLUMNS, without nulls; hosts may be dictionary-encoded.
         magic: MAGIC_V1, or MAGIC_V2 for topics of more than 127 bytes.
 
     Raises:
-        OptionError: a topic or properties are longer than the format can say, or a host is none.
+        OptionError: a topic or the properties are too long for the format, or a host is invalid.
     """
     wide_topic = magic == MAGIC_V2
     texts = [array_texts(batch[name].cast(pa.binary())) for name in _TEXTS]

@@ -1,12 +1,12 @@
-"""CommitLog records: whole batches between bytes and NumPy/Arrow.
+"""Convert batches of CommitLog records between bytes and NumPy/Arrow.
 
     totalSize 4 | magicCode 4 | bodyCRC 4 | queueId 4 | flag 4 | queueOffset 8 | physicalOffset 8
     sysFlag 4 | bornTimestamp 8 | bornHost 8 or 20 | storeTimestamp 8 | storeHost 8 or 20
     reconsumeTimes 4 | preparedTransactionOffset 8 | bodyLength 4, body | topicLength 1 or 2, topic
     propertiesLength 2, properties                                           (all big-endian)
 
-The whole of it is described in docs/format.md, "A CommitLog record" (upstream:
-CommitLog.DefaultAppendMessageCallback writes, MessageDecoder.decode reads).
+See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback writes,
+MessageDecoder.decode reads).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 MIN_RECORD_SIZE: Final = 91
 MAX_RECORD_SIZE: Final = 1 << 24
-"""No broker writes a larger one (bodies are limited to 4 MiB unless configured otherwise)."""
+"""No broker writes a larger record (bodies are limited to 4 MiB by default)."""
 
 STATUS_TEXT: Final = {
     plain.SHORT: "a record's size is below the least possible or past what is left",
@@ -54,15 +54,15 @@ STATUS_TEXT: Final = {
 
 @dataclass(frozen=True)
 class Records:
-    """The fixed fields of n records that lie in one buffer, a column each.
+    """The fixed fields of n records in one buffer, a column each.
 
     Attributes:
-        buffer: uint8, what the records were read into.
+        buffer: uint8, the bytes of the records.
         positions: n, where each record starts in the buffer.
         longs: (5, n) int64, see `plain.parse`.
         ints: (14, n) int32, see `plain.parse`.
-        bodies: n spans, where the bodies are if they were parted from the rest of the records.
-        crc_checked: what CRCs are to be checked has been, and the status tells.
+        bodies: n spans, the bodies if they were separated from the rest of the records.
+        crc_checked: whether the requested CRCs have been checked; `status` holds the result.
     """
 
     buffer: U1
@@ -76,7 +76,7 @@ class Records:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Records:
-        """The records of some rows, in that order."""
+        """Return the records of some rows, in that order."""
         longs, ints = np.take(self.longs, rows, axis=1), np.take(self.ints, rows, axis=1)
         bodies = self.bodies.take(rows) if self.bodies is not None else None
         return Records(self.buffer, self.positions[rows], longs, ints, bodies, self.crc_checked)
@@ -131,7 +131,7 @@ class Records:
 
     @property
     def status(self) -> I4:
-        """0 where the record holds together, else a key of STATUS_TEXT."""
+        """0 if the record is consistent, else a key of STATUS_TEXT."""
         return self.ints[13]
 
     @property
@@ -167,18 +167,18 @@ class Records:
         return self.positions + 64 + 12 * self.born_host_v6.astype(np.int64)
 
     def body_crc_mismatch(self) -> npt.NDArray[np.bool_]:
-        """Which stored bodies are not those that their bodyCRC was taken of."""
+        """Return which stored bodies do not match their bodyCRC."""
         found = self.body.crc32() & np.uint32(0x7FFFFFFF)
         return found.view(np.int32) != self.body_crc
 
 
 def decode_records(buffer: U1, positions: I8, rooms: I4) -> Records:
-    """Read the fixed fields of n records and check that each holds together.
+    """Read the fixed fields of n records and check that each is consistent.
 
     Args:
         buffer: uint8.
         positions: n byte offsets into it.
-        rooms: n, how many bytes may belong to each record; one that claims more is damaged.
+        rooms: n, the maximum size of each record; a record that claims more is damaged.
 
     Returns:
         The records; `status` says which are sound. All fields of the others are 0.
@@ -190,10 +190,10 @@ def decode_records(buffer: U1, positions: I8, rooms: I4) -> Records:
 
 
 def check_crcs(records: Records, *, bodies: bool) -> Records:
-    """Check CRCs of sound records; the status of the result tells which fail.
+    """Check CRCs of sound records; failures show in the status of the result.
 
     Args:
-        bodies: check the bodies' too, not only those of whole records that have one.
+        bodies: check the bodies' CRCs, not only those of whole records that have one.
     """
     ints = records.ints.copy()
     status = ints[13]
@@ -204,9 +204,9 @@ def check_crcs(records: Records, *, bodies: bool) -> Records:
 
 
 def crc_property_mismatch(records: Records) -> npt.NDArray[np.bool_]:
-    """Which records fail the CRC of the whole record that 5.x can put behind them.
+    """Return which records fail the CRC of the whole record that 5.x can append.
 
-    Records without that property never do. See docs/format.md, "What 5.x does differently".
+    Records without that property never fail. See docs/format.md, "What 5.x does differently".
     """
     return plain.record_crc_differs(
         records.buffer,
@@ -219,7 +219,7 @@ def crc_property_mismatch(records: Records) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a walk over records that tile a buffer found.
+    """The result of a walk over the records in a buffer.
 
     Attributes:
         positions: n, where each record starts in the buffer.
@@ -236,12 +236,12 @@ class Walk:
 def walk_records(
     buffer: U1, start: int, end: int, base: int, lead: int = 0, limit: int = 1 << 16
 ) -> Walk:
-    """Follow the records that tile `buffer[start:end]`, by magic, size and own offset.
+    """Follow the records that fill `buffer[start:end]`, by magic, size and physical offset.
 
     Args:
         base: physical offset of the buffer's first byte.
         lead: bytes in front of each record: 0, or 48 (the entry header) in a DLedger log.
-        limit: at most so many records.
+        limit: maximum number of records.
     """
     room = min(limit, (end - start) // MIN_RECORD_SIZE + 1)
     positions = np.empty(room, np.int64)
@@ -250,6 +250,6 @@ def walk_records(
 
 
 def encode_blank(size: int) -> bytes:
-    """The blank record that closes a segment with `size` bytes left (at least 8)."""
+    """Return the blank record that closes a segment with `size` bytes left (at least 8)."""
     head = size.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
     return head + bytes(size - BLANK_SIZE)

@@ -1,4 +1,4 @@
-"""Properties: `name 0x01 value 0x02 name 0x01 value` to and from Arrow maps.
+"""Convert properties, `name 0x01 value 0x02 name 0x01 value`, to and from Arrow maps.
 
 See docs/format.md, "A CommitLog record" (upstream: MessageDecoder.messageProperties2String).
 """
@@ -37,18 +37,17 @@ MAP_TYPE = pa.map_(pa.string(), pa.string())
 def split_properties(
     spans: Spans, wanted: tuple[str, ...] = ()
 ) -> tuple[pa.MapArray, dict[str, Spans]]:
-    """Take the properties of n records apart.
+    """Split the properties of n records.
 
-    A piece without a name or without a value is dropped; of a name given twice the last value
-    counts.
+    A property without a name or a value is dropped. If a name occurs twice, the last value counts.
 
     Args:
-        spans: of at most 32,767 bytes each.
-        wanted: names of at most 8 properties that are looked for besides.
+        spans: n spans of at most 32,767 bytes each.
+        wanted: names of at most 8 properties to find as well.
 
     Returns:
-        The properties as maps, empty for a record without any; of those that are looked for the
-        values, as `find_properties` gives them.
+        The properties as maps, empty for a record without any; and the values of the wanted
+        properties, see `find_properties`.
     """
     n, total = len(spans), int(np.maximum(spans.lengths, 0).sum(dtype=np.int64))
     room = (total + n) // 4 + 1  # the shortest property takes three bytes and a separator
@@ -71,12 +70,12 @@ def _texts(offsets: I4, data: pa.Buffer, n: int) -> pa.StringArray:
 
 
 def decode_properties(spans: Spans) -> pa.MapArray:
-    """The properties of n records as Arrow maps, see `split_properties`."""
+    """Return the properties of n records as Arrow maps, see `split_properties`."""
     return split_properties(spans)[0]
 
 
 def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:
-    """The values of a few properties (at most 8), by name; length -1 where a row has none."""
+    """Return the values of at most 8 properties by name; length -1 for a row without one."""
     at, length = _found_arrays(names, len(spans))
     kernel.active.find_properties(
         spans.buffer, spans.starts, spans.lengths, _encoded(names), at, length
@@ -97,7 +96,7 @@ def _by_name(names: tuple[str, ...], buffer: U1, at: I8, length: I4) -> dict[str
 
 
 def split_keys(keys: Spans) -> pa.ListArray:
-    """Cut KEYS values at runs of spaces into lists of strings; null where a row has no KEYS."""
+    """Split KEYS values at runs of spaces into lists of strings; null for a row without KEYS."""
     room = (int(keys.lengths.sum(dtype=np.int64)) + len(keys)) // 2
     rows = np.empty(len(keys) + 1, np.int32)
     piece_at, piece_length = np.empty(room, np.int64), np.empty(room, np.int32)
@@ -112,13 +111,13 @@ def split_keys(keys: Spans) -> pa.ListArray:
 
 
 def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:
-    """The bytes of n maps, in the maps' own order and without a separator at the end.
+    """Encode n maps, in the maps' own order and without a separator at the end.
 
     Nulls (a whole map, or one value) are left out.
 
     Raises:
-        OptionError: a name or value that no reader would get back. (RocketMQ's own encoder writes
-            them as they are.)
+        OptionError: a name or value could not be read back. (RocketMQ's own encoder writes them
+            unchanged.)
     """
     _require_readable(maps)
     offsets = maps.offsets
@@ -135,12 +134,12 @@ def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:
 
 
 def _require_readable(maps: pa.MapArray) -> None:
-    """Refuse what reads back as something else (docs/format.md, "Properties")."""
+    """Refuse properties that would read back differently (docs/format.md, "Properties")."""
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     names, values = maps.keys[first:last], maps.items[first:last]
     for texts, what, separators in ((names, "name", b"\x01\x02"), (values, "value", b"\x02")):
         bad = pc.equal(pc.binary_length(texts), 0)
-        if _holds_any(texts, separators):  # seldom: only then is each text looked at
+        if _holds_any(texts, separators):  # rare, so each text is checked only now
             bad = pc.or_(bad, pc.match_substring_regex(texts, f"[{separators.decode()}]"))
         found = pc.index(pc.and_kleene(bad, pc.is_valid(values)), True).as_py()
         if found < 0:
@@ -156,7 +155,7 @@ def _require_readable(maps: pa.MapArray) -> None:
 
 
 def _holds_any(texts: pa.StringArray, wanted: bytes) -> bool:
-    """Whether one of some bytes stands in the texts; may be true for what lies under nulls."""
+    """Return whether the texts contain one of some bytes; values under nulls may count too."""
     spans = array_spans(texts.cast(pa.binary()))
     if not len(spans):
         return False

@@ -1,4 +1,4 @@
-/* How the functions of the kernel take their arrays, and what they check of them. Part of _kernel.c. */
+/* Takes the arrays of the kernel's functions, and checks their bounds. Part of kernel.c. */
 #ifndef RMQSTORE_ARGUMENTS_H
 #define RMQSTORE_ARGUMENTS_H
 
@@ -43,8 +43,8 @@ static void *take(Views *views, PyObject *object, Py_ssize_t item, int writable,
         return NULL;                                    \
     }
 
-/* Around a loop that can be so short that letting other threads run meanwhile takes longer than
- * the loop: to get the interpreter lock back from one of them costs tens of microseconds. */
+/* Around a loop that may be very short. Waiting to get the interpreter lock back from another
+ * thread costs tens of microseconds, so a short loop keeps the lock. */
 #define SOME_ROWS 64
 #define LONG_BLOCK 32768 /* bytes */
 #define BEGIN_LOOP(size, least)                                                 \
@@ -68,7 +68,7 @@ static int all_inside(const int64_t *starts, const int32_t *lengths, Py_ssize_t 
     return 1;
 }
 
-/* As memcpy; most spans are short, and a call for each would cost more than their copying. */
+/* Like memcpy. Most spans are short, and calling it would cost more than the copy itself. */
 static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
 {
     uint64_t a[2], b[2];
@@ -96,7 +96,7 @@ static inline void copy(uint8_t *to, const uint8_t *from, size_t n)
     }
 }
 
-/* Whether two spans hold the same bytes; likewise. */
+/* Whether two spans hold the same bytes. Short spans avoid the call to memcmp. */
 static inline int equal(const uint8_t *p, const uint8_t *q, size_t n)
 {
     uint64_t a[2], b[2];

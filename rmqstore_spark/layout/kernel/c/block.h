@@ -1,4 +1,4 @@
-/* Blocks of records to be stored: checked and stamped. Part of _kernel.c. */
+/* Checks and stamps blocks of records to be stored. Part of kernel.c. */
 #ifndef RMQSTORE_BLOCK_H
 #define RMQSTORE_BLOCK_H
 
@@ -23,7 +23,7 @@ enum {
 #define COMPRESSED 0x1u
 #define MOST_PORT 0xFFFFu
 
-/* One record, found at `at`; longs and ints as parse_one fills them. */
+/* A record at `at`; parse_one fills longs and ints. */
 typedef struct {
     const uint8_t *at;
     int64_t longs[LONGS];
@@ -105,14 +105,14 @@ static int32_t judge(const Record *r, const Rules *rules)
     return OK;
 }
 
-/* The value of the last property of a name; its length is -1 where there is none. */
+/* Keep the piece if it has this name. The last one counts; a length of -1 means none. */
 static inline void note_value(const Piece *piece, const char *name, int32_t length, Piece *found)
 {
     if (piece->name_length == length && memcmp(piece->name, name, (size_t)length) == 0)
         *found = *piece;
 }
 
-/* What the properties say: the hash of the TAGS, and whether they name light queues. */
+/* Return the hash of the TAGS, and whether the properties name light queues. */
 static uint32_t hash_of_tags(const Record *r, const uint8_t *limit, int *light)
 {
     const uint8_t *at = RECORD_PROPERTIES(*r), *end = at + RECORD_PROPERTIES_SIZE(*r);
@@ -125,8 +125,8 @@ static uint32_t hash_of_tags(const Record *r, const uint8_t *limit, int *light)
     return tags.value_length < 0 ? 0 : hash_on(0, tags.value, tags.value + tags.value_length);
 }
 
-/* Queues by their names: numbers from 1 on in a table with open addresses, and for each where its
- * topic stands, how long that is, and the queueId. */
+/* A hash table of queues with open addressing. Its values are route numbers plus 1. Each route
+ * holds the offset and the length of its topic, and the queueId. */
 typedef struct {
     const uint8_t *data;
     int64_t *routes;

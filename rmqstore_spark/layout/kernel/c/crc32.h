@@ -1,8 +1,8 @@
-/* CRC-32 (the polynomial of zlib) of one span: by carry-less multiplication where the
- * processor has it, else eight bytes at a time from tables.
+/* CRC-32 (zlib's polynomial) of one span: by carry-less multiplication if the processor supports
+ * it, else eight bytes at a time from tables.
  *
- * The multiplication folds four 16-byte lanes at once and then reduces them by Barrett's
- * method; the constants are powers of x modulo the polynomial, bit-reflected.
+ * The multiplication folds four 16-byte lanes at once, then reduces them by Barrett's method. The
+ * constants are powers of x modulo the polynomial, bit-reflected.
  */
 #ifndef RMQSTORE_CRC32_H
 #define RMQSTORE_CRC32_H
@@ -60,7 +60,7 @@ static uint32_t crc32_by_table(const uint8_t *p, size_t n, uint32_t crc)
                                 _mm_clmulepi64_si128(lane, k, 0x11)),                 \
                   next)
 
-/* n must be at least 64; what is left over (under 16 bytes) goes through the tables. */
+/* n must be at least 64; the remaining bytes (under 16) go through the tables. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t
 crc32_by_clmul(const uint8_t *p, size_t n, uint32_t crc)
 {

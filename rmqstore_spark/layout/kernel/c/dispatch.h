@@ -1,4 +1,4 @@
-/* What a block's records are given in queues and index: numbers, entries, keys. Part of _kernel.c. */
+/* Queue offsets, queue entries and index keys of a block's records. Part of kernel.c. */
 #ifndef RMQSTORE_DISPATCH_H
 #define RMQSTORE_DISPATCH_H
 
@@ -56,7 +56,7 @@ static PyObject *queue_entries(PyObject *self, PyObject *args)
     REQUIRE(i == n, "a row has a queue that there is not")
     REQUIRE(entries_n % ENTRY == 0 && entries_n / ENTRY == total, SMALL)
     BEGIN_LOOP(n, SOME_ROWS)
-    /* Each queue's begin moves to its end, which is where the next one began. */
+    /* Each queue's begin advances to its end, which is the next queue's begin. */
     for (i = 0; i < n; i++)
         if (queued[i]) {
             uint8_t *p = entries + ENTRY * bounds[route_of[i]]++;
@@ -71,7 +71,7 @@ static PyObject *queue_entries(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* What an index knows a key by, of the hash of "topic#". */
+/* Return the hash of a key as an index stores it, given the hash of "topic#". */
 static inline int32_t key_hash_of(uint32_t topic, const uint8_t *key, const uint8_t *end)
 {
     int32_t h = (int32_t)hash_on(topic, key, end);
@@ -95,7 +95,7 @@ static inline int add_key(Keys *keys, uint32_t topic, const uint8_t *key, const 
     return 1;
 }
 
-/* The keys of one record; 0 where there is no room for all of them. */
+/* Add the keys of one record; return 0 if there is no room for all of them. */
 static int add_keys(Keys *keys, const Record *r, Py_ssize_t row, const uint8_t *limit)
 {
     const uint8_t *at = RECORD_PROPERTIES(*r), *end = at + RECORD_PROPERTIES_SIZE(*r);

@@ -1,8 +1,8 @@
-/* Records, written from columns. Part of _kernel.c. */
+/* Writes records from columns. Part of kernel.c. */
 #ifndef RMQSTORE_ENCODE_H
 #define RMQSTORE_ENCODE_H
 
-/* A column of texts, as Arrow has it: text i lies between offsets[i] and offsets[i + 1]. */
+/* A column of texts in Arrow's layout: text i lies between offsets[i] and offsets[i + 1]. */
 typedef struct {
     const int32_t *offsets;
     const uint8_t *data;
@@ -19,10 +19,10 @@ static inline int text_at(const Texts *texts, Py_ssize_t i, const uint8_t **text
     return 1;
 }
 
-#define HOST 20 /* bytes of a host in a table of them, whatever its kind */
+#define HOST 20 /* bytes of each host in a table, IPv4 or IPv6 */
 
-/* What the records are written from: (ENCODED_INTS, n) and (ENCODED_LONGS, n) as
- * plain_encode.write_records has them. */
+/* The input of the records: (ENCODED_INTS, n) and (ENCODED_LONGS, n), see
+ * encode.write_records. */
 enum { ENCODED_INTS = 6, ENCODED_LONGS = 5 };
 typedef struct {
     const int32_t *ints;
@@ -33,7 +33,7 @@ typedef struct {
     uint32_t magic;
 } Columns;
 
-/* Write record i to out; gives its size, 0 where there is no room, -1 where a column is no good. */
+/* Write record i to out; return its size, 0 if there is no room, -1 if a column is invalid. */
 static int64_t write_record(const Columns *c, Py_ssize_t i, uint8_t *out, int64_t room)
 {
     const int32_t *ints = c->ints + i;

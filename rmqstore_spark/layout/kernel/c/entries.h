@@ -1,4 +1,4 @@
-/* ConsumeQueue entries. */
+/* Splits ConsumeQueue entries. Part of kernel.c. */
 
 #define ENTRY 20 /* physicalOffset 8, size 4, tagsCode 8 */
 #define FILLER 2147483647

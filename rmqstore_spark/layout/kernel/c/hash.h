@@ -1,4 +1,4 @@
-/* Java's String.hashCode over UTF-8. Part of _kernel.c. */
+/* Java's String.hashCode of UTF-8 texts. Part of kernel.c. */
 #ifndef RMQSTORE_HASH_H
 #define RMQSTORE_HASH_H
 
@@ -10,8 +10,7 @@
 #define P7 1742810335u
 #define P8 2487512833u
 
-/* The hash of what was hashed to h before, followed by a text. What is no UTF-8 counts as U+FFFD,
- * as Java decodes it. */
+/* Continue the hash h with a text. Invalid UTF-8 counts as U+FFFD, as Java decodes it. */
 static uint32_t hash_on(uint32_t h, const uint8_t *p, const uint8_t *end)
 {
     while (p < end) {
@@ -32,7 +31,7 @@ static uint32_t hash_on(uint32_t h, const uint8_t *p, const uint8_t *end)
         else if (step == 4) {
             uint32_t c = (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 |
                          (p[3] & 0x3Fu);
-            h = h * 31 + (0xD7C0u + (c >> 10)); /* a pair of surrogates */
+            h = h * 31 + (0xD7C0u + (c >> 10)); /* a surrogate pair */
             h = h * 31 + (0xDC00u + (c & 0x3FFu));
         } else
             h = h * 31 + 0xFFFDu;

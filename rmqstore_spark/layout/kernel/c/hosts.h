@@ -1,4 +1,4 @@
-/* Hosts and message ids as text. Part of _kernel.c. */
+/* Formats hosts and message ids. Part of kernel.c. */
 #ifndef RMQSTORE_HOSTS_H
 #define RMQSTORE_HOSTS_H
 
@@ -15,8 +15,8 @@ static inline uint8_t *put_decimal(uint8_t *out, uint32_t v)
     return out;
 }
 
-/* Four bytes as eight hex digits: the nibbles are spread over eight bytes, and what makes a digit
- * or a letter of them is added to all at once. */
+/* Write four bytes as eight hex digits: spread the nibbles over eight bytes, then add the offset
+ * to '0' or 'A' to all of them at once. */
 static inline uint8_t *put_hex(uint8_t *out, uint32_t word)
 {
     uint64_t v = word;
@@ -87,7 +87,7 @@ static PyObject *format_hosts(PyObject *self, PyObject *args)
     uint8_t *out = data, text[HOST_ROOM];
     size_t length = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        /* Neighbours mostly share their host: it is printed once. */
+        /* Neighbouring records mostly share their host: format it once. */
         if (i == 0 || v6[i] != v6[i - 1] ||
             !equal(buffer + starts[i], buffer + starts[i - 1], v6[i] ? 20 : 8))
             length = (size_t)(put_host(text, buffer + starts[i], v6[i]) - text);

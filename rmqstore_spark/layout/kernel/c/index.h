@@ -1,9 +1,9 @@
-/* Linking keys into an IndexFile's chains. Part of _kernel.c. */
+/* Links keys into an IndexFile's chains. Part of kernel.c. */
 #ifndef RMQSTORE_INDEX_H
 #define RMQSTORE_INDEX_H
 
 #define INDEX_ENTRY 20 /* keyHash 4, phyOffset 8, timeDiff 4, previous 4 */
-#define AHEAD 64       /* slots that are fetched before they are looked at: each is a cache miss */
+#define AHEAD 64       /* slots to prefetch: each access is a cache miss */
 
 static int32_t seconds_since(int64_t begin, int64_t time)
 {
@@ -44,7 +44,7 @@ static PyObject *link_keys(PyObject *self, PyObject *args)
         }
         for (Py_ssize_t i = first; i < first + some; i++, number++) {
             int32_t previous = (int32_t)be32(slot[i - first]);
-            /* A slot that leads past the newest entry is a crash's leftover: unused. */
+            /* A slot that leads past the newest entry is left over from a crash: unused. */
             if (previous < 0 || previous >= number)
                 previous = 0;
             fresh += previous == 0;
@@ -54,7 +54,7 @@ static PyObject *link_keys(PyObject *self, PyObject *args)
             put64(p + 4, phy_offset[i]);
             put32(p + 12, seconds_since(begin, store_timestamp[i]));
             put32(p + 16, previous);
-            /* The first key of a file is measured from the file before, and sets the begin. */
+            /* The first key is measured from the previous file, and sets the begin. */
             if (number == 1)
                 begin = store_timestamp[i];
         }

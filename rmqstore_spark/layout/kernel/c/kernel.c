@@ -1,10 +1,10 @@
-/* The loops of the decoder, and those over blocks to be stored, compiled.
+/* The compiled loops of the decoder, and those over blocks to be stored.
  *
- * Each function does what the function of the same name in plain.py does, over the same
- * arrays: that file is the reference, and the tests hold the two against each other.
- * Nothing here allocates: the caller hands in every output array, and each span is checked
- * against the buffer before it is touched, so no content of a file can reach past it.
- * The interpreter lock is released around every loop that takes longer than that is worth.
+ * Each function does the same as the function of that name in reference/plain.py, over the same
+ * arrays. The tests compare the two.
+ * Nothing here allocates: the caller passes in every output array. Each span is checked against its
+ * buffer before it is accessed, so no content of a file can reach past the buffer.
+ * The interpreter lock is released around every loop that is long enough for it.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -24,7 +24,7 @@
 #error "the kernel is written for little-endian machines; the plain decoder serves there"
 #endif
 
-#define HEAD_SIZE 56 /* up to bornHost, and never past a whole record */
+#define HEAD_SIZE 56 /* up to bornHost; every record is longer */
 #define MIN_RECORD 91
 
 static inline uint32_t be32(const uint8_t *p)

@@ -1,8 +1,8 @@
-/* Properties, taken apart and looked up. Part of _kernel.c. */
+/* Splits properties and finds them by name. Part of kernel.c. */
 #ifndef RMQSTORE_PROPERTIES_H
 #define RMQSTORE_PROPERTIES_H
 
-#define MOST_NAMES 8 /* that are looked for at once */
+#define MOST_NAMES 8 /* per call */
 
 typedef struct {
     const uint8_t *name, *value;
@@ -14,8 +14,8 @@ static inline int same_name(const uint8_t *name, int32_t length, const Piece *pi
     return length == piece->name_length && equal(name, piece->name, (size_t)length);
 }
 
-/* The first byte from p on, and before end, that is 2 (or also 1); end where there is none.
- * Up to limit bytes may be read, but do not count. */
+/* Return the first byte from p up to end that is 2 (or 1, if or_one), or end if there is none. May
+ * read up to limit; bytes from end on do not count. */
 static inline const uint8_t *separator(const uint8_t *p, const uint8_t *end, const uint8_t *limit,
                                        int or_one)
 {
@@ -40,7 +40,7 @@ static inline const uint8_t *separator(const uint8_t *p, const uint8_t *end, con
     return p < end ? p : end;
 }
 
-/* The next piece that is a property, or 0 at the end. */
+/* Find the next valid property; return 0 at the end. */
 static inline int next_property(const uint8_t **at, const uint8_t *end, const uint8_t *limit,
                                 Piece *piece)
 {
@@ -59,7 +59,7 @@ static inline int next_property(const uint8_t **at, const uint8_t *end, const ui
     return 0;
 }
 
-/* Names whose values are looked for, and where these go: row i of n of each of k arrays. */
+/* Names to find, and where to write their values: row i of n of each of k arrays. */
 typedef struct {
     Piece names[MOST_NAMES];
     Py_ssize_t k, n;
@@ -98,10 +98,10 @@ static inline void note_wanted(Wanted *wanted, Py_ssize_t i, const Piece *piece,
         }
 }
 
-/* The pairs of one row, as places and lengths within it. A name that was there before is sought
- * one by one while they are few, by a hash table past that, so that a row made of thousands of
- * names takes milliseconds, not seconds. The hash goes by a secret of this process: names that
- * were chosen to share a place in one process share none in another. */
+/* The pairs of one row, as offsets and lengths within it. Duplicate names are found by comparing
+ * while there are few, and by a hash table beyond that, so that a row of thousands of names takes
+ * milliseconds, not seconds. The hash uses a random secret of this process, so that nobody can
+ * craft names that collide. */
 #define LONGEST 32767
 #define MOST_PAIRS 8192 /* the shortest takes three bytes and a separator */
 #define FEW 24
@@ -125,7 +125,7 @@ static inline int has_name(const Row *row, int k, const Piece *piece)
 
 static uint64_t secret[2];
 
-/* Called once, before anything is decoded. Returns 0 with an exception set if it fails. */
+/* Called once, before anything is decoded. Return 0 with an exception set on failure. */
 static int choose_secret(void)
 {
     PyObject *os = PyImport_ImportModule("os");
@@ -157,7 +157,7 @@ static inline uint64_t hash_of(const uint8_t *p, int32_t length)
     return folded(h ^ part, secret[1]);
 }
 
-/* Where in the table a name stands, or is to stand. */
+/* Return the slot that holds a name, or the free slot for it. */
 static int slot_of(const Row *row, const Piece *piece)
 {
     int slot = (int)(hash_of(piece->name, piece->name_length) & (SLOTS - 1));
@@ -166,7 +166,7 @@ static int slot_of(const Row *row, const Piece *piece)
     return slot;
 }
 
-/* Which pair has the piece's name; row->count where it is new. */
+/* Return the pair that has the piece's name, or row->count if it is new. */
 static int place_of(Row *row, const Piece *piece)
 {
     if (row->count < FEW) {
@@ -192,7 +192,7 @@ static int place_of(Row *row, const Piece *piece)
     return row->slots[slot];
 }
 
-/* Of a name given twice the last value counts, in the place of the first. */
+/* If a name occurs twice, the last value counts, at the first one's place. */
 static inline void add_pair(Row *row, const Piece *piece)
 {
     int k = place_of(row, piece);

@@ -1,4 +1,4 @@
-/* Reading spans of a file, and the fixed fields of records. Part of _kernel.c. */
+/* Reads spans of a file, and the fixed fields of records. Part of kernel.c. */
 #ifndef RMQSTORE_RECORDS_H
 #define RMQSTORE_RECORDS_H
 
@@ -193,7 +193,7 @@ static PyObject *parse(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-#define TRAILER 20 /* "__CRC32#", 0x01, ten digits with the least first, 0x02 */
+#define TRAILER 20 /* "__CRC32#", 0x01, ten digits, least significant first, 0x02 */
 
 static int trailer_differs(const uint8_t *record, int32_t total, int32_t properties)
 {

@@ -1,4 +1,4 @@
-/* Copies, checksums and comparisons of spans. Part of _kernel.c. */
+/* Copies, checksums and comparisons of spans. Part of kernel.c. */
 #ifndef RMQSTORE_SPANS_H
 #define RMQSTORE_SPANS_H
 

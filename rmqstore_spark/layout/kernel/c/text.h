@@ -1,9 +1,9 @@
-/* UTF-8, checked and repaired. Part of _kernel.c. */
+/* Checks and repairs UTF-8. Part of kernel.c. */
 #ifndef RMQSTORE_TEXT_H
 #define RMQSTORE_TEXT_H
 
-/* Length of the valid sequence at p (1..4); or, negated, of the longest start of one: what
- * becomes a single U+FFFD (the practice that Unicode recommends, and Python's and Java's). */
+/* Return the length of the valid sequence at p (1..4); or, negated, that of the invalid sequence
+ * that becomes a single U+FFFD (as Unicode recommends, and Python and Java do). */
 static int utf8_step(const uint8_t *p, const uint8_t *end)
 {
     uint8_t c = p[0], low = 0x80, high = 0xBF;

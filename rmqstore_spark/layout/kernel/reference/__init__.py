@@ -1,5 +1,10 @@
-"""The kernel's loops in NumPy and Arrow: what the compiled kernel is tested against.
+"""The reference of the compiled kernel, in NumPy and Arrow.
 
-`plain` gathers them under the names that the compiled kernel has; the other modules hold the loops
-over records, blocks, properties, hashes and index chains.
+plain      all functions, under the names of the compiled kernel
+parse      reads the fixed fields of records
+spans      copies, compares and splits spans of bytes
+hashing    hashes texts as Java does
+block      checks, numbers and stamps blocks of records to be stored
+encode     writes records from columns
+index      links keys into an index's chains
 """

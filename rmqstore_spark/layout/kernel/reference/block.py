@@ -1,6 +1,6 @@
 """The loops over blocks of records to be stored, in NumPy and Arrow: part of `plain`.
 
-Of each there is a twin in `_block.h`, which the tests hold against it.
+Each has a compiled counterpart in `c/block.h` or `c/dispatch.h`; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -80,35 +80,34 @@ def check_block(
     max_body: int,
     store_host_v6: int,
     allowed_sys_flag: int,
-    seed: int,  # noqa: ARG001 - of the compiled twin's hash table
+    seed: int,  # noqa: ARG001 - for the compiled kernel's hash table
     starts: I8,
     sizes: I4,
     route_of: I4,
     tags_code: I8,
     queued: U1,
     routes: I8,
-    table: I4,  # noqa: ARG001 - the compiled twin's
+    table: I4,  # noqa: ARG001 - for the compiled kernel
 ) -> tuple[int, int, int, int, int]:
-    """Find the records that tile a block, check each, and tell their queues apart.
+    """Find the records of a block, check each, and number their queues.
 
     Args:
         rules: RULE_CLIENT: magic V1, a topic of valid UTF-8, a queueId, allowed sysFlag bits, and
-            no property that a stamp would make wrong; RULE_PRODUCER: nothing that only a broker
-            writes, or nobody (light queues, negative reconsumeTimes, a preparedTransactionOffset, a
-            port over 65535); RULE_BODY_CRC: the CRC of each body.
-        max_body: bytes of a body.
-        store_host_v6: 0 or 1, or ANY_STORE_HOST: what each sysFlag must say.
-        allowed_sys_flag: the bits that a sysFlag may have besides those of its hosts.
+            no property that stamping would invalidate. RULE_PRODUCER: no field that only a broker
+            writes, and no invalid one (light queues, negative reconsumeTimes, a
+            preparedTransactionOffset, a port over 65535). RULE_BODY_CRC: the CRC of each body.
+        max_body: maximum bytes of a body.
+        store_host_v6: 0 or 1, the value required of each sysFlag, or ANY_STORE_HOST.
+        allowed_sys_flag: the bits that a sysFlag may have, in addition to those of its hosts.
         seed: any number.
-        starts, sizes, tags_code, queued: n out, as `block.Block` has them.
-        route_of: n out: the number of each record's queue, by their first appearance.
-        routes: (n, 3) out: where the topic of each queue stands, how long it is, and the queueId.
-        table: room for a power of two of numbers, more than n.
+        starts, sizes, tags_code, queued: n out, see `block.Block`.
+        route_of: n out: the number of each record's queue, in the order of first appearance.
+        routes: (n, 3) out: offset and length of each queue's topic, and the queueId.
+        table: scratch space; its length is a power of two, greater than n.
 
     Returns:
-        How many records and queues there are, OK, the length of the block, and how many bodies are
-        compressed; or the number of the first bad record, 0, what is wrong with it, where it
-        starts, and 0.
+        The number of records, the number of queues, OK, the length of the block, and the number of
+        compressed bodies; or the number of the first bad record, 0, its status, its offset, and 0.
     """
     found, status, at = _tile(data, rules, starts, sizes)
     start, size = starts[:found], sizes[:found]
@@ -162,7 +161,7 @@ def _judge(
     ints: I4,
     prepared: I8,
 ) -> npt.NDArray[np.int32]:
-    """What is wrong with each record: the first of what is checked, in this order."""
+    """Return the status of each record: its first failed check, in this order."""
     wrong = ints[13].copy()
     sys_flag = ints[5].astype(np.int64) & 0xFFFFFFFF
 
@@ -193,7 +192,7 @@ def _judge(
 
 
 def _bad_topics(data: U1, start: I8, ints: I4) -> npt.NDArray[np.bool_]:
-    """Which topics are empty, or no UTF-8."""
+    """Return which topics are empty or invalid UTF-8."""
     coded = _binary(data, start + ints[9], ints[10]).dictionary_encode()
     topics = coded.dictionary.to_pylist()
     bad = np.array([not topic or not _is_utf8(topic) for topic in topics], np.bool_)
@@ -209,7 +208,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _has_crc_property(data: U1, start: I8, ints: I4) -> npt.NDArray[np.bool_]:
-    """Which records end with the CRC of the whole record that 5.x can put there."""
+    """Return which records end with the CRC of the whole record that 5.x can append."""
     has = ints[12] >= _TRAILER
     at = (start + ints[0] - _TRAILER)[has]
     if len(at):
@@ -219,7 +218,7 @@ def _has_crc_property(data: U1, start: I8, ints: I4) -> npt.NDArray[np.bool_]:
 
 
 def _route(data: U1, start: I8, ints: I4, route_of: I4, routes: I8) -> int:
-    """Number the queues in the order in which they appear."""
+    """Number the queues in the order of their first appearance."""
     topic_at = start + ints[9]
     queue_id = _binary(data, start + 12, np.full(len(start), 4, np.int32))
     topic = _binary(data, topic_at, ints[10])
@@ -246,7 +245,7 @@ def _hashes(texts: pa.BinaryArray) -> I4:
     hashes = np.empty(len(texts), np.int32)
     _, offsets, data = texts.buffers()
     raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    # Of an array without elements Arrow need not keep an offset.
+    # An Arrow array without elements may lack even the first offset.
     bounds = np.frombuffer(offsets, np.int32, len(texts) + 1) if len(texts) else np.zeros(1)
     hash_texts(bounds.astype(np.int64), raw, hashes)
     return hashes
@@ -256,9 +255,9 @@ def number_rows(route_of: I4, queued: U1, next_offsets: I8, queue_offset: I8) ->
     """Give each queued row the next offset of its queue.
 
     Args:
-        route_of, queued: n, as `block.Block` has them.
-        next_offsets: one a queue; moved past what was given.
-        queue_offset: n out; 0 for a row that gets no entry.
+        route_of, queued: n, see `block.Block`.
+        next_offsets: one per queue; advanced past the given offsets.
+        queue_offset: n out; 0 for a row without an entry.
     """
     _require_routes(route_of, len(next_offsets))
     rows = np.flatnonzero(queued)
@@ -276,7 +275,7 @@ def _require_routes(route_of: I4, count: int) -> None:
 
 
 def _by_route(route_of: I4, count: int) -> tuple[I8, I8]:
-    """Rows ordered by their queues, and where each queue begins among them."""
+    """Return the rows ordered by their queues, and where each queue begins among them."""
     bounds = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(route_of, minlength=count), out=bounds[1:])
     return np.argsort(route_of, kind="stable"), bounds
@@ -293,8 +292,8 @@ def stamp_records(
     """Write the four fields of n records that only the store knows.
 
     Args:
-        data: changed.
-        store_host: 8 bytes, or 20 for IPv6: as the sysFlag of each record says.
+        data: changed in place.
+        store_host: 8 bytes, or 20 for IPv6; must match the sysFlag of each record.
     """
     wide = len(store_host) == 20
     if len(store_host) != 8 and not wide:
@@ -326,7 +325,7 @@ def queue_entries(
     entries: U1,
     bounds: I8,
 ) -> None:
-    """Make the ConsumeQueue entries of n rows, those of each queue one behind the other.
+    """Build the ConsumeQueue entries of n rows, grouped by queue.
 
     Args:
         entries: 20 bytes for each queued row, out.
@@ -347,14 +346,14 @@ def queue_entries(
 def index_hashes(
     data: U1, starts: I8, sizes: I4, first: int, key_hash: I4, rows: I4
 ) -> tuple[int, int]:
-    """Hash what records are indexed under, from row `first` on and as far as there is room.
+    """Hash the index keys of records, from row `first` on, as far as there is room.
 
     Args:
         starts, sizes: n, where each record begins, and its bytes.
         key_hash, rows: out: the hash of each key, and the row that it belongs to.
 
     Returns:
-        The row before which it stopped (n when done), and how many keys there are.
+        The row before which it stopped (n when done), and the number of keys.
     """
     if not 0 <= first <= len(starts):
         raise ValueError("a row is asked for that there is not")

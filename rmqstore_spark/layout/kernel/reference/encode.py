@@ -1,4 +1,4 @@
-"""Writing records from columns, in NumPy and Arrow: part of `plain`."""
+"""Write records from columns, in NumPy and Arrow: part of `plain`."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def write_records(
     sizes: I4,
     out: U1,
 ) -> int:
-    """Write n records one behind the other.
+    """Write n records one after the other.
 
-    The bits of sysFlag that tell of the hosts, bodyCRC, and all lengths are made here.
+    The bits of sysFlag for the hosts' width, bodyCRC, and all lengths are computed.
 
     Args:
-        magic: unsigned, of V1 or V2.
-        ints: (6, n): queueId, flag, sysFlag, reconsumeTimes, and which of the hosts bornHost and
-            storeHost are.
+        magic: magic code of V1 or V2, unsigned.
+        ints: (6, n): queueId, flag, sysFlag, reconsumeTimes, and the numbers of bornHost and
+            storeHost in `hosts`.
         longs: (5, n): queueOffset, physicalOffset, bornTimestamp, storeTimestamp,
             preparedTransactionOffset.
         hosts: (k, 20): the address and port of each, 8 or 20 bytes.
         wide: k, 1 for a host of 20 bytes.
-        body_offsets, body: n + 1 offsets, and what they lead into: as Arrow has a binary array.
+        body_offsets, body: n + 1 offsets and the data, as in an Arrow binary array.
         topic_offsets, topic, properties_offsets, properties: likewise.
         starts, sizes: n out, where each record begins in `out`, and its bytes.
         out: the records.
 
     Returns:
-        The bytes of all of them.
+        The total bytes of the records.
     """
     n, topic_width = len(starts), 2 if magic == _V2 else 1
     ints, longs, hosts = ints.reshape(6, -1), longs.reshape(5, -1), hosts.reshape(-1, 20)
@@ -109,7 +109,7 @@ def _heads(
     body_size: I8,
     crc: npt.NDArray[np.uint32],
 ) -> U1:
-    """(n, 112) uint8: the fields of each record up to its body; how many bytes depends on hosts."""
+    """Return (n, 112) uint8: each record up to its body, zero-padded after its last field."""
     heads = np.zeros((len(total), _LONGEST_HEAD), np.uint8)
     for wide_born in (False, True):
         for wide_stored in (False, True):
@@ -132,7 +132,7 @@ def _heads(
 
 
 def _head_layout(wide_born: bool, wide_stored: bool) -> np.dtype[np.void]:
-    """The fields of a record up to its body."""
+    """Return the fields of a record up to its body."""
     return np.dtype(
         [
             ("totalSize", ">i4"),
@@ -160,7 +160,7 @@ def _texts(offsets: I4, data: U1) -> pa.BinaryArray:
 
 
 def _packed(rows: npt.NDArray[np.uint8], sizes: npt.NDArray[Any]) -> pa.BinaryArray:
-    """The first bytes of each row of a table."""
+    """Return the first bytes of each row of a table."""
     starts = np.arange(len(rows), dtype=np.int64) * rows.shape[1]
     offsets = np.empty(len(rows) + 1, np.int32)
     data = np.empty(int(sizes.sum()), np.uint8)
@@ -169,6 +169,6 @@ def _packed(rows: npt.NDArray[np.uint8], sizes: npt.NDArray[Any]) -> pa.BinaryAr
 
 
 def _lengths(sizes: npt.NDArray[np.int64], width: int) -> pa.BinaryArray:
-    """Each length as the few bytes that stand before what it measures."""
+    """Return each length as the bytes in front of its text."""
     raw = sizes.astype(f">u{width}").view(np.uint8).reshape(-1, width)
     return _packed(raw, np.full(len(raw), width))

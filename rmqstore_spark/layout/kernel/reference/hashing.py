@@ -1,7 +1,7 @@
-"""Java's `String.hashCode` over many texts, in NumPy: part of `plain`.
+"""Compute Java's `String.hashCode` of many texts, in NumPy: part of `plain`.
 
-31 has an inverse modulo 2**32, so the sums of all texts of a batch come out of one running sum over
-all their UTF-16 code units, weighted by powers of that inverse.
+31 has an inverse modulo 2**32. So the hashes of all texts of a batch follow from one running sum
+over all their UTF-16 code units, weighted by powers of that inverse.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _BASE: Final = 31
 _INVERSE: Final = pow(_BASE, -1, 1 << 32)
 
 _BLOCK_BYTES: Final = 1 << 16
-"""Texts are taken in blocks of about this much UTF-8, so that all temporaries stay in cache."""
+"""UTF-8 bytes per block of texts, so that all temporary arrays stay in the cache."""
 
 
 def hash_texts(offsets: I8, data: U1, out: I4) -> None:
-    """Hash n texts of UTF-8; what is none counts as U+FFFD, as Java decodes it.
+    """Hash n texts of UTF-8; invalid UTF-8 counts as U+FFFD, as Java decodes it.
 
     Args:
         offsets: n + 1: text i lies from offsets[i] to offsets[i + 1] - 1.
-        data: what they lead into.
+        data: the texts.
         out: n out.
     """
     if len(offsets) != len(out) + 1:
@@ -43,7 +43,7 @@ def hash_texts(offsets: I8, data: U1, out: I4) -> None:
 
 
 def key_hashes(hashes: I4) -> I4:
-    """What an index makes of hashes: `abs`, and 0 where that overflows."""
+    """Return the hashes as an index stores them: `abs`, and 0 if that overflows."""
     absolute: I4 = np.abs(hashes)
     absolute[absolute < 0] = 0
     return absolute
@@ -52,7 +52,7 @@ def key_hashes(hashes: I4) -> I4:
 def _hash_block(
     utf8: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32]:
-    """Hashes of the strings that lie between neighbouring `bounds` in `utf8`."""
+    """Return the hashes of the strings that lie between neighbouring `bounds` in `utf8`."""
     units: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
     if utf8.size and utf8.max() >= 0x80:  # not all ASCII
         units, bounds = _utf16_units(utf8, bounds)
@@ -62,7 +62,7 @@ def _hash_block(
     running = np.zeros(units.size + 1, np.uint32)
     np.cumsum(units * inverses[: units.size], dtype=np.uint32, out=running[1:])
     ends = bounds[1:]
-    # a string that is empty has a sum of 0, whatever power it is multiplied by
+    # An empty string has a sum of 0, whatever power it is multiplied by.
     sums = running[ends] - running[bounds[:-1]]
     return (sums * powers[np.maximum(ends - 1, 0)]).view(np.int32)
 
@@ -70,9 +70,9 @@ def _hash_block(
 def _utf16_units(
     utf8: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """The UTF-16 code units of UTF-8 strings, and the same bounds counted in units."""
+    """Return the UTF-16 code units of UTF-8 strings, and the same bounds counted in units."""
     begins = bounds[:-1]
-    if ((utf8[begins[begins < utf8.size]] & 0xC0) == 0x80).any():  # in the midst of a character
+    if ((utf8[begins[begins < utf8.size]] & 0xC0) == 0x80).any():  # in the middle of a character
         return _utf16_units_of_damaged(utf8, bounds)
     try:
         text = utf8.tobytes().decode()
@@ -88,7 +88,7 @@ def _utf16_units(
 def _utf16_units_of_damaged(
     utf8: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """The same where some bytes are no UTF-8: they become U+FFFD, as Java decodes them."""
+    """Do the same for invalid UTF-8, which becomes U+FFFD, as Java decodes it."""
     strings = [
         utf8[start:end].tobytes().decode("utf-8", "replace").encode("utf-16-le")
         for start, end in pairwise(bounds.tolist())
@@ -98,7 +98,7 @@ def _utf16_units_of_damaged(
 
 
 def _power_table(base: int, size: int) -> npt.NDArray[np.uint32]:
-    """base**0 .. base**(size-1) modulo 2**32."""
+    """Return base**0 .. base**(size-1) modulo 2**32."""
     table = np.full(size, base, np.uint32)
     table[0] = 1
     return np.cumprod(table, dtype=np.uint32)
@@ -110,7 +110,7 @@ _POWERS: Final = _power_table(_BASE, _TABLE_SIZE)
 
 
 def _powers(size: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Tables of at least `size` powers of 31's inverse and of 31."""
+    """Return tables of at least `size` powers of 31's inverse and of 31."""
     if size <= _TABLE_SIZE:
         return _INVERSES, _POWERS
     return _power_table(_INVERSE, size), _power_table(_BASE, size)

@@ -1,4 +1,4 @@
-"""Linking keys into an IndexFile's chains, in NumPy: part of `plain`."""
+"""Link keys into an IndexFile's chains, in NumPy: part of `plain`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def link_keys(
     begin_timestamp: int,
     entries: U1,
 ) -> int:
-    """Hang n new keys into their chains, with the content of one-by-one insertion.
+    """Link n new keys into their chains, with the same result as inserting them one by one.
 
     Args:
-        slots: big-endian, at least one; changed.
-        start: the number that the first of them gets, at least 1.
-        begin_timestamp: as the file's header has it before the first of them.
+        slots: big-endian, at least one; changed in place.
+        start: the number of the first new entry, at least 1.
+        begin_timestamp: value in the file's header before the first of them.
         entries: n * 20 bytes, out: the entries from number `start` on.
 
     Returns:
-        How many slots were not in use before.
+        The number of slots that were unused before.
     """
     n = len(key_hash)
     if len(phy_offset) != n or len(store_timestamp) != n or len(entries) != 20 * n:
@@ -48,7 +48,7 @@ def link_keys(
 
 
 def _link(slots: I4, key_hash: I4, numbers: I8) -> tuple[I8, int]:
-    """Set the slots; give the previous number of each entry, and how many slots were unused."""
+    """Set the slots; return the previous number of each entry, and how many slots were unused."""
     slot = key_hash % len(slots)
     by_slot = np.argsort(slot, kind="stable")
     sorted_slot, sorted_number = slot[by_slot], numbers[by_slot]
@@ -57,7 +57,7 @@ def _link(slots: I4, key_hash: I4, numbers: I8) -> tuple[I8, int]:
     closes = np.roll(opens, -1)
 
     held = slots[sorted_slot[opens]].astype(np.int64)
-    # a slot that leads past the newest entry is a crash's leftover, and counts as unused
+    # A slot that leads past the newest entry is left over from a crash, and counts as unused.
     held[(held < 0) | (held >= sorted_number[opens])] = 0
     chained = np.empty_like(sorted_number)
     chained[1:] = sorted_number[:-1]
@@ -70,10 +70,10 @@ def _link(slots: I4, key_hash: I4, numbers: I8) -> tuple[I8, int]:
 
 
 def _time_diff(store_timestamp: I8, begin_timestamp: int, *, first: bool) -> I8:
-    """Whole seconds since the file's begin, as the header stands at each key."""
+    """Return whole seconds since the file's begin, as the header holds it at each key."""
     begin = np.full(len(store_timestamp), begin_timestamp, np.int64)
     if first:
-        # the first key is measured from the file before, and sets the begin for the others
+        # The first key is measured from the previous file, and sets the begin for the others.
         begin[1:] = store_timestamp[0]
     seconds = np.clip((store_timestamp - begin) // 1000, 0, _MAX_TIME_DIFF)
     seconds[begin <= 0] = 0

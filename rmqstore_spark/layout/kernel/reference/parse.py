@@ -1,4 +1,4 @@
-"""The fixed fields of records, in NumPy: part of `plain`, the reference decoder."""
+"""Read the fixed fields of records, in NumPy: part of `plain`, the reference decoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
 
 
 def field_at(buffer: U1, at: I8, width: int, kind: str) -> npt.NDArray[Any]:
-    """A field of a few bytes at each of some places of a buffer, as the type that it has there."""
+    """Return the field of `width` bytes at each position in a buffer, as type `kind`."""
     if len(buffer) < width or not len(at):
         return np.zeros(len(at), kind)
     windows = np.lib.stride_tricks.sliding_window_view(buffer, width)
@@ -44,12 +44,12 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     """Read the fixed fields of records and find their body, topic and properties.
 
     Args:
-        rooms: bytes that may belong to each record, from its position on.
+        rooms: maximum bytes of each record, from its position on.
         longs: (5, n) out: queueOffset, physicalOffset, bornTimestamp, storeTimestamp,
             preparedTransactionOffset.
-        ints: (14, n) out: storeSize, magic, bodyCRC, queueId, flag, sysFlag, reconsumeTimes,
-            then where (from the record's start) and how long body, topic and properties are,
-            and the status; all 0 but the status where that is not OK.
+        ints: (14, n) out: storeSize, magic, bodyCRC, queueId, flag, sysFlag, reconsumeTimes, then
+            the offset (from the record's start) and the length of body, topic and properties, and
+            the status. If the status is not OK, all other fields are 0.
     """
     ints[:] = 0
     longs[:] = 0

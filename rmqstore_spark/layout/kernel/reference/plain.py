@@ -1,11 +1,11 @@
 """The loops of the record decoder in NumPy and Arrow: the reference of the compiled kernel.
 
-The loops over records are here and in `plain_parse.py`, those over spans of bytes in
-`plain_spans.py`, those that make records in `plain_encode.py`, those over blocks to be stored in
-`plain_block.py`, the index's in `plain_index.py`, and Java's hash in `plain_hash.py`. Every
-function has a twin of the same name and arguments in `_kernel.c`; both write into arrays that the
-caller made, and `kernel.py` chooses between them. Positions are byte offsets into `buffer` (uint8),
-lengths are bytes; -1 as a length means "no value".
+The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
+write records in `encode`, those over blocks to be stored in `block`, the index's in `index`, and
+Java's hash in `hashing`. Every function has a compiled counterpart of the same name and arguments
+(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
+between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
+means "no value".
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ CHECK_BODY, CHECK_RECORD = 1, 2
 _ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _FILLER = 2_147_483_647
 
-_TRAILER = 20  # "__CRC32#", 0x01, ten digits with the least first, 0x02
+_TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
 _TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
 def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
-    """Read spans of an open file one behind the other into `out`.
+    """Read spans of an open file into `out`, one after the other.
 
     Returns:
-        The number of spans read in full; fewer than asked where the file ends early.
+        The number of spans read in full; fewer than requested if the file ends early.
     """
     at = 0
     target = memoryview(out.data)
@@ -120,15 +120,15 @@ def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
 def walk(
     buffer: U1, start: int, end: int, base: int, lead: int, positions: I8
 ) -> tuple[int, int, int]:
-    """Follow the records that tile `buffer[start:end]`.
+    """Follow the records that fill `buffer[start:end]`.
 
     Args:
-        base: physical offset of the buffer's first byte; each record must name its own place.
+        base: physical offset of the buffer's first byte; each record must hold its own offset.
         lead: bytes before each record: 0, or 48 in a DLedger log.
-        positions: filled with the place of each record's first byte.
+        positions: filled with the position of each record's first byte.
 
     Returns:
-        How many records were found, why the walk stopped (STOP_*), and at which byte.
+        The number of records found, why the walk stopped (STOP_*), and at which byte.
     """
     found = 0
     at = start
@@ -160,14 +160,14 @@ def walk(
 
 
 def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
-    """Take n ConsumeQueue entries apart.
+    """Split n ConsumeQueue entries into columns.
 
     Args:
         data: n * 20 bytes, or more.
         offsets, sizes, codes: n out: physicalOffset, size and tagsCode of each.
 
     Returns:
-        Whether each of them stands for a message (see `consumequeue.live_mask`).
+        Whether all entries are messages (see `consumequeue.live_mask`).
     """
     fields = _ENTRY.itemsize
     entries = data[: len(offsets) * fields].view(_ENTRY)
@@ -183,17 +183,17 @@ def record_crc_differs(
     lengths: I4,
     crc32: Callable[[U1, I8, I4, npt.NDArray[np.uint32]], object] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Which records fail the CRC of the whole record that 5.x can put behind them.
+    """Return which records fail the CRC of the whole record that 5.x can append.
 
     Args:
         positions, sizes: n records.
         lengths: bytes of the properties of each.
-        crc32: what computes checksums, `crc32_spans` by default.
+        crc32: computes checksums, `crc32_spans` by default.
     """
     bad = np.zeros(len(positions), np.bool_)
     rows = np.flatnonzero(lengths >= _TRAILER)
     at = positions[rows] + sizes[rows] - _TRAILER
-    # A glance at one byte first: hardly any store has the property at all.
+    # Check one byte first: hardly any store has the property at all.
     hit = buffer[at] == _TRAILER_HEAD[0]
     rows, at = rows[hit], at[hit]
     if not len(rows):
@@ -226,17 +226,17 @@ def absorb(
     longs: I8,
     ints: I4,
 ) -> tuple[int, int]:
-    """Read records `first` to `last - 1` as `parse` does, and part their bodies from the rest.
+    """Read records `first` to `last - 1` as `parse` does, and separate their bodies.
 
     Args:
         positions, rooms: n, as in `parse`.
-        checks: CHECK_BODY and CHECK_RECORD: what CRC to check; one that fails shows in the status.
-        bodies: where bodies are put, one behind the other from `tail` on; empty if unwanted. May be
-            `buffer` itself, if `tail` is not past the first record, and records do not overlap.
-        rest: where the records without their bodies are put, from `rest_tail` on.
-        body_at, rest_at: n out: where body and rest of each were put.
-        longs, ints: (5, n) and (14, n) out, as in `parse`, but with the places of topic and
-            properties as they are in `rest`.
+        checks: CHECK_BODY and CHECK_RECORD: which CRCs to check; a failure shows in the status.
+        bodies: receives the bodies, one after the other from `tail` on; empty if not wanted. May
+            be `buffer` itself, if `tail` is not past the first record, and records do not overlap.
+        rest: receives the records without their bodies, from `rest_tail` on.
+        body_at, rest_at: n out: where the body and the rest of each were written.
+        longs, ints: (5, n) and (14, n) out, as in `parse`, but with the offsets of topic and
+            properties in `rest`.
 
     Returns:
         The new `tail` and `rest_tail`.
@@ -277,7 +277,7 @@ def absorb(
 
 
 def _append(buffer: U1, starts: I8, lengths: I4, out: U1, tail: int) -> I8:
-    """Copy spans one behind the other from a place in `out` on; gives where each ends."""
+    """Copy spans into `out` from `tail` on, one after the other; return where each ends."""
     ends = tail + np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) - tail if len(ends) else 0
     if tail + total > len(out):

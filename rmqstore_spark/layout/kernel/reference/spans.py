@@ -35,7 +35,7 @@ def _require_inside(buffer: U1, starts: I8, lengths: I4) -> None:
 
 
 def _byte_index(starts: I8, lengths: npt.NDArray[Any]) -> I8:
-    """Index of every byte of every span, one span behind the other."""
+    """Return the index of every byte of every span, one span after the other."""
     lengths = np.maximum(lengths, 0).astype(np.int64)
     ends = np.cumsum(lengths)
     index = np.arange(ends[-1] if len(ends) else 0, dtype=np.int64)
@@ -43,7 +43,7 @@ def _byte_index(starts: I8, lengths: npt.NDArray[Any]) -> I8:
 
 
 def gather(buffer: U1, starts: I8, lengths: I4, offsets: I4, data: U1) -> None:
-    """Copy spans one behind the other: the buffers of an Arrow binary array.
+    """Copy spans one after the other, into the buffers of an Arrow binary array.
 
     Args:
         offsets: (n + 1) out.
@@ -66,7 +66,7 @@ def gather(buffer: U1, starts: I8, lengths: I4, offsets: I4, data: U1) -> None:
 
 
 def _inline(buffer: U1, starts: I8, lengths: I4, views: I4, rows: I8) -> None:
-    """Put spans of up to 12 bytes into the views themselves, as Arrow's view layout has them."""
+    """Write spans of up to 12 bytes into the views themselves, as Arrow's view layout requires."""
     index = _byte_index(starts, lengths)
     lengths = np.maximum(lengths, 0)
     targets = _byte_index(rows * 16 + 4, lengths)
@@ -74,7 +74,7 @@ def _inline(buffer: U1, starts: I8, lengths: I4, views: I4, rows: I8) -> None:
 
 
 def crc32_spans(buffer: U1, starts: I8, lengths: I4, out: npt.NDArray[np.uint32]) -> None:
-    """CRC-32 of each span; 0 for an empty one."""
+    """Compute the CRC-32 of each span; 0 for an empty one."""
     _require_inside(buffer, starts, lengths)
     view = memoryview(buffer.data)
     out[:] = [
@@ -86,7 +86,7 @@ def crc32_spans(buffer: U1, starts: I8, lengths: I4, out: npt.NDArray[np.uint32]
 def spans_equal(
     buffer: U1, starts: I8, lengths: I4, other: U1, other_starts: I8, other_lengths: I4, out: U1
 ) -> None:
-    """Whether each span of one buffer holds the same bytes as its partner in another."""
+    """Compare each span of one buffer to its counterpart in another."""
     _require_inside(buffer, starts, lengths)
     _require_inside(other, other_starts, other_lengths)
     out[:] = lengths == other_lengths
@@ -108,7 +108,7 @@ def _write_strings(texts: list[bytes], inverse: I8, offsets: I4, data: U1) -> No
 
 
 def _addresses(buffer: U1, starts: I8, v6: U1) -> npt.NDArray[np.uint8]:
-    """(n, 21) uint8: the flag, then the address and port, zero-padded."""
+    """Return (n, 21) uint8: the flag, then the address and port, zero-padded."""
     widths = np.where(v6, 20, 8).astype(np.int32)
     _require_inside(buffer, starts, widths)
     table = np.zeros((len(starts), 21), np.uint8)
@@ -129,13 +129,13 @@ def _host_text(address: bytes) -> bytes:
 
 
 def format_hosts(buffer: U1, starts: I8, v6: U1, offsets: I4, data: U1) -> None:
-    """Print hosts as `ip:port`, IPv6 as `[ip]:port` in Java's uncompressed form.
+    """Format hosts as `ip:port`, IPv6 as `[ip]:port` in Java's uncompressed form.
 
     Args:
         starts: where each address begins.
-        v6: (n) 1 where it is 16 bytes and not 4.
+        v6: (n) 1 if the address has 16 bytes, not 4.
         offsets: (n + 1) out.
-        data: out, with room for 64 bytes a row.
+        data: out, with room for 64 bytes per row.
     """
     if not len(starts):
         offsets[0] = 0
@@ -149,12 +149,12 @@ def format_hosts(buffer: U1, starts: I8, v6: U1, offsets: I4, data: U1) -> None:
 
 
 def format_msg_ids(buffer: U1, starts: I8, v6: U1, physical: I8, offsets: I4, data: U1) -> None:
-    """Print offset message ids: upper-case hex of host and physical offset.
+    """Format offset message ids: upper-case hex of host and physical offset.
 
     Args:
         starts: where each storeHost begins.
         offsets: (n + 1) out.
-        data: out, with room for 56 bytes a row.
+        data: out, with room for 56 bytes per row.
     """
     widths = np.where(v6, 28, 16).astype(np.int64)
     ids = np.zeros((len(starts), 28), np.uint8)
@@ -171,10 +171,10 @@ def format_msg_ids(buffer: U1, starts: I8, v6: U1, physical: I8, offsets: I4, da
 
 
 def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8, I8]:
-    """Cut spans at a separator.
+    """Split spans at a separator.
 
     Returns:
-        The row, the start and the end of every piece that is not empty, in order.
+        The row, the start and the end of every non-empty piece, in order.
     """
     rows = np.flatnonzero(lengths > 0)
     index = _byte_index(starts[rows], lengths[rows])
@@ -194,7 +194,7 @@ def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8
 
 
 def _split_pairs(buffer: U1, starts: I8, lengths: I4) -> tuple[I8, I8, I8, I8]:
-    """Row, start, first 0x01 and end of each piece that is a property (format: Properties)."""
+    """Return row, start, first 0x01 and end of each valid property (format: Properties)."""
     _require_inside(buffer, starts, lengths)
     row, begin, end = _pieces(buffer, starts, lengths, 2)
     marks = np.flatnonzero(buffer == 1)
@@ -217,13 +217,13 @@ def properties(
     found_at: I8,
     found_length: I4,
 ) -> int:
-    """Take properties apart; of a name given twice the last value counts, at the first's place.
+    """Split properties; if a name occurs twice, the last value counts, at the first one's place.
 
     Args:
         lengths: at most 32,767 each.
         rows: (n + 1) out: where each row's pairs begin among all m.
-        name_offsets, names: out, names one behind the other; with room for as many pairs and bytes
-            as there can be.
+        name_offsets, names: out, the names, one after the other; with room for the maximum of pairs
+            and bytes.
         value_offsets, values: likewise.
         wanted, found_at, found_length: see `find_properties`.
 
@@ -238,7 +238,7 @@ def properties(
         pa.binary(), len(row), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
     codes = every_name.dictionary_encode().indices.to_numpy().astype(np.int64)
-    # Equal names of a row get the same number; numbers go by where they come first.
+    # Equal names of a row get the same number, in the order of first appearance.
     pairs = pa.array(row * (len(row) + 1) + codes).dictionary_encode()
     m = len(pairs.dictionary)
     if m >= len(name_offsets):
@@ -261,12 +261,12 @@ def find_properties(
     found_at: I8,
     found_length: I4,
 ) -> None:
-    """Find the values of a few properties, all in one pass.
+    """Find the values of a few properties in one pass.
 
     Args:
         names: k of them, at most 8.
         found_at: (k, n) out: where the value of each begins.
-        found_length: (k, n) out: its length, -1 where a row has none.
+        found_length: (k, n) out: its length, -1 for a row without one.
     """
     row, begin, mark, end = _split_pairs(buffer, starts, lengths)
     _find(buffer, row, begin, mark, end, names, found_at, found_length)
@@ -288,7 +288,7 @@ def _find(
         candidates = np.flatnonzero(mark - begin == len(name))
         windows = buffer[begin[candidates, None] + np.arange(len(name))]
         hits = candidates[(windows == np.frombuffer(name, np.uint8)).all(axis=1)]
-        # Assignment keeps the last of several hits in a row, which is the one that counts.
+        # Assignment keeps the last of several hits in a row: the last value counts.
         found_at[k, row[hits]] = mark[hits] + 1
         found_length[k, row[hits]] = end[hits] - mark[hits] - 1
 
@@ -296,7 +296,7 @@ def _find(
 def split_spaces(
     buffer: U1, starts: I8, lengths: I4, rows: I4, piece_at: I8, piece_length: I4
 ) -> int:
-    """Cut values at runs of spaces, as KEYS are cut.
+    """Split values at runs of spaces, as in KEYS.
 
     Returns:
         The number of pieces.
@@ -312,12 +312,12 @@ def split_spaces(
 
 
 def is_ascii(data: U1) -> bool:
-    """Whether no byte has its highest bit set."""
+    """Return whether no byte has its highest bit set."""
     return not len(data) or int(data.max()) < 0x80
 
 
 def repair_utf8(offsets: I4, data: U1, new_offsets: I4, out: U1) -> int:
-    """Copy strings, each longest invalid start of a character becoming one U+FFFD.
+    """Copy strings, and replace each maximal invalid sequence by one U+FFFD.
 
     Returns:
         The number of bytes written to `out`, which has room for three times the input.
