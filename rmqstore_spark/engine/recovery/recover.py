@@ -2,7 +2,7 @@
 
 The order matters, because recovery can be interrupted at any point and is then run again:
 
-1. The log is walked and its end decided; nothing is changed. Damage below what was known to be
+1. The log is walked and its end decided; no record is changed. Damage below what was known to be
    flushed stops the opening here.
 2. `abort` and the guard are created: from now on a kill is an unclean stop.
 3. The bytes behind the end are saved under `rmqstore/cut/`, and wiped.
@@ -107,7 +107,7 @@ def recover(
 
     Raises:
         CorruptStoreError: the log is damaged below what was known to be flushed, or lacks a file;
-            nothing has been changed.
+            no record has been changed.
         UnsupportedStoreError: the store is of a kind that can only be read.
         StoreWriteError: a file could not be written or flushed.
     """
