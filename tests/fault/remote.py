@@ -19,7 +19,7 @@ from tests.support.serving import StoreProcess
 
 __all__ = ["RemoteWriter", "free_port", "request_of", "serve", "stage"]
 
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _QUERY: Final = "fault-test"
 
 

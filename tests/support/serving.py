@@ -25,7 +25,7 @@ from tests.support.traffic import FIRST_TIME
 
 __all__ = ["Served", "StoreProcess", "block_of", "eventually", "served"]
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Served(NamedTuple):
