@@ -112,7 +112,7 @@ class Figure:
         ratio: of the two.
         aim: what the ratio, or the value, ought to be.
         met: whether it is; None where there is no aim.
-        note: why not, or what else is to be said.
+        note: why there is none, or a remark.
     """
 
     section: str

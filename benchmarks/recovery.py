@@ -58,7 +58,7 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
         (store / "checkpoint").unlink(missing_ok=True)
         seconds = in_child("benchmarks.recovery:measure_open", store=str(store))
         rate = _LOG_BYTES / seconds / 1e9
-        yield _rate("killed: walk of the log, queues compared, index made anew", rate)
+        yield _rate("killed: walk of the log, queues compared, index rebuilt", rate)
     with _folder(stores) as folder:
         topics = {f"topic-{number}": 16 for number in range(20)}
         path = sparse_store(folder / "long", _SEGMENTS, topics)

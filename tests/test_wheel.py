@@ -85,7 +85,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(installed: Installed) -> N
     source = ("python", "-c", "from rmqstore_spark import RmqStoreDataSource")
     assert "pip install 'rmqstore-spark[spark]'" in installed.run(*source, code=1)
 
-    # pyspark takes a minute to install: lend that of this environment, behind what is there.
+    # pyspark takes a minute to install: lend that of this environment, after its own packages.
     lent = Path(sysconfig.get_path("purelib"))
     (site,) = installed.folder.glob("lib/python*/site-packages")
     (site / "lent.pth").write_text(f"{lent}\n")

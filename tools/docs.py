@@ -1,4 +1,4 @@
-"""Generate the references of options and of configuration from their tables.
+"""Generate the references of options and configuration, and the table of the threat model.
 
 python -m tools.docs
 """
@@ -13,6 +13,7 @@ from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
+from tools.threats import THREAT_PAGE, threat_page
 
 __all__ = ["OPTIONS_PAGE", "options_page"]
 
@@ -129,3 +130,4 @@ if __name__ == "__main__":
     OPTIONS_PAGE.write_text(options_page(), encoding="utf-8")
     CONFIGURATION_PAGE.write_text(configuration_page(), encoding="utf-8")
     STORE_CONF.write_text(store_conf(), encoding="utf-8")
+    THREAT_PAGE.write_text(threat_page(), encoding="utf-8")

@@ -155,7 +155,7 @@ def test_topics_made_on_either_side_are_known_on_the_other(
         assert client.ask("route", "closed") == [
             {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 3, "perm": 4}
         ]
-        client.ask("topic", "theirs", 7, 6, 2)  # the broker writes topics.json anew
+        client.ask("topic", "theirs", 7, 6, 2)  # the broker writes topics.json again
         running.stop()
     served.restart()
     with served.client() as ours:

@@ -62,6 +62,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.threat("Only printable text reaches a terminal")
 @pytest.mark.parametrize("form", [[], ["--json"]])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_only_printable_characters_come_out(
@@ -72,6 +73,7 @@ def test_only_printable_characters_come_out(
     assert_harmless([ended.text, ended.stderr])
 
 
+@pytest.mark.threat("Only printable text reaches a terminal")
 @pytest.mark.parametrize(
     "command",
     [

@@ -50,6 +50,7 @@ def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("bombs") / "store", packed * 4, [0x301, 0x201] * 4)
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 @pytest.mark.parametrize(
     "command",
     [

@@ -65,7 +65,7 @@ def test_info_of_a_store_without_queues(
     last = records[-1]
     assert document["maxPhysicalOffset"] == last.physical_offset + last.store_size
     assert document["lastStoreTimestamp"] == shown_time(last.store_timestamp)
-    # The one report that needs no queues says where the others are to be had.
+    # The one report that needs no queues says where to get the others.
     assert document["lacksQueues"] == "it has no ConsumeQueues"
     assert document["queues"] is document["topics"] is document["messages"] is None
     text = rmqstore("info", *store_of("unclean-nocq")).text

@@ -54,6 +54,7 @@ def put_places(count: int) -> list[tuple[int, int]]:
     return sorted((number % 3, number // 3) for number in range(count))
 
 
+@pytest.mark.threat("Who may connect")
 @pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
 def test_a_batch(spark: SparkSession, here: Served, token_file: Path, plan_by: str) -> None:
     frame = reader(spark.read, here, token_file).option("planBy", plan_by)
@@ -105,6 +106,7 @@ def test_a_stream_sees_what_is_put_while_it_runs(
     eventually(lambda: len(got) == 90, 60)
 
 
+@pytest.mark.threat("Who may connect")
 def test_a_wrong_token(spark: SparkSession, here: Served, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("f" * 32)

@@ -79,7 +79,7 @@ class RemoteWriter:
             self.failures += 1
 
     def commit(self, count: int) -> CommitResult:
-        """Commit a batch of two tasks, staged anew and committed again until that succeeds."""
+        """Commit a batch of two tasks, staging and committing it again until that succeeds."""
         first, half = self.claims.next_number, count // 2
         self.claims.begin("commit", first, count)
         deadline = time.monotonic() + _PATIENCE_S

@@ -33,6 +33,7 @@ TOLD = {
 }
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
 def test_an_attack_takes_little_memory_and_keeps_nobody_out(
     tmp_path: Path, attack: Callable[[Target], str]

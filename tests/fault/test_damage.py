@@ -60,7 +60,7 @@ def reopened(store: Path, *, cut: bool = False) -> tuple[list[Row], list[Path], 
 
 
 def test_the_tail_is_truncated_at_every_byte(stores: SmallStores, tmp_path: Path) -> None:
-    """Promise 3: the rest of the last record never reached the disk, be it one byte."""
+    """Promise 3: the rest of the last record never reached the disk, even if it is one byte."""
     rows = in_log(stores)
     last = rows[-1]
     with StoreWriter.open(

@@ -86,7 +86,7 @@ class HandleFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     protocol = "handles"
     cachable = False
 
-    contents: dict[str, bytearray] = {}  # noqa: RUF012  # one store, whoever asks
+    contents: dict[str, bytearray] = {}  # noqa: RUF012  # shared by all instances
 
     def info(self, path: str, **_kwargs: Any) -> dict[str, Any]:
         return {"name": path, "size": len(self.contents[path]), "type": "file"}

@@ -80,6 +80,7 @@ def test_damage_without_a_backup_is_told(
     assert caught.value.file == str(config / "topics.json")
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 @pytest.mark.parametrize("size", [(64 << 20) + 1, 1 << 40])
 def test_a_file_of_absurd_size_is_not_read(config: Path, local: LocalFiles, size: int) -> None:
     with open(config / "topics.json", "wb") as file:

@@ -91,6 +91,7 @@ def test_past_the_end_there_is_nothing(publish: Publish, folder: Path, offset: i
     assert _spans(files, target, [(5, 5), (offset, 10)])[0] == 1
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 def test_a_huge_length_takes_no_more_memory_than_the_file(publish: Publish, folder: Path) -> None:
     files, path = publish(folder)
     assert files.read(join(path, "data"), 1, 1 << 45) == DATA[1:]

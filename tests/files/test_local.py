@@ -61,6 +61,7 @@ def test_descriptors_are_closed_with_the_object(many: Path) -> None:
     assert open_descriptors(many) == 0
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 @needs_proc
 def test_a_refused_file_leaves_no_descriptor_behind(tmp_path: Path, local: LocalFiles) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -85,6 +86,7 @@ def test_a_limit_on_open_files_is_lived_with(many: Path) -> None:
         files.close()
 
 
+@pytest.mark.threat("Loops end")
 def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path, local: LocalFiles) -> None:
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
@@ -102,6 +104,7 @@ def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path, local: LocalFiles
             local.size(str(tmp_path / name))
 
 
+@pytest.mark.threat("Loops end")
 def test_a_circle_of_folders_is_walked_no_deeper_than_asked(
     tmp_path: Path, local: LocalFiles
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_name_that_is_too_long_is_missing(tmp_path: Path, local: LocalFiles) -
         local.list(str(tmp_path / ("x" * 5000)))
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 @pytest.mark.parametrize(
     ("number", "text"),
     [(errno.EIO, "disk"), (errno.EMFILE, "ulimit"), (errno.ESTALE, "mount")],

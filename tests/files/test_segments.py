@@ -318,6 +318,7 @@ BAD = [
 ]
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 @pytest.mark.parametrize(("offset", "length", "error"), BAD)
 def test_a_bad_entry_is_sorted_out_or_named(
     log: Path, local: LocalFiles, offset: int, length: int, error: type[Exception]
@@ -355,6 +356,7 @@ def test_offsets_past_the_end_are_damage(log: Path, local: LocalFiles, offset: i
         segments.locate(offset)
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 def test_entries_without_bound_are_not_read_at_once(tmp_path: Path, local: LocalFiles) -> None:
     folder = tmp_path / "sparse"
     path = write(folder, 0, b"")

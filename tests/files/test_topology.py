@@ -104,6 +104,7 @@ def test_topics_may_have_any_readable_name(root: Path, publish: Publish, topic: 
     assert Topology.load(files, path).queues[topic] == (3,)
 
 
+@pytest.mark.threat("Only printable text reaches a terminal")
 @pytest.mark.parametrize("topic", ["line\nbreak", "tab\t", "\x1b[31mred", "\x7f", "a\u202eb"])
 def test_names_that_would_garble_a_terminal_are_skipped(
     root: Path, local: LocalFiles, topic: str
@@ -123,6 +124,7 @@ def test_names_that_are_not_utf8_are_skipped(root: Path, local: LocalFiles) -> N
     assert skipped.path.encode()
 
 
+@pytest.mark.threat("Paths come from listings only")
 def test_names_from_an_archive_cannot_climb_out() -> None:
     class Archive:
         lists_trees = True
@@ -139,6 +141,7 @@ def test_names_from_an_archive_cannot_climb_out() -> None:
 # ---- links --------------------------------------------------------------------------------------
 
 
+@pytest.mark.threat("Loops end")
 def test_links_within_the_store_are_skipped(root: Path, local: LocalFiles) -> None:
     (root / "Alias").symlink_to(root / "Real")
     (root / "Up").symlink_to(root.parent)
@@ -154,6 +157,7 @@ def test_links_within_the_store_are_skipped(root: Path, local: LocalFiles) -> No
     assert len(topology.skipped) == 9
 
 
+@pytest.mark.threat("Paths come from listings only")
 def test_links_to_other_disks_are_followed(root: Path, tmp_path: Path, local: LocalFiles) -> None:
     make_queue(tmp_path / "disk2", "Moved", "1")
     (root / "Moved").symlink_to(tmp_path / "disk2" / "Moved")

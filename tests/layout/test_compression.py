@@ -120,6 +120,7 @@ def test_a_body_cut_short_anywhere_is_an_error(kind: int) -> None:
                 compression.decompress(packed[:cut], compression.flags_of_type(kind), MAX)
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tells_size", [True, False])
 def test_a_bomb_is_refused_before_it_goes_off(kind: int, tells_size: bool) -> None:
@@ -135,6 +136,7 @@ def test_a_bomb_is_refused_before_it_goes_off(kind: int, tells_size: bool) -> No
         tracemalloc.stop()
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 def test_a_frame_that_lies_about_its_size_allocates_nothing() -> None:
     # magic, descriptor (8-byte size, single segment), a size of 2**62
     frame = bytes.fromhex("28b52ffd e0") + (1 << 62).to_bytes(8, "little") + b"\1\0\0"
@@ -159,6 +161,7 @@ def test_many_empty_frames_are_gone_through_once(kind: int) -> None:
     assert compression.decompress(packed, compression.flags_of_type(kind), 3) == b"end"
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 @given(st.binary(max_size=300), st.sampled_from(KINDS), st.integers(0, 1000))
 def test_any_bytes_are_decompressed_or_refused(data: bytes, kind: int, max_size: int) -> None:
     try:

@@ -51,6 +51,7 @@ def test_layout_is_big_endian() -> None:
     assert cq.encode_entries([1], [2], [-1]).hex() == f"{1:016x}{2:08x}{'f' * 16}"
 
 
+@pytest.mark.threat("Data is never executed")
 @given(BYTES)
 def test_any_bytes_decode_to_whole_entries(data: bytes) -> None:
     entries = cq.decode_entries(data)

@@ -109,6 +109,7 @@ def test_no_hash_code_is_taken_for_an_address() -> None:
     assert ext.is_ext_address(codes).tolist() == [False, False, False, False, False, True]
 
 
+@pytest.mark.threat("Data is never executed")
 @given(BYTES, st.lists(INT64 | st.integers(-2, 300), max_size=10))
 def test_any_bytes_decode_to_units_or_to_none(data: bytes, offsets: list[int]) -> None:
     heads, valid = ext.decode_units(data, np.array(offsets, np.int64))

@@ -123,6 +123,7 @@ def test_what_is_no_json_is_an_error_with_file_and_place(text: str) -> None:
         parse_fastjson(text, file="topics.json")
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 def test_depth_is_bounded() -> None:
     deepest = "[" * fastjson.MAX_DEPTH + "]" * fastjson.MAX_DEPTH
     assert parse_fastjson(deepest)
@@ -131,6 +132,7 @@ def test_depth_is_bounded() -> None:
             parse_fastjson(hostile)
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 def test_length_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastjson, "MAX_LENGTH", 10)
     assert parse_fastjson("[1234,567]") == [1234, 567]
@@ -163,6 +165,7 @@ def test_numbers_as_keys_are_understood(table: dict[int, str]) -> None:
     assert parse_fastjson(text) == {str(key): text for key, text in table.items()}
 
 
+@pytest.mark.threat("Data is never executed")
 @given(st.one_of(st.text(max_size=80), st.text('{}[]":,0123456789-.eE\\ \ntruefalsn', max_size=80)))
 def test_any_text_is_understood_or_refused(text: str) -> None:
     try:
@@ -172,6 +175,7 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
     assert text.strip("\ufeff \t\r\n")
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 def test_hostile_quotes_take_no_quadratic_time() -> None:
     with pytest.raises(CorruptStoreError):
         parse_fastjson('{"' + '\\"' * 2_000_000)

@@ -80,6 +80,7 @@ def test_what_readers_or_a_verification_refuse_is_refused(
     assert error.at == block.starts[2]
 
 
+@pytest.mark.threat("What the process receives")
 def test_a_block_of_bombs_is_unpacked_so_far_and_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

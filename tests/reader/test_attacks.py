@@ -189,6 +189,7 @@ def test_a_missing_file_in_the_middle_is_loss_and_can_be_skipped(
         assert kept - 100 <= rows(store, LOSE) <= kept
 
 
+@pytest.mark.threat("Loops end")
 def test_overlapping_heads_of_records_are_not_tried_for_ever(tmp_path: Path) -> None:
     # Behind a damaged place, 200,000 places that look like the beginning of a record of 1 MiB.
     segment = 8 << 20

@@ -107,6 +107,7 @@ def queue_files(path: Path) -> list[Path]:
     return sorted((path / "store" / "consumequeue").glob("*/*/*"))
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 def test_a_commitlog_file_cut_at_every_byte(tiny: Path, wanted: dict[Any, Row]) -> None:
     last = log_of(tiny)[-1]
     whole = last.read_bytes()
@@ -135,6 +136,7 @@ def test_a_queue_file_cut_at_every_byte(tiny: Path, wanted: dict[Any, Row]) -> N
         file.write_bytes(whole)
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 def test_every_byte_of_a_record_changed(
     tiny: Path, golden: Golden, wanted: dict[Any, Row], each_kernel: str
 ) -> None:
@@ -158,6 +160,7 @@ def test_every_byte_of_a_record_changed(
                     read_all(tiny, ReadOptions())
 
 
+@pytest.mark.threat("Lengths are checked before allocation")
 @pytest.mark.parametrize(
     "value", [0, 1, 90, 91, 4096, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 )
@@ -180,6 +183,7 @@ def test_lengths_that_no_record_can_have(
         read_all(tiny, ReadOptions())
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 @pytest.mark.parametrize(
     "entry",
     [
@@ -268,6 +272,7 @@ def test_a_scan_of_damaged_bytes_gives_no_wrong_row(
             assert wrong <= UNCHECKED | {"topic", "queueId", "queueOffset"}
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 def test_garbage_beside_real_files(tiny: Path, wanted: dict[Any, Row]) -> None:
     store = tiny / "store"
     (store / "commitlog" / "notes.txt").write_text("hello")

@@ -178,6 +178,7 @@ def test_a_checkpoint_cut_at_every_byte(copy: Copy, name: str) -> None:
 # ---- every byte changed --------------------------------------------------------------------------
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 @pytest.mark.parametrize("options", [ReadOptions(), ReadOptions(mode="DROPMALFORMED")])
 def test_every_byte_of_a_queue_changed(copy: Copy, golden: Golden, options: ReadOptions) -> None:
     path = copy("tiny")
@@ -212,6 +213,7 @@ def test_every_byte_of_an_extension_unit_changed(copy: Copy) -> None:
         assert found == sorted(found, key=expected.index)
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 def test_every_byte_of_dledgers_headers_changed(copy: Copy, golden: Golden) -> None:
     path = copy("dledger")
     right = {row["physicalOffset"]: row for row in expected_scan(golden("dledger"))}

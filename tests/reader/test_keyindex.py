@@ -191,6 +191,7 @@ def tiny_copy(tmp_path_factory: pytest.TempPathFactory, golden: Golden) -> Path:
     return folder
 
 
+@pytest.mark.threat("Damage never becomes a wrong row")
 @pytest.mark.fault
 @given(st.data())
 def test_hostile_index_files_give_no_wrong_row(tiny_copy: Path, data: st.DataObject) -> None:

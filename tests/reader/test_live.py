@@ -85,6 +85,7 @@ def test_a_reader_sees_what_was_written_since(writer: Writer) -> None:
             assert count(store) == total
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 def test_a_reader_beside_a_busy_writer_never_sees_half_a_message(writer: Writer) -> None:
     with Store.open(writer.path) as store:
         seen, total = 0, 0
@@ -125,6 +126,7 @@ def test_a_scan_of_a_store_that_is_written_ends_at_the_newest_dispatched_entry(
         assert sum(b.num_rows for b in store.scan()) == 101
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 def test_asking_for_the_lock_does_not_take_or_drop_it(golden: Golden, tmp_path: Path) -> None:
     shutil.copytree(golden("unclean") / "store", tmp_path / "store")
     with open(tmp_path / "store" / "lock", "r+b") as lock:
@@ -144,6 +146,7 @@ def test_asking_for_the_lock_does_not_take_or_drop_it(golden: Golden, tmp_path: 
         assert b"BlockingIOError" in asked.stderr
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 def test_reading_changes_no_byte_and_no_time(golden: Golden, tmp_path: Path) -> None:
     store_path = tmp_path / "store"
     shutil.copytree(golden("unclean-crc") / "store", store_path)
@@ -192,6 +195,7 @@ def test_damage_below_the_flushed_mark_is_damage_and_not_the_end(
         assert sum(b.num_rows for b in store.scan()) == len(intact)
 
 
+@pytest.mark.threat("Files are opened for reading only and are not mapped")
 def test_expiry_under_the_reader_is_an_error_or_a_skip(writer: Writer) -> None:
     total = writer.write(3_000)
     with Store.open(writer.path) as store:

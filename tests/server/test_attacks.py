@@ -79,6 +79,7 @@ def binary(values: int, offsets: list[int], data: bytes) -> pa.RecordBatch:
     return batch
 
 
+@pytest.mark.threat("What the process receives")
 @pytest.mark.parametrize("offsets", [[0, 1 << 30], [-8, 8], [8, 4], [0, -1]])
 def test_offsets_that_lead_out_of_the_data(raw: Any, offsets: list[int]) -> None:
     assert "not a block" in send(raw, binary(1, offsets, b"12345678"))
@@ -107,6 +108,7 @@ def test_a_null(raw: Any) -> None:
     assert "not a block" in send(raw, pa.RecordBatch.from_arrays([column], schema=BLOCK_SCHEMA))
 
 
+@pytest.mark.threat("What the process receives")
 @pytest.mark.parametrize(
     "column",
     [
@@ -141,6 +143,7 @@ def test_a_block_larger_than_is_allowed(raw: Any) -> None:
     assert "maxBlockBytes" in send(raw, binary(1, [0, size], bytes(size)))
 
 
+@pytest.mark.threat("What the process receives")
 def test_compressed_data_that_becomes_large(raw: Any) -> None:
     size = 64 << 20
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -152,6 +155,7 @@ def test_metadata_that_is_no_number(raw: Any, metadata: bytes) -> None:
     assert "metadata" in send(raw, binary(1, [0, 4], b"1234"), metadata)
 
 
+@pytest.mark.threat("What the process receives")
 @pytest.mark.parametrize(
     "command",
     [
@@ -180,6 +184,7 @@ def test_commands_that_are_none(raw: Any, here: Served, command: bytes) -> None:
     assert not staged.exists() or not list(staged.iterdir())
 
 
+@pytest.mark.threat("What the process receives")
 @pytest.mark.parametrize(
     "body",
     [
@@ -239,6 +244,7 @@ def test_what_is_given_out(raw: Any, filled: Served) -> None:
     assert b"topicConfigTable" in read(raw, path="config/topics.json", lengths=[4096])
 
 
+@pytest.mark.threat("What the process gives out")
 @pytest.mark.parametrize(
     "path",
     [
@@ -288,6 +294,7 @@ def test_what_is_not_given_out(raw: Any, filled: Served, path: str, tmp_path: Pa
         assert names.isdisjoint({"abort", "lock", "rmqstore"})
 
 
+@pytest.mark.threat("What the process gives out")
 def test_links_where_messages_lie_are_told_and_not_followed(
     raw: Any, filled: Served, tmp_path: Path
 ) -> None:
@@ -305,6 +312,7 @@ def test_links_where_messages_lie_are_told_and_not_followed(
     (tmp_path / "elsewhere").rename(queues / "orders")
 
 
+@pytest.mark.threat("What the process gives out")
 @pytest.mark.parametrize(
     "request_",
     [
@@ -344,6 +352,7 @@ def test_the_log_reads_as_zeros_past_what_is_published(raw: Any, filled: Served)
     assert read(raw, path="commitlog/" + "0" * 20, offsets=[end - 4], lengths=[50])[4:] == bytes(46)
 
 
+@pytest.mark.threat("What the process gives out")
 def test_a_pipe_in_the_store_holds_nobody_up(raw: Any, filled: Served) -> None:
     os.mkfifo(Path(filled.store.path, "config", "pipe"))
     with pytest.raises(flight.FlightError, match="NOT_FOUND"):
@@ -399,6 +408,7 @@ def outcome(endpoint: str, key: str, max_num: int) -> str:
         return "found"
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 def test_a_query_for_much_that_is_compressed(bombs: StoreProcess) -> None:
     asked = [(name, number) for number in (1024, 1) for name in PACKED] * 2
     with ThreadPoolExecutor(6) as threads:
@@ -411,6 +421,7 @@ def test_a_query_for_much_that_is_compressed(bombs: StoreProcess) -> None:
     assert outcome(bombs.endpoint, "zstd", 1) == "found"
 
 
+@pytest.mark.threat("Compressed bodies are bounded")
 def test_answers_that_nobody_reads_do_not_pile_up(bombs: StoreProcess) -> None:
     unread = [ask(bombs.endpoint, "zstd", 1) for _ in range(20)]
     eventually(lambda: outcome(bombs.endpoint, "zstd", 1) == "found")

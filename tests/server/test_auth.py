@@ -45,6 +45,7 @@ def tls(certificates: Certificates) -> dict[str, Any]:
     }
 
 
+@pytest.mark.threat("Who may connect")
 def test_a_token_is_asked_for_by_every_call(
     tmp_path: Path, token_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +87,7 @@ def test_two_tokens_in_one_call_are_none(tmp_path: Path, token_file: Path) -> No
         raw.close()
 
 
+@pytest.mark.threat("Who may connect")
 def test_secrets_do_not_show_or_travel(token_file: Path) -> None:
     security = Security.of(StoreConfig(token_path=str(token_file)))
     client = StoreClient("grpc://127.0.0.1:1", token_file=token_file)
@@ -122,6 +124,7 @@ def test_tls_to_a_process_that_has_none(tmp_path: Path) -> None:
         client.topics()
 
 
+@pytest.mark.threat("Who may connect")
 def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
     settings = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
     with served(tmp_path / "store", **settings) as here:
@@ -173,6 +176,7 @@ def test_a_writer_and_its_stages_belong_to_a_certificate(
         assert ours.commit(second).status == "COMMITTED"
 
 
+@pytest.mark.threat("Who may connect")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1"])
 def test_other_machines_need_tls_and_a_token(
     address: str, token_file: Path, certificates: Certificates
@@ -192,6 +196,7 @@ def test_other_machines_need_tls_and_a_token(
     assert context.verify_mode == ssl.CERT_REQUIRED
 
 
+@pytest.mark.threat("Who may connect")
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620, 0o666])
 def test_secrets_that_others_can_read_or_change_are_refused(
     tmp_path: Path, certificates: Certificates, mode: int

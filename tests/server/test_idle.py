@@ -57,6 +57,7 @@ def raw_stream(endpoint: str) -> tuple[Any, Any, Any]:
     return client, writer, reader
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_an_idle_stream_is_ended(here: Served, place: str) -> None:
     with StoreClient(getattr(here, place), retries=0) as client:
@@ -79,6 +80,7 @@ def test_a_stream_that_is_used_now_and_then_goes_on(here: Served, place: str) ->
             assert stream.put(BLOCK).is_ok
 
 
+@pytest.mark.threat("Resource limits")
 def test_a_call_that_never_begins_is_ended(here: Served) -> None:
     client = flight.FlightClient(here.endpoint)
     descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
@@ -92,6 +94,7 @@ def test_a_call_that_never_begins_is_ended(here: Served) -> None:
     client.close()
 
 
+@pytest.mark.threat("Resource limits")
 def test_a_reader_that_does_not_read_is_ended(here: Served) -> None:
     store = Path(here.store.path)
     (store / "index").mkdir(exist_ok=True)
@@ -107,6 +110,7 @@ def test_a_reader_that_does_not_read_is_ended(here: Served) -> None:
     client.close()
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place: str) -> None:
     settings = {**IDLE, "stream_idle_timeout": 60_000}
@@ -169,6 +173,7 @@ def test_many_idle_streams_leave_no_thread(here: Served) -> None:
         assert client.stats()["state"] == "RUNNING"
 
 
+@pytest.mark.threat("Resource limits")
 def test_connections_without_calls_are_ended_when_they_are_too_many(here: Served) -> None:
     port = here.server.endpoints[0].port
     with ExitStack() as opened:
@@ -211,6 +216,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) -> None:
     socket_path = str(tmp_path / "run" / "store.sock")

@@ -189,6 +189,7 @@ def monitoring_threads() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("count", [30, 200])
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
 def test_half_sent_requests_keep_no_probe_out(
@@ -236,6 +237,7 @@ def test_half_sent_requests_that_keep_coming_keep_no_probe_out(monitoring: Monit
             thread.join()
 
 
+@pytest.mark.threat("Resource limits")
 def test_who_does_not_read_the_answer_gives_way(monitoring: Monitoring, figures: Figures) -> None:
     queues = {f"topic-{number:05}": {"0": (0, 1)} for number in range(20_000)}
     figures.now = {**STATS, "queues": queues}

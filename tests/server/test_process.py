@@ -183,7 +183,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_ready_file_that_cannot_be_written_is_told_before_the_store_is_opened(
     tmp_path: Path,
 ) -> None:
-    """And what is there is not replaced: `--ready-file /dev/null` as root would take it away."""
+    """An existing file is not replaced: `--ready-file /dev/null` as root would take it away."""
     os.mkfifo(tmp_path / "pipe")
     config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0)
     for name, why in (("no/ready.json", "folder"), ("pipe", "plain file"), ("", "plain file")):

@@ -193,6 +193,7 @@ def test_a_port_in_use_is_refused_in_one_line(here: Served) -> None:
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.threat("Who may connect")
 def test_a_socket_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     with (

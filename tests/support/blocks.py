@@ -45,7 +45,7 @@ def encoded_traffic(traffic: Traffic) -> list[U1]:
 def block_outcome(
     module: ModuleType, data: U1, *, v6: bool, strict: bool, allowed: int = 0x70D
 ) -> Any:
-    """Everything that one implementation makes of some bytes."""
+    """All that one implementation returns for some bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "active", module)
         try:

@@ -20,7 +20,7 @@ __all__ = [
 
 Row = dict[str, Any]
 
-# Queue entries that the crash wiped out: recovery makes them anew, a reader cannot.
+# Queue entries that the crash wiped out: recovery restores them, a reader cannot.
 LOST_ENTRIES = {"unclean-torn": ("TopicTest", 3, 155)}
 
 # The log of these ends before what RocketMQ's walk lists last: a damaged record, or stale bytes.

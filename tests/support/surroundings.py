@@ -1,4 +1,4 @@
-"""What a process of the tests inherits from whoever started it, set to what the tests expect."""
+"""What a process of the tests inherits from its parent, set to what the tests expect."""
 
 from __future__ import annotations
 

@@ -112,6 +112,7 @@ def test_nothing_at_all_is_a_message_without_fields() -> None:
         decode(StreamCommand, b"", most=MOST)
 
 
+@pytest.mark.threat("What the process receives")
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for kind in (OpenRequest, CommitRequest, OpenReply, StreamCommand):
@@ -134,6 +135,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.threat("What the process receives")
 @given(_JSON)
 def test_any_json_is_read_or_refused(value: Any) -> None:
     with contextlib.suppress(MessageError):

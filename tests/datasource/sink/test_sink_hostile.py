@@ -67,6 +67,7 @@ def stage(store: Served, *wanted: bytes) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_a_commit_without_stages_under_the_id_of_a_query_takes_nothing_from_it(
     spark: SparkSession, served: Served, tmp_path: Path, queries: Start
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_commit_without_stages_under_the_id_of_a_query_takes_nothing_from_it(
     assert served.commits() == 3
 
 
+@pytest.mark.threat("What one client can do to another")
 @pytest.mark.parametrize("number", [1, LONG_MAX])
 def test_a_query_whose_number_somebody_else_has_used_fails_and_does_not_pass_over_its_rows(
     spark: SparkSession, served: Served, tmp_path: Path, queries: Start, number: int

@@ -139,7 +139,7 @@ def kept(frame: DataFrame, only: DataFrame | None = None) -> DataFrame:
     """What writing preserves, in a fixed order; of the messages that another frame has too."""
     if only is not None:
         frame = frame.join(only.select("uniqKey"), "uniqKey", "left_semi")
-    # KEYS is written anew from the keys; WAIT belongs to a delivery.
+    # KEYS is rebuilt from the keys; WAIT belongs to a delivery.
     properties = F.map_filter("properties", lambda name, _: ~name.isin("WAIT", "KEYS"))
     return frame.select(
         "topic", "queueId", "uniqKey", "tags", "keys", F.sha2("body", 256).alias("body"),

@@ -90,6 +90,7 @@ def require_readable(store: Path) -> int:
     return scanned
 
 
+@pytest.mark.threat("What the process receives")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=3),
@@ -155,6 +156,7 @@ def test_a_port_that_no_host_has_is_refused(tmp_path: Path, each_kernel: str) ->
     assert written(data, tmp_path / "s") is PutStatus.MESSAGE_ILLEGAL
 
 
+@pytest.mark.threat("What the process receives")
 def test_a_bomb_holds_no_other_put_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is unpacked before the append lock is taken, and not together with other messages."""
     import threading

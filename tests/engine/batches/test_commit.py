@@ -330,6 +330,7 @@ def test_a_write_over_max_transaction_bytes_must_say_so(path: Path) -> None:
     assert len(scanned(path)) == 5000
 
 
+@pytest.mark.threat("What one client can do to another")
 @pytest.mark.parametrize("number", [0, 1, (1 << 63) - 1])
 def test_a_commit_without_rows_is_refused(path: Path, number: int) -> None:
     with StoreWriter.open(path, small_segments()) as store:
@@ -351,6 +352,7 @@ def test_an_empty_stage_beside_others_does_no_harm(path: Path) -> None:
     assert scanned(path) == expected(0)
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_numbers_may_leap_and_mark_only_themselves(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         for number in (2, 5, 9):
@@ -366,6 +368,7 @@ def test_numbers_may_leap_and_mark_only_themselves(path: Path) -> None:
     assert scanned(path) == expected(2, 5, 9, 10)
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_staged(
     path: Path,
 ) -> None:
@@ -420,6 +423,7 @@ def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path
     assert scanned(path) == wanted
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_a_writer_and_its_stages_belong_to_one_client(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         stage = store.begin_stage(stage_id("a"), identity="spark-a")

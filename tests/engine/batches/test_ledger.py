@@ -170,6 +170,7 @@ def test_writers_of_other_names_and_kinds_are_others(log: Log) -> None:
     assert not knows(ledger, WriterId.of_one_write())
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_a_writer_belongs_to_the_client_that_committed_first_as_it(log: Log) -> None:
     log.commit(query(0, "free"))
     log.commit(query(0), WriterId.of_batch("app", 5), identity="spark-a")
@@ -307,6 +308,7 @@ def test_no_more_is_remembered_than_fits(log: Log, monkeypatch: pytest.MonkeyPat
     assert [knows(ledger, writer) for writer in writers] == [False, False, True, True, True]
 
 
+@pytest.mark.threat("What one client can do to another")
 @pytest.mark.parametrize("name", ["honest", 'tä\u96ea\\ "x","number":9'])
 @pytest.mark.parametrize("kind", ["stream", "batch"])
 def test_a_writer_that_made_way_for_others_is_looked_up_in_the_log(

@@ -178,6 +178,7 @@ def test_a_commit_that_misses_a_stage_is_refused_and_takes_nothing(staging: Stag
     assert len(staging.claim([info])) == 1
 
 
+@pytest.mark.threat("What one client can do to another")
 def test_a_stage_belongs_to_the_client_that_began_it(staging: Staging, tmp_path: Path) -> None:
     mine, free = staging.begin(name(1), identity="spark-a"), staging.begin(name(2))
     mine.append(block())

@@ -31,7 +31,7 @@ def keys(first: int, count: int) -> tuple[I4, I8, I8]:
 
 
 def one_by_one(count: int) -> list[bytes]:
-    """What the layout's own IndexFile makes of the same keys."""
+    """The same keys in the IndexFile of `layout`."""
     found = []
     made = IndexFile.create(SHAPE.slots, SHAPE.entries)
     for number in range(count):

@@ -104,7 +104,7 @@ def test_too_many_open_files_do_not_end_a_store(
         until(lambda: store.put_batch(messages([b"b"])).ok)
         store.flush()
         monkeypatch.setattr(os, "open", failing)
-        assert store.put_batch(messages([b"c"])).ok  # its file is open; flushing opens it anew
+        assert store.put_batch(messages([b"c"])).ok  # its file is open; flushing opens it again
         until(lambda: any("are not flushed" in line for line in caplog.messages))
         assert store.state == "RUNNING"
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""`recover --rebuild`: queues and index written anew from the log, whatever they hold.
+"""`recover --rebuild`: queues and index rebuilt from the log, whatever they contain.
 
 Damage in what is known to be on disk is not looked for when a store is opened: here it is in old
 queue files and in full index files, and must be gone afterwards.

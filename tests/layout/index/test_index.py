@@ -199,6 +199,7 @@ def test_entries_that_lie_far_apart_are_read_one_by_one() -> None:
     assert sum(reads) < 2 * len(found)
 
 
+@pytest.mark.threat("Loops end")
 @given(
     KEYS,
     st.integers(1, 9),

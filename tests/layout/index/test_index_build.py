@@ -178,6 +178,7 @@ def test_a_file_of_another_size_is_refused_with_its_name() -> None:
         IndexFile.decode(IndexFile.create(3, 6).encode(), 4, file="f")
 
 
+@pytest.mark.threat("Data is never executed")
 @given(st.binary(max_size=200), st.integers(-2, 40))
 def test_any_bytes_are_a_file_or_refused(data: bytes, slots: int) -> None:
     try:

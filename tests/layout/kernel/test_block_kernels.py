@@ -34,6 +34,7 @@ def assert_same(data: U1, *, v6: bool = False, allowed: int = 0x70D) -> None:
         assert seen[0] == seen[1]
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @given(
     messages=st.lists(st.one_of(client_records(), client_records(store_v6=True)), max_size=10),
     damage=st.lists(st.tuples(st.integers(0, 9), FIELDS, st.integers(0, 255)), max_size=2),
@@ -66,6 +67,7 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @given(properties=st.lists(st.lists(PIECES, max_size=30).map(b"".join), min_size=1, max_size=6))
 def test_properties_of_any_shape(properties: list[bytes]) -> None:
     messages = [
@@ -83,6 +85,7 @@ MESSAGE = RecordReport(
 )  # fmt: skip
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @given(data=st.binary(max_size=400))
 def test_any_bytes(data: bytes) -> None:
     assert_same(np.frombuffer(data, np.uint8))

@@ -44,6 +44,7 @@ def java_properties(raw: bytes) -> dict[str, str]:
     return found
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @fixture_per_test
 @given(rows=st.lists(RAW, max_size=8))
 def test_any_bytes_decode_as_java_reads_them(rows: list[bytes], each_kernel: str) -> None:
@@ -72,6 +73,7 @@ def test_a_name_given_again_takes_the_last_value_and_the_first_place(
     assert pairs == list(expected.items())
 
 
+@pytest.mark.threat("Loops end")
 def test_names_that_share_a_common_hash_cost_no_more(each_kernel: str) -> None:
     # Names of four letters that FNV-1a, with a table of 2^14 places, puts next to one another.
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "u1")

@@ -134,6 +134,7 @@ def test_encode_then_decode_gives_the_same_back(
         assert dict(row["properties"]) == message.properties  # type: ignore[call-overload]  # a map
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @both_kernels
 @given(
     messages=st.lists(RECORDS, min_size=1, max_size=4),
@@ -156,7 +157,7 @@ def test_both_kernels_say_the_same_of_damaged_records(
 
 
 def outcome(module: object, data: U1, positions: np.ndarray, rooms: np.ndarray) -> object:
-    """Everything that one implementation makes of some bytes."""
+    """All that one implementation returns for some bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "active", module)
         walk = walk_records(data, 0, len(data), 0)
@@ -171,6 +172,7 @@ def outcome(module: object, data: U1, positions: np.ndarray, rooms: np.ndarray) 
         )  # fmt: skip
 
 
+@pytest.mark.threat("The compiled kernel stays within its buffers")
 @both_kernels
 @given(data=st.binary(max_size=600), start=st.integers(-5, 600), room=st.integers(-5, 700))
 def test_garbage_is_no_record(data: bytes, start: int, room: int, each_kernel: str) -> None:

@@ -42,6 +42,7 @@ def test_a_block_is_found_where_arrow_wrote_it(data: bytes) -> None:
     assert body[begin:end] == data
 
 
+@pytest.mark.threat("Resource limits")
 @given(st.binary(max_size=40), st.data())
 def test_a_damaged_batch_is_refused_or_read_as_arrow_reads_it(data: bytes, draw: Any) -> None:
     header, body = message_of(block_batch(data))
@@ -74,6 +75,7 @@ def test_any_bytes_are_refused_or_lie_within_the_body(header: bytes, body: bytes
     assert 0 <= begin <= end <= len(body)
 
 
+@pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_compressed_batch_is_refused_and_not_unpacked(codec: str) -> None:
     header, body = message_of(block_batch(bytes(64 << 20)), compression=codec)

@@ -168,6 +168,7 @@ def test_what_is_not_http2_is_left(here: Served) -> None:
         assert peer.goodbye() == ErrorCode.PROTOCOL_ERROR
 
 
+@pytest.mark.threat("Resource limits")
 def test_more_than_the_window_is_refused(here: Served) -> None:
     with Peer(here).greet() as peer:
         peer.call(1, "DoExchange")
@@ -178,6 +179,7 @@ def test_more_than_the_window_is_refused(here: Served) -> None:
         assert peer.goodbye() == ErrorCode.FLOW_CONTROL_ERROR
 
 
+@pytest.mark.threat("Resource limits")
 def test_a_stranger_may_send_no_more_than_one_window(guarded: Served) -> None:
     with Peer(guarded).greet() as peer:
         peer.call(1, "DoExchange")
@@ -187,6 +189,7 @@ def test_a_stranger_may_send_no_more_than_one_window(guarded: Served) -> None:
         assert peer.goodbye() == ErrorCode.FLOW_CONTROL_ERROR
 
 
+@pytest.mark.threat("Resource limits")
 def test_a_stranger_is_left_after_a_while(guarded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqstore_spark.server.flight.listener._STRANGER_SECONDS", 0.3)
     with Peer(guarded).greet() as silent, Peer(guarded).greet() as wrong:
@@ -244,6 +247,7 @@ def test_a_call_that_is_given_up_leaves_nothing(here: Served) -> None:
         eventually(lambda: here.server.room.used == 0)
 
 
+@pytest.mark.threat("Resource limits")
 def test_a_sender_that_others_wait_for_loses_its_room(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +365,7 @@ FRAMES = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.threat("Resource limits")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(FRAMES, st.binary(max_size=40)), max_size=12))
 def test_any_frames_end_their_connection_and_no_other(fuzzed: Served, frames: list[bytes]) -> None:
