@@ -19,7 +19,7 @@ from tests.support.serving import StoreProcess
 
 __all__ = ["RemoteWriter", "free_port", "request_of", "serve", "stage"]
 
-_PATIENCE_S: Final = 180.0
+_PATIENCE_S: Final = 900.0  # over many kills, none of which lets a commit through
 _QUERY: Final = "fault-test"
 
 
