@@ -6,6 +6,20 @@
 
 `rmqstore_spark.reader.Store` reads the same without Spark. `rmqstore_spark.embedded(path)` starts a
 process to write to, and `rmqstore_spark.engine.StoreWriter` writes without one.
+
+The folders, from the bytes up (`docs/architecture.md`):
+
+    layout      the format: bytes to Arrow and back
+    produce     what a producer's client adds to a message
+    files       the store directory on any file system
+    reader      queues, offsets and messages of a store
+    verify      verification of a store
+    engine      the single writer of a store: append, commit, recovery
+    wire        the protocol between store process and clients
+    client, server    its two sides
+    cli         the `rmqstore` command
+    datasource  `format("rmqstore")`
+    pipelines   ready-made Spark jobs
 """
 
 from __future__ import annotations

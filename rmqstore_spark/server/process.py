@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.server import memory
+from rmqstore_spark.server.auth import Security
 from rmqstore_spark.server.server import StoreServer
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def serve(
     from rmqstore_spark.engine.store import StoreWriter
 
     ready_path = None if ready_file is None else _ready_path(ready_file)
+    Security.of(config)  # what is wrong with it shows before the store is opened, and recovered
     memory.use_little()
     sys.setswitchinterval(_SWITCH_SECONDS)
     _allow_many_files()

@@ -843,15 +843,18 @@ def test_what_is_removed_at_a_start_is_not_found_through_a_link(
 
 
 def test_the_disks_use_is_looked_at_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ratio = 0.95
     monkeypatch.setattr("rmqstore_spark.engine.append.admission.disk_used_ratio", lambda _: ratio)
     with StoreWriter.open(tmp_path / "s", config(diskMaxUsedSpaceRatio=90)) as store:
         assert store.state == "DISK_FULL"
         assert store.put_batch(messages([b"x"])).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "The disk is 95% full, and diskMaxUsedSpaceRatio is 90" in caplog.text
         ratio = 0.85
-        until(lambda: store.state == "RUNNING")
+        with caplog.at_level("INFO"):
+            until(lambda: store.state == "RUNNING")
+            until(lambda: "The disk is 85% full, within" in caplog.text)
         assert store.put_batch(messages([b"x"])).ok
 
 

@@ -192,6 +192,15 @@ def test_a_ready_file_that_cannot_be_written_is_told_before_the_store_is_opened(
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_a_configuration_that_lets_strangers_in_is_refused_before_the_store_is_opened(
+    tmp_path: Path,
+) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path, "--host", "0.0.0.0") as process:
+        assert process.wait() == 2
+        assert "would not be encrypted" in process.output
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "grpc://127.0.0.1:1"],

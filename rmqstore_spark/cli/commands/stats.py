@@ -36,7 +36,8 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     behind = end - figures["commitLogFlushedOffset"]
     lengths = [last - first for ids in figures["queues"].values() for first, last in ids.values()]
     yield "endpoint", endpoint
-    yield "state", f"{figures['state']}, for {_duration(figures['uptimeSeconds'])}"
+    yield "state", figures["state"]
+    yield "uptime", _duration(figures["uptimeSeconds"])
     yield "log", f"{begin} to {end}, {behind} bytes of it not yet flushed"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
     yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Collection, Iterable
@@ -30,6 +31,8 @@ from rmqstore_spark.layout.record.block import Block, Route, check_block
 from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Admission", "disk_used_ratio"]
+
+_log = logging.getLogger(__name__)
 
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
 _ANY_SYS_FLAG: Final = 0x7FFFFFFF
@@ -96,8 +99,23 @@ class Admission:
         self._failure = self._failure or error
 
     def look_at_disk(self) -> None:
-        """Measure how full the disks are."""
+        """Measure how full the disks are, and log when that begins or ceases to matter."""
+        was_full = self._is_disk_full()
         self.disk_used_ratio = max(disk_used_ratio(path) for path in self._paths)
+        if self._is_disk_full() == was_full:
+            return
+        limit = self._config.disk_max_used_space_ratio
+        if was_full:
+            _log.info(
+                "The disk is %.0f%% full, within diskMaxUsedSpaceRatio (%d): puts are accepted.",
+                100 * self.disk_used_ratio, limit,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "The disk is %.0f%% full, and diskMaxUsedSpaceRatio is %d: puts are refused until "
+                "there is room.",
+                100 * self.disk_used_ratio, limit,
+            )  # fmt: skip
 
     def check_state(self) -> None:
         """Check that the store accepts messages at all.
