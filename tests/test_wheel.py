@@ -64,7 +64,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     (wheel,) = dist.glob("*.whl")
-    run(sys.executable, "-m", "venv", str(folder))
+    run("env", f"PYTHON={sys.executable}", "tools/venv.sh", str(folder))
     run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
