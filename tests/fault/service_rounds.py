@@ -49,6 +49,7 @@ def _kill_again_and_again(store: Path, claims: Claims, kills: int, flush: str, s
             for turn in range(kills + 1):
                 with serve(store, port, f"flushDiskType={flush}") as process:
                     process.ready()
+                    writer.served_since = time.monotonic()
                     if writing is None:
                         writer.make_topics()
                         writing = threads.submit(writer.write_until, end, seed)

@@ -25,7 +25,8 @@ from tests.support.traffic import FIRST_TIME
 
 __all__ = ["Served", "StoreProcess", "block_of", "eventually", "served"]
 
-PATIENCE = 120.0
+PATIENCE = 30.0
+_START = 120.0  # a process that imports and recovers, on a machine that starves it
 
 
 class Served(NamedTuple):
@@ -103,7 +104,7 @@ class StoreProcess:
 
     def ready(self) -> dict[str, Any]:
         """What the ready file says, once it is there."""
-        eventually(lambda: self.ready_file.exists() or self.process.poll() is not None)
+        eventually(lambda: self.ready_file.exists() or self.process.poll() is not None, _START)
         assert self.ready_file.exists(), self.output
         told: dict[str, Any] = json.loads(self.ready_file.read_text())
         return told

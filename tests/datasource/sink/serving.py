@@ -16,7 +16,7 @@ from tests.support.storing import until
 
 __all__ = ["Served"]
 
-_PATIENCE = 180.0
+_PATIENCE = 60.0
 _MARKERS = "rmq_sys_RMQSTORE_COMMIT"
 
 
