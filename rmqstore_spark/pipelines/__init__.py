@@ -1,8 +1,7 @@
 """Ready-made Spark jobs (docs/jobs.md): `python -m rmqstore_spark.pipelines.NAME --help`.
 
-    backfill           copies stores to Parquet: `pieces`, `backfill_task`, `tally`, `output`,
-                       `parquet_files`, `partitions`
-    stream_to_parquet  does the same as a stream: `columns`, `following`
+    backfill           copies stores to Parquet; `parquet/` holds what its tasks do
+    stream_to_parquet  does the same as a stream: `following`
     verify_store       verifies stores in many tasks: `progress`
     replay             writes messages of stores or Parquet again: `replay_parquet`, `pacing`
     copy_topic         copies one topic: `targets`

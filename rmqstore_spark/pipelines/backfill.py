@@ -27,16 +27,16 @@ from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.open import local_path
-from rmqstore_spark.pipelines import pieces
 from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
-from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
-from rmqstore_spark.pipelines.columns import SCHEMA_HELP, columns_to_read
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.output import Attempt, Output
-from rmqstore_spark.pipelines.parquet_files import CODECS, FileFormat
+from rmqstore_spark.pipelines.parquet import pieces
+from rmqstore_spark.pipelines.parquet.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
+from rmqstore_spark.pipelines.parquet.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
+from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from rmqstore_spark.pipelines.progress import run_tasks
 from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.tally import Tally, describe_difference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
-from rmqstore_spark.pipelines.columns import SCHEMA_HELP, columns_to_read
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.following import follow
-from rmqstore_spark.pipelines.parquet_files import CODECS
+from rmqstore_spark.pipelines.parquet.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.parquet.files import CODECS
 from rmqstore_spark.pipelines.session import session
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from rmqstore_spark.pipelines.backfill import backfill, parse_arguments
-from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.support.expected import queue_key
 
 __all__ = ["data_files", "read_back", "run_backfill", "run_here"]

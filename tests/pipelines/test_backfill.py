@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
-from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.expected import backed_rows, log_rows, queue_key
 from tests.support.golden import load_records

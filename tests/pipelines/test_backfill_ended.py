@@ -14,8 +14,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
-from rmqstore_spark.pipelines.output import Output
+from rmqstore_spark.pipelines.parquet.output import Output
+from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.expected import backed_rows
 

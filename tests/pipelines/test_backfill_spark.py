@@ -13,7 +13,7 @@ from chispa import assert_df_equality
 
 from rmqstore_spark.pipelines.backfill import parse_arguments, through_dataframe
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.partitions import Partition
+from rmqstore_spark.pipelines.parquet.partitions import Partition
 from rmqstore_spark.pipelines.progress import run_tasks
 from tests.pipelines.running import data_files, run_backfill
 from tests.support.expected import backed_rows

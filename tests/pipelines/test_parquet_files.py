@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmqstore_spark.layout.record.columns import TIMESTAMP
-from rmqstore_spark.pipelines import parquet_files
-from rmqstore_spark.pipelines.parquet_files import CODECS, FileFormat, PartitionedWriter
+from rmqstore_spark.pipelines.parquet import files as parquet_files
+from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat, PartitionedWriter
 
 LOCAL = fsspec.filesystem("file")
 

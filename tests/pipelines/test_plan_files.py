@@ -11,9 +11,9 @@ from rmqstore_spark.datasource.options.option import BATCH, STREAM
 from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.stores import StoreSpec
-from rmqstore_spark.pipelines import pieces
 from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
-from rmqstore_spark.pipelines.tally import Tally, describe_difference
+from rmqstore_spark.pipelines.parquet import pieces
+from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark import cloudpickle
 
-from rmqstore_spark.pipelines.backfill_task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 from tests.pipelines.running import data_files, read_back, run_backfill
 from tests.support.expected import backed_rows, queue_key

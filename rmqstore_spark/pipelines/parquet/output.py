@@ -32,8 +32,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.pipelines.parquet_files import WrittenFile
-from rmqstore_spark.pipelines.tally import Tally
+from rmqstore_spark.pipelines.parquet.files import WrittenFile
+from rmqstore_spark.pipelines.parquet.tally import Tally
 
 __all__ = ["Attempt", "Output"]
 

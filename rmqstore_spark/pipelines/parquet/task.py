@@ -12,10 +12,10 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.partitions import read_partition
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.pipelines import pieces
-from rmqstore_spark.pipelines.output import Attempt, Output
-from rmqstore_spark.pipelines.parquet_files import FileFormat, PartitionedWriter
-from rmqstore_spark.pipelines.tally import Tally
+from rmqstore_spark.pipelines.parquet import pieces
+from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter
+from rmqstore_spark.pipelines.parquet.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet.tally import Tally
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

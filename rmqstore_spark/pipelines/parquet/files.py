@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmqstore_spark.pipelines.partitions import Partition, split_by_partition
+from rmqstore_spark.pipelines.parquet.partitions import Partition, split_by_partition
 
 __all__ = ["CODECS", "FileFormat", "PartitionedWriter", "WrittenFile"]
 
