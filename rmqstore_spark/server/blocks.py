@@ -13,7 +13,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.calls import Call
 from rmqstore_spark.server.flight.blockbatch import block_span, read_schema
 from rmqstore_spark.server.flight.messages import FlightData, flight_data_head, read_flight_data
-from rmqstore_spark.server.flight.stream import ReceivedMessage
+from rmqstore_spark.server.flight.received import ReceivedMessage
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL
 from rmqstore_spark.wire.messages import StreamCommand

@@ -9,6 +9,7 @@ within its budgets. In the order in which a call passes them:
     connection  reads frames, answers pings, grants room
     outbound    writes frames, within the client's windows
     stream      handles one call: messages in under flow control, messages out
+    received    a message of a call, and the room that it takes
     status      says how a call ends
     messages    encodes and decodes Flight's protobuf messages
     blockbatch  finds the block in a record batch

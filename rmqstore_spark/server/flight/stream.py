@@ -18,10 +18,11 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.flight.frames import ErrorCode
 from rmqstore_spark.server.flight.outbound import Outbound
+from rmqstore_spark.server.flight.received import ReceivedMessage
 from rmqstore_spark.server.flight.status import EndedError, Status
 from rmqstore_spark.server.flight.transport import Transport
 
-__all__ = ["INITIAL_WINDOW", "MessageTooLargeError", "ReceivedMessage", "Stream"]
+__all__ = ["INITIAL_WINDOW", "MessageTooLargeError", "Stream"]
 
 INITIAL_WINDOW: Final = 128 << 10
 _SMALL: Final = INITIAL_WINDOW // 2
@@ -36,37 +37,9 @@ _GRACE_SECONDS: Final = 2.0
 _LEAST_RATE: Final = 1 << 20
 """Least bytes per second of a message that was given room, while others wait for room."""
 
-_NOTHING: Final = np.empty(0, np.uint8)
-
 
 class MessageTooLargeError(Exception):
     """The client sent a message that is larger than the limit, or compressed."""
-
-
-class ReceivedMessage:
-    """A message of a client.
-
-    Attributes:
-        data: uint8[bytes], which the handler may write to.
-        charge: bytes of the budget that it takes.
-    """
-
-    def __init__(self, data: U1, budget: Budget, charge: int) -> None:
-        self.data = data
-        self._budget = budget
-        self.charge = charge
-
-    @property
-    def view(self) -> memoryview:
-        """The same bytes, read-only."""
-        return memoryview(self.data).toreadonly()  # type: ignore[arg-type]
-
-    def release(self) -> None:
-        """Give back the message's room, and drop its bytes."""
-        self.data = _NOTHING
-        charge, self.charge = self.charge, 0
-        if charge:
-            self._budget.give_back(charge)
 
 
 class Link(Protocol):
