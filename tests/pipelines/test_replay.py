@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from rmqstore_spark.pipelines.replay import main, parse_arguments, replay
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 from tests.pipelines.replaying import LIVE_ROWS, found, wanted
 from tests.pipelines.running import run_backfill
-from tests.support.storing import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,16 +39,24 @@ def run(session: SparkSession, *command: str) -> int:
     return run_job(lambda: replay(session, parse_arguments(list(command))))
 
 
-def kill_after(target: Served, commits: int) -> threading.Thread:
-    """Kill a store process once its store holds so many commits."""
+@contextmanager
+def killed_after(target: Served, commits: int) -> Iterator[None]:
+    """Kill a store process once its store holds so many commits, while the body runs."""
+    over = threading.Event()
 
     def kill() -> None:
-        until(lambda: target.commits() >= commits)
+        while target.commits() < commits:
+            if over.wait(0.001):
+                return
         target.process.kill()
 
     thread = threading.Thread(target=kill)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.fixture
@@ -65,9 +73,8 @@ def test_a_store_that_is_killed_meanwhile(
         str(golden("live") / "store"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
         "--maxOffsetsPerTrigger", "400", "--write", "retries=0",
     ]  # fmt: skip
-    killer = kill_after(target, 1)
-    assert run(session, *command) == 1
-    killer.join()
+    with killed_after(target, 1):
+        assert run(session, *command) == 1
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 1
     assert said.err.startswith("error: ")
@@ -128,9 +135,8 @@ def test_a_store_that_is_killed_while_parquet_is_replayed(
         str(tmp_path / "lake" / "topic=LiveTopic"), target.endpoint, "--parquet", *MAP,
         "--checkpoint", str(tmp_path / "c"), "--write", "retries=0",
     ]  # fmt: skip
-    killer = kill_after(target, 1)
-    assert run(session, *command) == 1
-    killer.join()
+    with killed_after(target, 1):
+        assert run(session, *command) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     target.restart()
     assert run(session, *command) == 0
