@@ -131,8 +131,8 @@ class EmbeddedStore:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - `_stop` closes it
         except OSError as error:
             raise ServiceError(
-                f"The store process for {self.path!r} needs a temporary folder: {error}. Let "
-                "TMPDIR name one that can be written to."
+                f"The store process for {self.path!r} needs a temporary folder: {error}. Set "
+                "TMPDIR to a writable folder."
             ) from None
         try:
             process = self._begin(ready, output)
@@ -173,14 +173,14 @@ class EmbeddedStore:
             )
         except OSError as error:
             raise ServiceError(
-                f"The store process for {self.path!r} cannot be started with Python as "
-                f"{sys.executable!r} (sys.executable): {error}. Start it by itself, with rmqstore "
-                "serve, and give its endpoint."
+                f"The store process for {self.path!r} cannot be started with Python "
+                f"{sys.executable!r} (sys.executable): {error}. Start it separately with "
+                "rmqstore serve, and use its endpoint."
             ) from None
         except ValueError as error:
             raise OptionError(
-                f"Path {self.path!r} or settings {self._settings!r} cannot be handed to a process: "
-                f"{error}."
+                f"Path {self.path!r} or settings {self._settings!r} cannot be passed to a "
+                f"process: {error}."
             ) from None
 
     def _command(self, ready: Path) -> list[str]:
@@ -201,12 +201,12 @@ class EmbeddedStore:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(_LOOK_SECONDS)
                 raise ServiceError(
-                    f"The store process for {self.path} ended with code {code} before it served. "
-                    f"It said: {self.output or 'nothing.'}"
+                    f"The store process for {self.path} exited with code {code} before it was "
+                    f"ready. Its output: {self.output or 'nothing.'}"
                 )
         raise ServiceError(
-            f"The store process for {self.path} did not serve within {self._ready_seconds:g} s: "
-            f"give it longer (ready_seconds). It said: {self.output or 'nothing.'}"
+            f"The store process for {self.path} was not ready within {self._ready_seconds:g} s. "
+            f"Raise ready_seconds. Its output: {self.output or 'nothing.'}"
         )
 
 

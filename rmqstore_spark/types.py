@@ -67,15 +67,17 @@ class WriterId:
         """
         name = self.name
         if self.kind not in get_args(Kind):
-            raise RefusedError(f"{str(self.kind)[:64]!r} is no kind of writer", "MESSAGE_ILLEGAL")
+            raise RefusedError(
+                f"Unknown kind of writer: {str(self.kind)[:64]!r}", "MESSAGE_ILLEGAL"
+            )
         if not is_writer_name(name):
             raise RefusedError(
-                f"A writer's name ({name[:64]!r}...) takes 1 to {_LONGEST_NAME} printable "
+                f"A writer's name ({name[:64]!r}...) must have 1 to {_LONGEST_NAME} printable "
                 "characters.",
                 "MESSAGE_ILLEGAL",
             )
         if not 0 <= self.number <= _MOST_NUMBER:
-            text = f"{self.number} is no number of a batch: it must not be negative."
+            text = f"Invalid batch number {self.number}: it must not be negative."
             raise RefusedError(text, "MESSAGE_ILLEGAL")
 
     def __str__(self) -> str:
@@ -164,8 +166,8 @@ class CommitRequest:
         self.writer.check()
         if not self.content.rows:
             raise RefusedError(
-                f"{self.writer} cannot be committed: its commit has no rows. Leave out the commit "
-                "of a batch that is empty.",
+                f"{self.writer} cannot be committed: its commit has no rows. Skip the commit of "
+                "an empty batch.",
                 "MESSAGE_ILLEGAL",
             )
 

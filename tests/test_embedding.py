@@ -145,7 +145,7 @@ def test_what_it_cannot_start_with_is_told(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         for wrong, said in (
-            (rmqstore_spark.embedded(file), "is no folder"),
+            (rmqstore_spark.embedded(file), "is not a folder"),
             (rmqstore_spark.embedded(tmp_path / "a", flushDiskTyp="x"), "Did you mean"),
             (rmqstore_spark.embedded(tmp_path / "b", port=port), "listens there already"),
         ):

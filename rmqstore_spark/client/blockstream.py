@@ -250,8 +250,8 @@ class BlockStream:
         except StopIteration:
             if not self._is_finishing:
                 failure = ServiceError(
-                    f"The store process at {self._connection.endpoint} ended a stream of blocks. "
-                    "Look at its log."
+                    f"The store process at {self._connection.endpoint} closed a stream of "
+                    "blocks. See its log."
                 )
         except MessageError as error:
             failure = self._connection.nonsense(error)
@@ -274,7 +274,7 @@ class BlockStream:
                 return
             ack = Acknowledgement.from_bytes(metadata)
             if not self._waiting or self._waiting[0].number != ack.number:
-                raise MessageError(f"block {ack.number} is acknowledged out of turn")
+                raise MessageError(f"block {ack.number} is acknowledged out of order")
             if ack.status in TRANSIENT and not ack.is_open:
                 lane.refusal = RefusedError(ack.remark, ack.status)
                 return

@@ -70,13 +70,13 @@ class Connection:
         _, cert, key = tls
         if self.endpoint.scheme != TLS and any(tls):
             raise OptionError(
-                f"TLS files are given, but {self.endpoint} is not encrypted. Write {TLS}://."
+                f"TLS files are set, but {self.endpoint} is not encrypted. Use {TLS}://."
             )
         if bool(cert) != bool(key):
-            raise OptionError("A client's certificate and its key are given together, or neither.")
+            raise OptionError("Give a client's certificate together with its key, or neither.")
         far = self.endpoint.scheme == TCP and self.endpoint.host not in _LOOPBACK
         if token is not None and far:
-            raise OptionError(f"The token would go to {self.endpoint} unencrypted. Write {TLS}://.")
+            raise OptionError(f"The token would go to {self.endpoint} unencrypted. Use {TLS}://.")
 
     def call(self, action: str, request: object, answer: type[T], *, repeat: bool = True) -> T:
         """Call an action.
@@ -178,8 +178,8 @@ class Connection:
         """Return an error of Flight as an error of this package."""
         if isinstance(error, flight.FlightUnauthenticatedError):
             return ServiceError(
-                f"The store process at {self.endpoint} wants a token, or does not know this one. "
-                "Name the file that holds it (tokenFile)."
+                f"The store process at {self.endpoint} requires a token, or rejected this one. "
+                "Set tokenFile to the file that holds it."
             )
         refusal = refused(getattr(error, "extra_info", None))
         if refusal is not None:
@@ -200,16 +200,16 @@ class Connection:
             )
         if "wrong_version_number" in lowered or "wrong version number" in lowered:
             return (
-                f"{self.endpoint} answers without encryption. Write {TCP}:// if no token goes "
-                "there, or start the store process with a certificate (tlsCertPath)."
+                f"{self.endpoint} answers without encryption. Use {TCP}:// if you send no "
+                "token, or start the store process with a certificate (tlsCertPath)."
             )
         if "ssl" in lowered or "handshake" in lowered or "certificate" in lowered:
             return (
-                f"No encrypted connection to {self.endpoint}: {text}. Look at the certificates "
-                "(tlsCaFile, tlsCertFile, tlsKeyFile) and at the name in the server's."
+                f"No encrypted connection to {self.endpoint}: {text}. Check the certificates "
+                "(tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's."
             )
         return (
-            f"The connection to {self.endpoint} broke: {text}. Look at the process and "
+            f"The connection to {self.endpoint} broke: {text}. Check the process and "
             f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}."
         )
 
@@ -217,14 +217,14 @@ class Connection:
         """Return the error for a store process that did not act in time."""
         return ServiceError(
             f"The store process at {self.endpoint} did not {what} within {self.timeout_s:g} s. "
-            "See what it is doing (rmqstore stats), or raise requestTimeout."
+            "Check what it is doing (rmqstore stats), or raise requestTimeout."
         )
 
     def nonsense(self, error: MessageError) -> ServiceError:
         """Return the error for an answer that cannot be decoded."""
         return ServiceError(
-            f"{self.endpoint} answers what no store process of this version does: {error}. Use "
-            "the same version of rmqstore-spark on both sides."
+            f"{self.endpoint} sent an answer that this version does not understand: {error}. "
+            "Use the same version of rmqstore-spark on both sides."
         )
 
     def close(self) -> None:

@@ -154,14 +154,14 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             if len(ranges) != len(offsets) or any(
                 len(data) > length for data, length in zip(ranges, lengths, strict=True)
             ):
-                raise RmqStoreError(f"{path}: the store process sent other ranges than asked for.")
+                raise RmqStoreError(f"{path}: the store process sent other ranges than requested.")
             return ranges
 
         return self._told(path, lambda: self.client.connection.repeated(read))
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":
-            raise OSError(f"{path} can only be read: a store process gives its files to readers.")
+            raise OSError(f"{path} is read-only: a store process serves its files to readers only.")
         return _RemoteFile(self, path)
 
     def _ask(self, path: str, action: str, request: Callable[[str], object], answer: type[T]) -> T:
@@ -176,7 +176,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             if error.status == NOT_FOUND:
                 raise FileNotFoundError(f"{path} does not exist") from None
             if error.status == DENIED:
-                raise StoreAccessError(f"{path} is not given out: {error.args[0]}") from None
+                raise StoreAccessError(f"{path} is not served: {error.args[0]}") from None
             raise
 
     def _inner(self, path: str) -> str:
@@ -185,7 +185,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         if path == self.root:
             return ""
         if not path.startswith(f"{self.root}/"):
-            raise FileNotFoundError(f"{path} does not lie below {self.root}")
+            raise FileNotFoundError(f"{path} is not below {self.root}")
         return str(path[len(self.root) + 1 :])
 
     def _described(self, entry: FileEntry) -> dict[str, Any]:

@@ -19,36 +19,36 @@ __all__ = ["NAMES", "reach"]
 NAMES: Final[dict[str, str]] = {
     "put.before_write": "records are checked and numbered, nothing is written",
     "put.after_write": "records are in the log, not flushed, not in their queues",
-    "put.after_dispatch": "records are handed to the queues, not answered",
-    "stage.before_write": "a block is checked, nothing of it is staged",
-    "commit.before_write": "a batch is placed, nothing of it is in the log",
+    "put.after_dispatch": "records are dispatched, not acknowledged",
+    "stage.before_write": "a block is checked, not staged",
+    "commit.before_write": "a batch has its place, nothing of it is in the log",
     "commit.after_head": "the hidden head of a batch is in the log, nothing else of it",
-    "commit.after_portion": "a portion of a hidden batch is in the log, those before it are not",
+    "commit.after_portion": "a portion of a hidden batch is in the log, earlier portions are not",
     "commit.before_sync": "a batch is in the log, hidden, not flushed",
     "commit.before_publish": "a batch is in the log, hidden, flushed",
     "commit.after_publish": "a batch is visible, its first magic code is not flushed",
     "commit.after_sync": "a batch is visible and flushed, not in the queues",
-    "commit.after_dispatch": "a batch is handed to the queues, not answered",
+    "commit.after_dispatch": "a batch is dispatched, not acknowledged",
     "ledger.before_write": "the ledger of commits is about to be written",
-    "roll.before_create": "a segment is full, the next one is not there",
-    "roll.after_create": "the next segment is there, its folder is not flushed",
+    "roll.before_create": "a segment is full, the next one does not exist",
+    "roll.after_create": "the next segment exists, its folder is not flushed",
     "flush.before_sync": "the log is about to be flushed",
-    "flush.after_sync": "the log is flushed, nobody knows yet",
-    "topics.before_write": "a topic is made in memory alone",
+    "flush.after_sync": "the log is flushed, nobody has been notified",
+    "topics.before_write": "a topic is created in memory only",
     "topics.after_backup": "topics.json.bak is written, topics.json is not",
     "queues.before_flush": "queues and index are about to be flushed",
     "checkpoint.before_write": "all is flushed, the checkpoint is old",
     "recovery.before_mark": "the log's end is found, nothing is changed",
-    "recovery.after_mark": "guard and abort are there, the log is as it was",
-    "recovery.after_keep": "what is behind the log's end is kept, and still there",
-    "recovery.after_wipe": "the log ends, queues and index are as they were",
-    "recovery.after_index_gone": "index files that do not hold are removed",
-    "recovery.after_queues": "entries and keys are put in, nothing is wiped behind them",
+    "recovery.after_mark": "guard and abort exist, the log is unchanged",
+    "recovery.after_keep": "the bytes after the log's end are copied, and still in the log",
+    "recovery.after_wipe": "the log is cut, queues and index are unchanged",
+    "recovery.after_index_gone": "index files that failed the check are removed",
+    "recovery.after_queues": "entries and keys are written, nothing is wiped after them",
     "recovery.before_checkpoint": "all is flushed, the checkpoint is old",
     "recovery.after_checkpoint": "the checkpoint is written",
     "close.before_checkpoint": "the store is closing, all is flushed",
-    "close.before_guard": "the checkpoint is written, guard and abort are there",
-    "close.after_guard": "the guard is gone, abort is there",
+    "close.before_guard": "the checkpoint is written, guard and abort exist",
+    "close.after_guard": "the guard is removed, abort exists",
 }
 """All failpoints, each with what has been done there and what has not."""
 
@@ -62,7 +62,7 @@ def _parse(given: str) -> tuple[str, int, signal.Signals]:
         name not in NAMES or (count and not count.isdecimal()) or what not in ("", "stop")
     ):
         raise OptionError(
-            f"{_VARIABLE}={given!r} names no place to fail. There are: {', '.join(NAMES)}."
+            f"{_VARIABLE}={given!r} is not a failpoint. Failpoints: {', '.join(NAMES)}."
         )
     return name, int(count or 1), signal.SIGSTOP if what else signal.SIGKILL
 

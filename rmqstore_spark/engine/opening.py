@@ -150,8 +150,8 @@ def _require_one_log(config: StoreConfig, commitlog: str) -> None:
     given = config.store_path_commit_log
     if given and os.path.abspath(given) != commitlog:
         raise UnsupportedStoreError(
-            f"storePathCommitLog = {given}: a store is written only where its CommitLog lies in "
-            f"{commitlog}. Move its files there, or read the store as it is."
+            f"storePathCommitLog = {given}: a store is writable only if its CommitLog is in "
+            f"{commitlog}. Move its files there, or only read the store."
         )
 
 
@@ -161,8 +161,8 @@ def _require_own_folders(path: str) -> None:
     for folder in (own, *(os.path.join(own, name) for name in _OWN_FOLDERS)):
         if os.path.islink(folder):
             raise OptionError(
-                f"{folder} is a link to {os.readlink(folder)}, and the store removes what it takes "
-                "for its own there. Put a folder in the place of the link."
+                f"{folder} is a link to {os.readlink(folder)}, and the store would remove files "
+                "there. Replace the link with a folder."
             )
 
 
@@ -176,15 +176,15 @@ def _require_store_or_nothing(path: str) -> None:
     except FileNotFoundError:
         if not os.path.lexists(path):
             return
-        raise OptionError(f"{path} is no folder. Give the path of a store.") from None
+        raise OptionError(f"{path} is not a folder. Give the path of a store.") from None
     if "consumequeue" in names:
         raise UnsupportedStoreError(
-            f"{path} has queues, and no CommitLog in its folder commitlog. Where that lies in "
-            "other folders (storePathCommitLog) the store can be read but not written: make a new "
-            "store, and copy the messages. Where it was lost, put its files back."
+            f"{path} has queues, but no CommitLog in its folder commitlog. If the CommitLog is "
+            "in other folders (storePathCommitLog), the store can be read but not written: "
+            "make a new store, and copy the messages. If it was lost, put its files back."
         )
     shown = ", ".join(sorted(names - _HARMLESS)[:5])
     raise OptionError(
-        f"{path} is no store, and holds other things ({shown}). Give the path of a store, or of an "
-        "empty folder to make one in."
+        f"{path} is not a store, and holds other files ({shown}). Give the path of a store, or "
+        "of an empty folder for a new one."
     )

@@ -377,7 +377,7 @@ class StoreWriter:
             self._closed = True
             clean = False
             try:
-                self._running.appender.close("The store is closing. Put again when it is open.")
+                self._running.appender.close("The store is closing. Try again when it is open.")
                 if self._admission.failure is None:
                     self._running.flush()
                     self._running.transactions.save()

@@ -114,7 +114,7 @@ class Running:
     def fail(self, error: Exception) -> None:
         """Stop accepting messages."""
         if self._admission.failure is None:
-            _log.error("The store %s takes no more messages: %s", self._store.path, error)
+            _log.error("The store %s accepts no more messages: %s", self._store.path, error)
         self._admission.fail(error)
 
     def flush(self) -> None:
@@ -149,7 +149,7 @@ class Running:
         self._ends.close()
 
     def _fail_by_dispatch(self, error: Exception) -> None:
-        self.fail(StoreWriteError(f"queues and index could not be kept up with the log: {error}"))
+        self.fail(StoreWriteError(f"queues and index could not be updated from the log: {error}"))
 
     def _look(self) -> None:
         """Check what changes without a put: the room on the disk, and the clock."""
@@ -163,7 +163,7 @@ class Running:
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            _log.warning("Queues and index are not flushed: %s", error)
+            _log.warning("Queues and index could not be flushed: %s", error)
 
     def _flush_queues(self, *, sync_index: bool = False) -> None:
         with self._flushing:

@@ -38,8 +38,9 @@ def refuse_other_kinds(directory: StoreDirectory) -> None:
     marks = directory.marks_of_5
     if marks:
         _log.warning(
-            "%s was a store of RocketMQ 5 (%s). What is written goes into its log, queues and "
-            "index, as 4.9 and 5 do it alike; a broker that opens it again should be one of 5.",
+            "%s is a store of RocketMQ 5 (%s). Messages go into its log, queues and index in "
+            "the format that 4.9 and 5 share. A broker that opens it later should be RocketMQ "
+            "5.",
             directory.path, ", ".join(marks),
         )  # fmt: skip
 
@@ -48,31 +49,31 @@ def _other_kind(directory: StoreDirectory) -> str:
     """Return why a store is of another kind; "" if it is not."""
     store = Path(directory.path)
     if directory.dledger_log() is not None:
-        return "its log is a DLedger member's, which the group's members write together"
+        return "its log belongs to a DLedger group, whose members write it together"
     if (store / "epochFileCheckpoint").exists():
         return (
             "a group of brokers with a controller writes its log together (RocketMQ 5, "
-            "epochFileCheckpoint), and what is put here the others would not have"
+            "epochFileCheckpoint), and the other brokers would not get messages put here"
         )
     if directory.has_rocksdb_queues:
-        return "its queues lie in RocksDB (RocketMQ 5)"
+        return "its queues are in RocksDB (RocketMQ 5)"
     if directory.batch_queues().queues:
         return "it has batch queues (RocketMQ 5)"
     for folder in _folders(store) + _folders(store / "config"):
         if (folder / _ROCKSDB).exists():
             return (
-                f"{folder.relative_to(store)} is a RocksDB (RocketMQ 5), which is not kept up "
-                "with the log here"
+                f"{folder.relative_to(store)} is a RocksDB (RocketMQ 5), which this package "
+                "cannot update"
             )
     if _holds_files(store / "timerlog"):
         return (
-            "it has a timer wheel with messages (RocketMQ 5, timerlog), which leads to places in "
-            "the log and is not kept up with it here"
+            "it has a timer wheel with messages (RocketMQ 5, timerlog), which points into the "
+            "log and which this package cannot update"
         )
     if any(_holds_files(store / "compaction" / name) for name in ("compactionLog", "compactionCq")):
         return (
-            "it has compacted topics (RocketMQ 5, compaction), whose own logs and queues are not "
-            "kept up with the CommitLog here"
+            "it has compacted topics (RocketMQ 5, compaction), whose separate logs and queues "
+            "this package cannot update"
         )
     return ""
 

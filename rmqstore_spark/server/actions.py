@@ -113,7 +113,7 @@ class StoreActions:
         """
         known = self._known.get(name)
         if known is None:
-            text = f"There is no action {name[:64]!r}. There are: {', '.join(self._known)}."
+            text = f"Unknown action {name[:64]!r}. Known actions: {', '.join(self._known)}."
             raise RefusedError(text, ILLEGAL)
         return known(body, identity)
 
@@ -135,7 +135,7 @@ class StoreActions:
             try:
                 request = decode(kind, body, most=most)
             except MessageError as error:
-                raise RefusedError(f"The request {name} is wrong: {error}.", ILLEGAL) from None
+                raise RefusedError(f"The request {name} is invalid: {error}.", ILLEGAL) from None
             answer = work(request, identity)
             return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 
@@ -246,13 +246,13 @@ class StoreActions:
         def look() -> None:
             if self._is_stopping():
                 raise RefusedError(
-                    "The store process is stopping, and broke the reading off. Try again later.",
+                    "The store process is stopping and aborted the read. Try again later.",
                     UNAVAILABLE,
                 )
             if time.monotonic() > deadline:
                 raise RefusedError(
-                    f"The reading took more than {_LONGEST_READ_SECONDS:g} s, and was broken off. "
-                    "Read the store with Spark, or where its files lie.",
+                    f"The read took more than {_LONGEST_READ_SECONDS:g} s and was aborted. Read "
+                    "the store with Spark, or on the machine that has its files.",
                     DENIED,
                 )
 

@@ -45,7 +45,7 @@ class Security:
             raise OptionError("tlsCertPath and tlsKeyPath belong together: give both, or neither.")
         if config.tls_trust_cert_path and not config.tls_cert_path:
             raise OptionError(
-                "tlsTrustCertPath asks clients for certificates, which needs TLS: give "
+                "tlsTrustCertPath requires certificates of clients, which needs TLS: give "
                 "tlsCertPath and tlsKeyPath too."
             )
         _require_closed(config)
@@ -74,8 +74,9 @@ def _tls(config: StoreConfig) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_REQUIRED
     except (ssl.SSLError, OSError, ValueError) as error:
         raise OptionError(
-            f"TLS cannot be set up: {error}. Look at tlsCertPath, tlsKeyPath and "
-            "tlsTrustCertPath: PEM files, the key without a passphrase and that of the certificate."
+            f"TLS cannot be set up: {error}. Check tlsCertPath, tlsKeyPath and "
+            "tlsTrustCertPath: they must be PEM files, and the key must belong to the "
+            "certificate and have no passphrase."
         ) from None
     return context
 

@@ -88,7 +88,7 @@ class BlockReader:
             if message is not None and data is not None and len(data.header):
                 self._schema(data.header)
         except MessageError as error:
-            raise RefusedError(f"The stream's command is wrong: {error}.", ILLEGAL) from None
+            raise RefusedError(f"The stream's command is invalid: {error}.", ILLEGAL) from None
         finally:
             if message is not None:
                 message.release()
@@ -161,7 +161,7 @@ class BlockReader:
                 return SentBlock(number, message, begin, end)
         except MessageError as error:
             message.release()
-            raise RefusedError(f"What was sent is not a block: {error}.", ILLEGAL) from None
+            raise RefusedError(f"The data sent is not a block: {error}.", ILLEGAL) from None
         message.release()
         return None
 
@@ -169,7 +169,7 @@ class BlockReader:
         """Return the position of the block in its message."""
         begin, end = block_span(data.header, data.body)
         if end - begin > self._most:
-            raise MessageError(f"it takes {end - begin} bytes, and maxBlockBytes is {self._most}")
+            raise MessageError(f"it has {end - begin} bytes, and maxBlockBytes is {self._most}")
         return data.body_at + begin, data.body_at + end
 
     def _schema(self, header: memoryview) -> None:

@@ -49,28 +49,36 @@ _BY_STATUS: Final = (
     _Figure(
         "callFailures",
         "rmqstore_call_failures",
-        "Calls that were refused or failed before or beside the store.",
+        "Calls that were refused or failed outside the store.",
     ),
 )
 _GAUGES: Final = (
     _Figure("connections", "rmqstore_connections", "Connections of clients."),
-    _Figure("calls", "rmqstore_calls", "Calls of clients under way."),
+    _Figure("calls", "rmqstore_calls", "Calls of clients in progress."),
     _Figure(
         "receivedBytes",
         "rmqstore_received_bytes",
         "Bytes of messages that were received and not handled yet.",
     ),
-    _Figure("commitLogMinOffset", "rmqstore_commitlog_min_offset", "Where the CommitLog begins."),
-    _Figure("commitLogMaxOffset", "rmqstore_commitlog_max_offset", "Where the CommitLog ends."),
+    _Figure(
+        "commitLogMinOffset",
+        "rmqstore_commitlog_min_offset",
+        "First physical offset of the CommitLog.",
+    ),
+    _Figure(
+        "commitLogMaxOffset",
+        "rmqstore_commitlog_max_offset",
+        "Physical offset at which the CommitLog ends.",
+    ),
     _Figure(
         "commitLogFlushedOffset",
         "rmqstore_commitlog_flushed_offset",
-        "Up to where the CommitLog is on disk.",
+        "Physical offset up to which the CommitLog is on disk.",
     ),
     _Figure(
         "dispatchBehindBytes",
         "rmqstore_dispatch_behind_bytes",
-        "Bytes of the CommitLog that queues and index do not name yet.",
+        "Bytes of the CommitLog that are not dispatched to queues and index yet.",
     ),
     _Figure("stagedBytes", "rmqstore_staged_bytes", "Bytes staged and not yet committed."),
     _Figure("stages", "rmqstore_stages", "Stages that are neither committed nor aborted."),
@@ -107,7 +115,7 @@ class StoreCollector(Collector):
         """Yield the metrics of all figures that the store reports."""
         stats = self._stats()
         yield InfoMetricFamily(
-            "rmqstore_build", "The version that runs.", value={"version": __version__}
+            "rmqstore_build", "The running version.", value={"version": __version__}
         )
         for figure in _COUNTERS:
             if figure.key in stats:

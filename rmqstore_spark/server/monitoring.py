@@ -65,14 +65,15 @@ class Monitoring:
             self._server = _Server((host, port), stats, new_registry(stats))
         except OSError as error:
             raise ServiceError(
-                f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. "
-                "Set metricsPromExporterPort to a free port, to 0 for any, or to -1 for none."
+                f"The store process cannot serve metrics on {host}:{port}: "
+                f"{error.strerror or error}. Set metricsPromExporterPort to a free port, to 0 "
+                "for any, or to -1 for none."
             ) from error
         if not ipaddress.ip_address(host).is_loopback:
             _log.warning(
-                "Metrics on %s have no password and no TLS: whoever reaches them learns the names "
-                "of all topics, how many messages they hold, and how the store is doing. Let only "
-                "monitoring reach that address, or set metricsPromExporterHost=127.0.0.1.",
+                "Metrics on %s have no password and no TLS: anyone who reaches them sees the "
+                "names of all topics, how many messages they hold, and the state of the store. "
+                "Restrict that address to monitoring, or set metricsPromExporterHost=127.0.0.1.",
                 self.address,
             )
         self._thread = threading.Thread(

@@ -104,7 +104,7 @@ def serve(
         told = f"; metrics on http://{metrics}/metrics" if metrics else ""
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{told}")
         end.wait()
-        _log.info("Ending: no new calls, %d under way.", server.calls_under_way)
+        _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
 
 def _allow_many_files() -> None:
@@ -149,8 +149,8 @@ class _End:
             progress(what, done, total)
             if self._is_asked:
                 raise ServiceError(
-                    "The process was told to end while it recovered the store. The next start "
-                    "recovers it anew."
+                    "The process was stopped while it recovered the store. The next start "
+                    "recovers it again."
                 )
 
         return told
@@ -202,7 +202,9 @@ def _end(server: StoreServer, end: _End) -> None:
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
         if end.is_urgent or time.monotonic() > deadline:
-            _log.warning("%d calls are still under way; they are ended.", server.calls_under_way)
+            _log.warning(
+                "%d calls are still in progress. The process aborts them.", server.calls_under_way
+            )
             break
     server.close()
 
@@ -215,9 +217,9 @@ def _ready_path(given: str | os.PathLike[str]) -> str:
     """
     path = os.path.abspath(given)
     if not os.path.isdir(os.path.dirname(path)):
-        raise OptionError(f"The ready file {path} cannot be written: its folder is not there.")
+        raise OptionError(f"The ready file {path} cannot be written: its folder does not exist.")
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OptionError(f"The ready file {path} cannot be written: there is no plain file.")
+        raise OptionError(f"The ready file {path} cannot be written: it is not a plain file.")
     return path
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockStreams"]
 
-_OVERLOADED: Final = "The store process receives more than it can take. Try again later."
+_OVERLOADED: Final = "The store process receives more data than it can handle. Try again later."
 
 
 class BlockStreams:

@@ -50,8 +50,8 @@ def range_messages(
     if len(offsets) > MOST_RANGES or int(lengths.sum()) > MOST_BYTES:
         raise ViewError(
             DENIED,
-            f"A request may ask for {MOST_RANGES} ranges and {MOST_BYTES} bytes in all; this one "
-            f"has {len(offsets)} of {int(lengths.sum())} bytes.",
+            f"A request may have {MOST_RANGES} ranges and {MOST_BYTES} bytes in all; this one "
+            f"has {len(offsets)} ranges of {int(lengths.sum())} bytes.",
         )
     if len(offsets) and int(offsets.max()) > _FARTHEST:
         raise ViewError(NOT_FOUND, f"No file reaches as far as offset {int(offsets.max())}.")

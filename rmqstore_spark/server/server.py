@@ -87,14 +87,18 @@ _CUT_SECONDS: Final = 5.0
 _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
     (TopicNotFoundError, NOT_FOUND, "{}"),
     (OptionError, ILLEGAL, "{}"),
-    (MessageError, ILLEGAL, "The message is wrong: {}."),
-    (MessageTooLargeError, ILLEGAL, "What was sent is too large: {} (maxBlockBytes)."),
-    (OverBudgetError, BUSY, "The store process receives more than it can take. Try again later."),
-    (TimeoutError, UNAVAILABLE, "The client did nothing for streamIdleTimeout."),
+    (MessageError, ILLEGAL, "The message is invalid: {}."),
+    (MessageTooLargeError, ILLEGAL, "The data sent is too large: {} (maxBlockBytes)."),
+    (
+        OverBudgetError,
+        BUSY,
+        "The store process receives more data than it can handle. Try again later.",
+    ),
+    (TimeoutError, UNAVAILABLE, "The client was idle for streamIdleTimeout."),
     (
         EvictedError,
         BUSY,
-        "The stream was idle, and others need its place (maxStreams). Begin again.",
+        "The store process closed the idle stream to make room (maxStreams). Start again.",
     ),
 )
 """The status and text for errors that the client caused, or that are transient."""
@@ -241,7 +245,9 @@ class _FlightService(Service):
         method = (_only(stream, ":path") or "").removeprefix(_SERVICE)
         handler = self._handlers.get(method)
         if handler is None:
-            stream.finish(Status(grpc.UNIMPLEMENTED, "A store process has no such call."))
+            stream.finish(
+                Status(grpc.UNIMPLEMENTED, "The store process does not support this call.")
+            )
             return
         if self._calls.is_stopping:
             self._refuse(stream, UNAVAILABLE, "The store process is stopping. Try again later.")
@@ -249,7 +255,7 @@ class _FlightService(Service):
         try:
             call = self._calls.begin(stream, method in ("DoExchange", "DoGet"))
         except TooManyCallsError:
-            text = "The store process has as many clients as it takes (maxStreams). Try again."
+            text = "The store process has the maximum number of clients (maxStreams). Try again."
             self._refuse(stream, BUSY, text)
             return
         thread = threading.Thread(
@@ -259,7 +265,7 @@ class _FlightService(Service):
             thread.start()
         except RuntimeError:  # the system has no more threads
             self._calls.end(call)
-            self._refuse(stream, BUSY, "The store process has no thread for it. Try again.")
+            self._refuse(stream, BUSY, "The store process has no free thread. Try again.")
 
     def _refuse(self, stream: Stream, status: str, text: str) -> None:
         self.failures.count(status)
@@ -314,7 +320,7 @@ class _FlightService(Service):
             ticket = read_ticket(message.view)
             request = decode(RangesRequest, bytes(ticket), most=_MAX_TICKET)
         except MessageError as error:
-            raise RefusedError(f"The ticket is wrong: {error}.", ILLEGAL) from None
+            raise RefusedError(f"The ticket is invalid: {error}.", ILLEGAL) from None
         finally:
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
@@ -339,7 +345,7 @@ class _FlightService(Service):
 def _place(places: threading.BoundedSemaphore) -> Iterator[None]:
     """Hold a place among the few calls that take much memory."""
     if not places.acquire(timeout=_PLACE_SECONDS):
-        text = "The store process works on other requests of this kind. Try again later."
+        text = "The store process is busy with other requests of this kind. Try again later."
         raise RefusedError(text, BUSY)
     try:
         yield
@@ -359,7 +365,7 @@ def _told(error: Exception, method: str) -> tuple[str, str]:
         _log.log(level, "%s failed: %s", method, error)
         return UNAVAILABLE, str(error)
     _log.error("%s failed", method, exc_info=error)
-    return FAILED, f"The store process failed ({type(error).__name__}). Its log says more."
+    return FAILED, f"The store process failed ({type(error).__name__}). See its log."
 
 
 def _refusal(status: str, message: str) -> Status:

@@ -223,7 +223,7 @@ def _parts(path: str) -> list[str]:
     if len(parts) > _MOST_PARTS or any(
         part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts
     ):
-        raise ViewError(DENIED, f"{path[:200]!r} is no path within a store.")
+        raise ViewError(DENIED, f"{path[:200]!r} is not a path within a store.")
     return parts
 
 
@@ -244,8 +244,9 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
         if stat.S_ISLNK(status.st_mode) and path.partition("/")[0] in _MESSAGES:
             raise ViewError(
                 DENIED,
-                f"{path!r} is a link, and a store process follows none: messages would be missing. "
-                "Read the store where its files lie, or move into it what the link leads to.",
+                f"{path!r} is a link, and a store process does not follow links: messages would "
+                "be missing. Read the store on the machine that has its files, or move the "
+                "link's target into it.",
             )
         is_dir = stat.S_ISDIR(status.st_mode)
         if is_dir or stat.S_ISREG(status.st_mode):
@@ -264,7 +265,7 @@ def _unopened(path: str, error: OSError) -> ViewError:
 
 
 def _missing(path: str) -> ViewError:
-    return ViewError(NOT_FOUND, f"The store gives out no {path[:200]!r}.")
+    return ViewError(NOT_FOUND, f"The store process does not serve {path[:200]!r}.")
 
 
 def _blank(

@@ -80,24 +80,24 @@ def read_json(data: bytes, *, most: int) -> Any:
         MessageError: it is too long, not JSON, nested too deeply, or names a key twice.
     """
     if len(data) > most:
-        raise MessageError(f"a message of {len(data)} bytes where {most} are allowed")
+        raise MessageError(f"a message of {len(data)} bytes, and {most} are allowed")
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
     except MessageError:
         raise
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"no JSON: {str(error)[:_SHOWN]}") from None
+        raise MessageError(f"not JSON: {str(error)[:_SHOWN]}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MessageError("a key is named twice")
+        raise MessageError("a key is given twice")
     return found
 
 
 def _refuse(word: str) -> Any:
-    raise MessageError(f"{word} is no number in JSON")
+    raise MessageError(f"{word} is not a number in JSON")
 
 
 def _plain(value: Any) -> Any:
@@ -142,7 +142,7 @@ def _fields(kind: Any) -> dict[str, _Field]:
 
 def _message(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise MessageError(f"{where} is no object")
+        raise MessageError(f"{where} is not an object")
     fields = _fields(kind)
     unknown = next((name for name in value if name not in fields), None)
     if unknown is not None:
@@ -178,7 +178,7 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         return {_text(key, None, where): _checked(inner[1], v, f"{where}{{}}") for key, v in pairs}
     if origin is Literal:
         if value not in inner:
-            raise MessageError(f"{where} is none of {', '.join(map(repr, inner))}")
+            raise MessageError(f"{where} is not one of {', '.join(map(repr, inner))}")
         return value
     if hint is str:
         return _text(value, limit, where)
@@ -191,7 +191,7 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
 
 def _exactly(kind: type[M], value: Any, where: str) -> M:
     if type(value) is not kind:
-        raise MessageError(f"{where} is no {kind.__name__}")
+        raise MessageError(f"{where} is not of type {kind.__name__}")
     checked: M = value
     return checked
 

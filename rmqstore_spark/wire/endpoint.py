@@ -60,7 +60,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if separator and scheme in (TCP, TLS):
         match = _ADDRESS.fullmatch(rest)
         if match is None:
-            raise _wrong(text, "it names no host and port")
+            raise _wrong(text, "it has no host and port")
         port = int(match[3])
         if not 0 < port < 1 << 16:
             raise _wrong(text, "a port is 1 to 65535")
@@ -77,9 +77,9 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     found = tuple(parse_endpoint(part) for part in text.split(","))
     for number, endpoint in enumerate(found):
         if endpoint in found[:number]:
-            raise OptionError(f"The endpoint {endpoint} is given twice: name each store once.")
+            raise OptionError(f"The endpoint {endpoint} is given twice. Name each store once.")
     return found
 
 
 def _wrong(text: str, why: str) -> OptionError:
-    return OptionError(f"{text!r} is no endpoint of a store process: {why}. Write {_FORMS}.")
+    return OptionError(f"{text!r} is not an endpoint of a store process: {why}. Use {_FORMS}.")

@@ -181,9 +181,9 @@ class StreamCommand:
 
     def __post_init__(self) -> None:
         if self.op not in ("put", "stage"):
-            raise ValueError("op is put or stage")
+            raise ValueError("op must be put or stage")
         if (self.stage_id is not None) != (self.op == "stage"):
-            raise ValueError("op stage, and no other, has a stageId")
+            raise ValueError("op stage, and only it, must have a stageId")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class RangesRequest:
 
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.lengths):
-            raise ValueError("there are as many lengths as offsets")
+            raise ValueError("there must be as many lengths as offsets")
 
 
 @dataclass(frozen=True)

@@ -178,13 +178,13 @@ class Acknowledgement:
         remark_at = _HEAD.size + status_size
         end = remark_at + remark_size
         if number < 0 or rows < 0 or flags & ~(_OPEN | _WITH_OFFSETS) or not status_size:
-            raise MessageError("an acknowledgement has numbers that none has")
+            raise MessageError("an acknowledgement has impossible numbers")
         if len(data) != end + (16 * rows if has_offsets else 0):
             raise MessageError(f"an acknowledgement of {rows} rows has {len(data)} bytes")
         try:
             status = data[_HEAD.size : remark_at].decode("ascii")
         except UnicodeDecodeError:
-            raise MessageError("the status of an acknowledgement is no word") from None
+            raise MessageError("the status of an acknowledgement is not a word") from None
         remark = data[remark_at:end].decode("utf-8", "replace")
         is_open = bool(flags & _OPEN)
         if not has_offsets:

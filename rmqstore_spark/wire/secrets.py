@@ -54,7 +54,9 @@ def read_token(path: str | os.PathLike[str]) -> Token:
             f"{_MOST_TOKEN} letters, digits and signs. Make one with `openssl rand -hex 32`."
         )
     if not text.isprintable():
-        raise OptionError(f"The token in {os.fspath(path)} holds control characters or lines.")
+        raise OptionError(
+            f"The token in {os.fspath(path)} holds control characters or line breaks."
+        )
     return Token(text)
 
 
@@ -94,8 +96,8 @@ def _read(path: str | os.PathLike[str], what: str, *, secret: bool) -> bytes:
             raise OptionError(f"The {what} file {name} is not a plain file.")
         if secret and status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise OptionError(
-                f"The {what} file {name} may be read or changed by others (mode "
-                f"{stat.S_IMODE(status.st_mode):04o}). Take that right away: chmod 600 {name}."
+                f"The {what} file {name} is accessible to others (mode "
+                f"{stat.S_IMODE(status.st_mode):04o}). Restrict it: chmod 600 {name}."
             )
         return os.read(descriptor, _MAX_BYTES)
     except OSError as error:

@@ -250,8 +250,8 @@ def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:
         endpoint = process.endpoint
         for given in ((), ("--token-file", str(wrong))):
             said = rmqstore(*given, "stats", endpoint, code=2).stderr
-            assert "wants a token, or does not know this one" in said
-            assert "wants a token, or does not know this one" in refused(
+            assert "requires a token, or rejected this one" in said
+            assert "requires a token, or rejected this one" in refused(
                 run(*given, "put", endpoint, "-t", "a", input="x\n")
             )
         missing = rmqstore("--token-file", tmp_path / "no", "stats", endpoint, code=2).stderr
@@ -280,7 +280,7 @@ def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str])
             ended = run(*line, input="x\n")
             assert ended.returncode == 0, ended.stderr
         said = refused(run(*good, *command, endpoint, *bad, input="x\n"))
-        assert "does not know this one" in said
+        assert "rejected this one" in said
 
 
 def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmqstore) -> None:
@@ -295,7 +295,7 @@ def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmq
 
 @pytest.mark.parametrize("command", ["stats", "flush", "stop", "put"])
 def test_endpoints_that_are_none(command: str) -> None:
-    assert "is no endpoint of a store process" in refused(run(command, "grcp://x", input=""))
+    assert "is not an endpoint of a store process" in refused(run(command, "grcp://x", input=""))
 
 
 def test_nothing_listens(rmqstore: Rmqstore) -> None:
@@ -394,7 +394,7 @@ def test_damage_in_an_old_index_file_goes_with_a_rebuild(
     index.write_bytes(data)
     assert rmqstore("recover", store, "--json").document["removedIndexFiles"] == []
     assert "[index-entry]" in rmqstore("verify", store, code=1).text
-    assert "Index files that were removed" in rmqstore("recover", "--rebuild", store).text
+    assert "Removed index files" in rmqstore("recover", "--rebuild", store).text
     rmqstore("verify", store)
 
 

@@ -20,7 +20,7 @@ from tests.support.serving import block_of
 Golden = Callable[[str], Path]
 
 REFUSED = {
-    "consumequeue_rocksdb/CURRENT": "queues lie in RocksDB",
+    "consumequeue_rocksdb/CURRENT": "queues are in RocksDB",
     "batchconsumequeue/T/0/00000000000000000000": "batch queues",
     "config/topics/CURRENT": "config/topics is a RocksDB",
     "timerrocksdb/CURRENT": "timerrocksdb is a RocksDB",

@@ -245,7 +245,7 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], PutStatus, str]] = [
     ({}, {"topic": "主题"}, PutStatus.MESSAGE_ILLEGAL, "no name of a topic"),
     ({}, {"topic": "SCHEDULE_TOPIC_XXXX"}, PutStatus.MESSAGE_ILLEGAL, "the store's own"),
     ({}, {"topic": "rmq_sys_RMQSTORE_COMMIT"}, PutStatus.MESSAGE_ILLEGAL, "the store's own"),
-    ({}, {"queue_id": 8}, PutStatus.MESSAGE_ILLEGAL, "no queue 8 to write to: it has 8"),
+    ({}, {"queue_id": 8}, PutStatus.MESSAGE_ILLEGAL, "no write queue 8: it has 8"),
     ({}, {"queue_id": -1}, PutStatus.MESSAGE_ILLEGAL, "queueId is negative"),
     ({}, {"sysFlag": [4]}, PutStatus.MESSAGE_ILLEGAL, "sysFlag"),
     ({}, {"body": b"x" * 5000}, PutStatus.MESSAGE_ILLEGAL, "has room for 4088"),
@@ -414,9 +414,9 @@ def test_promise_7_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_with_other_things_is_no_place_for_a_store(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(OptionError, match=r"holds other things \(thesis\.txt\)"):
+    with pytest.raises(OptionError, match=r"holds other files \(thesis\.txt\)"):
         StoreWriter.open(tmp_path, config())
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         StoreWriter.open(tmp_path / "thesis.txt", config())
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -768,8 +768,8 @@ def test_promise_6_a_segment_that_cannot_be_made_is_told(
         monkeypatch.undo()
         assert store.put_batch(large).ok
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"small", b"b" * 3990]}
-    assert caplog.text.count("Messages are refused until") == 1
-    assert caplog.text.count("messages are taken again") == 1
+    assert caplog.text.count("The store refuses messages until") == 1
+    assert caplog.text.count("The next segment was created: the store accepts messages again") == 1
 
 
 @pytest.mark.fault
@@ -789,7 +789,7 @@ def test_promise_6_queues_without_room_hold_the_log_up(
         until(lambda: store._running.dispatcher.stalled is not None)
         refused = store.put_batch(messages([b"b"]))
         assert (refused.status, refused.rows) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
-        assert "no room" in refused.remark
+        assert "no space for queues and index" in refused.remark
         with pytest.raises(StoreWriteError, match="No space left"):
             store.flush()
         assert store.state == "DISK_FULL"

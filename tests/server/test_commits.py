@@ -81,7 +81,11 @@ def test_a_number_that_somebody_else_has_used_is_an_error(here: Served) -> None:
             assert client.commit(request).status == "COMMITTED"
         here.store.flush()
         info = stage(client, b"one", b"two")
-        for number, words in ((4, "other content"), (9, "other content"), (5, "9 has been")):
+        for number, words in (
+            (4, "different content"),
+            (9, "different content"),
+            (5, "9 has been"),
+        ):
             with pytest.raises(RefusedError, match=words) as seen:
                 client.commit(CommitRequest(WriterId("stream", "victim", number), (info,)))
             assert seen.value.status == "MESSAGE_ILLEGAL"

@@ -219,7 +219,7 @@ def test_a_signal_breaks_a_recovery_off(tmp_path: Path) -> None:
         assert store.put(block_of([b"kept"])).ok
     (tmp_path / "store" / "abort").touch()
     said: list[str] = []
-    with pytest.raises(ServiceError, match="recovers it anew"):
+    with pytest.raises(ServiceError, match="recovers it again"):
         serve(
             config,
             announce=said.append,

@@ -208,7 +208,7 @@ def test_a_start_that_fails_removes_nothing_of_others(tmp_path: Path) -> None:
     plain = tmp_path / "run" / "file"
     plain.write_text("somebody's")
     with (
-        pytest.raises(OptionError, match="no socket"),
+        pytest.raises(OptionError, match="not a socket"),
         served(tmp_path / "store", flight_socket=str(plain)),
     ):
         pass

@@ -126,20 +126,20 @@ class Admission:
         state = self.state
         if state == "FAILED":
             raise RefusedError(
-                f"The store takes no messages since a write failed: {self._failure} Restart the "
-                "store process, which reads anew what is on disk.",
+                f"The store refuses messages because a write failed: {self._failure} Restart "
+                "the store process: it recovers what is on disk.",
                 "SERVICE_NOT_AVAILABLE",
             )
         if state == "SLAVE":
             raise RefusedError(
-                "The store is a slave (brokerRole) and takes no messages. Write to its master.",
+                "The store is a slave (brokerRole) and accepts no messages. Write to its master.",
                 "SERVICE_NOT_AVAILABLE",
             )
         if state == "DISK_FULL":
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
-                f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Make room: "
-                "messages are taken again as soon as there is some.",
+                f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Free some "
+                "space: the store then accepts messages again.",
                 "SERVICE_NOT_AVAILABLE",
             )
 
@@ -152,8 +152,8 @@ class Admission:
         """
         if data.nbytes > self._config.max_block_bytes:
             raise RefusedError(
-                f"A block of {data.nbytes} bytes is more than maxBlockBytes "
-                f"({self._config.max_block_bytes}). Send less at a time.",
+                f"A block of {data.nbytes} bytes exceeds maxBlockBytes "
+                f"({self._config.max_block_bytes}). Send smaller blocks.",
                 "MESSAGE_ILLEGAL",
             )
         block = check_block(
@@ -187,7 +187,7 @@ class Admission:
         if not as_client:
             for name in last:
                 if not is_safe_folder_name(name) or not name.isprintable():
-                    raise _illegal(f"No folder can have the name of the topic {name!r}.")
+                    raise _illegal(f"The topic name {name!r} cannot be the name of a folder.")
             return
         self._make_missing(last)
         for name, queue_id in last.items():
@@ -196,12 +196,12 @@ class Admission:
                 raise _no_topic(name)
             if not topic.is_writable:
                 raise RefusedError(
-                    f"The topic {topic.name} may not be written to (perm {topic.perm}).",
+                    f"The topic {topic.name} is not writable (perm {topic.perm}).",
                     "NO_PERMISSION",
                 )
             if queue_id >= topic.write_queue_nums:
                 raise _illegal(
-                    f"The topic {topic.name} has no queue {queue_id} to write to: it has "
+                    f"The topic {topic.name} has no write queue {queue_id}: it has "
                     f"{topic.write_queue_nums} (writeQueueNums)."
                 )
 
@@ -228,10 +228,10 @@ class Admission:
                 [TopicConfig(name, k, k) for name, k in zip(missing, counts, strict=True)]
             )
         except OptionError as error:
-            raise _illegal(f"The topic cannot be made: {error}") from error
+            raise _illegal(f"The topic cannot be created: {error}") from error
         except StoreWriteError as error:
             raise RefusedError(
-                f"The topic {missing[0]} cannot be made: {error}", "SERVICE_NOT_AVAILABLE"
+                f"The topic {missing[0]} cannot be created: {error}", "SERVICE_NOT_AVAILABLE"
             ) from error
 
     def _is_disk_full(self) -> bool:
@@ -244,7 +244,7 @@ def _illegal(text: str) -> RefusedError:
 
 def _no_topic(name: str) -> RefusedError:
     return RefusedError(
-        f"There is no topic {name!r}. Make it with `rmqstore create-topic`, or set "
+        f"The topic {name!r} does not exist. Create it with `rmqstore create-topic`, or set "
         "autoCreateTopicEnable.",
         "TOPIC_NOT_EXIST",
     )

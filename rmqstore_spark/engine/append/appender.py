@@ -171,8 +171,8 @@ class Appender:
                 self._on_failure(error)
                 raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
             raise RefusedError(
-                f"The next segment of the CommitLog cannot be made: {error} Messages are taken "
-                "again as soon as it can.",
+                f"The next segment of the CommitLog cannot be created: {error} The store "
+                "accepts messages again once it can.",
                 "CREATE_MAPEDFILE_FAILED",
             ) from error
 
@@ -250,7 +250,7 @@ class Appender:
         stalled = self.dispatcher.stalled
         if stalled is not None:
             raise RefusedError(
-                f"Queues and index have no room: {stalled} Messages are taken again as soon as "
-                "they have.",
+                f"There is no space for queues and index: {stalled} The store accepts messages "
+                "again once there is.",
                 "SERVICE_NOT_AVAILABLE",
             )

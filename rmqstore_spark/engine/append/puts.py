@@ -99,8 +99,8 @@ class Puts:
         except StoreWriteError as error:
             return result.with_status(
                 PutStatus.SERVICE_NOT_AVAILABLE,
-                f"Whether the messages are in the log is open until the store is opened again: "
-                f"{error}",
+                "Until the store is reopened, it is unknown whether the messages are in the "
+                f"log: {error}",
                 is_open=True,
             )
         return result.with_status(

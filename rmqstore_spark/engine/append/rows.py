@@ -32,7 +32,8 @@ def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch
     if unknown := sorted(names - set(RECORD_COLUMNS)):
         known = ", ".join(RECORD_COLUMNS)
         raise OptionError(
-            f"A batch of messages has the column {', '.join(unknown)}, and knows {known}."
+            f"A batch of messages has the unknown column {', '.join(unknown)}. Known "
+            f"columns: {known}."
         )
     rows = len(batch)
     hosts = pa.repeat(pa.scalar(host), rows)
@@ -52,4 +53,4 @@ def _column(name: str, kind: pa.DataType, given: pa.Array | None, rows: int) -> 
     try:
         return given.cast(kind)
     except pa.ArrowException as error:
-        raise OptionError(f"The column {name} is no {kind}: {error}.") from error
+        raise OptionError(f"The column {name} is not of type {kind}: {error}.") from error

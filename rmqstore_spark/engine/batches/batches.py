@@ -140,7 +140,7 @@ class Transactions:
             try:
                 self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)
             except (OptionError, StoreWriteError) as error:
-                _log.warning("The topic %s is made later: %s", MARKER_TOPIC, error)
+                _log.warning("The topic %s could not be created yet: %s", MARKER_TOPIC, error)
 
     def _checked(self, data: U1) -> Block:
         self._check_state()  # a long stage must not fill the disk
@@ -156,4 +156,4 @@ class Transactions:
         try:
             self._ledger.save()
         except StoreWriteError as error:
-            _log.warning("The ledger of commits is written later: %s", error)
+            _log.warning("The ledger of commits could not be written yet: %s", error)

@@ -96,7 +96,10 @@ class Committer:
         """
         request.check()
         if not is_identity(identity):
-            text = f"{identity[:64]!r}... is no name of a client: it takes 2048 printable ones."
+            text = (
+                f"{identity[:64]!r}... is not the name of a client: it has at most 2048 "
+                "printable characters."
+            )
             raise RefusedError(text, "NO_PERMISSION")
         writer, content = request.writer, request.content
         recalled = self._ledger.recall(writer)
@@ -117,9 +120,9 @@ class Committer:
         total = sum(info.bytes for info in request.stages)
         if total > self._max_bytes:
             raise RefusedError(
-                f"{request.writer} takes {total} bytes, and maxTransactionBytes is "
-                f"{self._max_bytes}. Write less at a time, raise it in the store's configuration, "
-                "or let each of more tasks commit alone (atomic=false).",
+                f"{request.writer} has {total} bytes, and maxTransactionBytes is "
+                f"{self._max_bytes}. Write less at a time, raise it in the store's "
+                "configuration, or use more tasks that each commit alone (atomic=false).",
                 "MESSAGE_ILLEGAL",
             )
         return self._staging.claim(request.stages, identity)
@@ -201,8 +204,9 @@ class Committer:
         except StoreWriteError as error:
             self._on_failure(error)
             raise StoreWriteError(
-                f"Whether {writer} is committed is open: {error} Restart the store process, then "
-                "commit again: what is in the log by then is not written twice."
+                f"It is unknown whether {writer} was committed: {error} Restart the store "
+                "process, then commit again: records that are in the log by then are not "
+                "written twice."
             ) from error
 
     def _dispatch(self, block: BatchBlock) -> None:

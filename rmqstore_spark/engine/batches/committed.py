@@ -48,9 +48,9 @@ class Committed:
         number, rows, size, body_bytes, first, marker = numbers
         for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
             if not is_long(one):
-                raise ValueError(f"{one!r:.40} is no number of a commit")
+                raise ValueError(f"{one!r:.40} is not the number of a commit")
         if not is_identity(identity):
-            raise ValueError(f"{identity!r:.40} is no identity")
+            raise ValueError(f"{identity!r:.40} is not an identity")
         return cls(number, Content(rows, body_bytes), size, first, marker, identity)
 
     def to_row(self) -> list[int | str | None]:

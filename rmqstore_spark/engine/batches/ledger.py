@@ -55,31 +55,31 @@ _OWN: Final = {
 }
 _BEHIND: Final = {
     "stream": (
-        "The query's checkpoint is older than what the query has written, or two queries share one "
-        "id (a copied checkpoint), or something else commits under it. Start the query with a new "
-        "checkpoint, from the offsets behind its last batch in the log."
+        "The query's checkpoint is older than what the query has written, or two queries share "
+        "one id (a copied checkpoint), or something else commits under it. Start the query "
+        "with a new checkpoint, from the offsets after its last batch in the log."
     ),
     "batch": (
-        "The numbers of a txnAppId ascend: give the write a txnVersion above that, or a txnAppId "
-        "of its own."
+        "The txnVersion must ascend within a txnAppId: give the write a higher txnVersion, or "
+        "a separate txnAppId."
     ),
     "once": "Run the write again.",
 }
 _OTHERS: Final = {
     "stream": (
-        "Either something else commits under this query's id (a second query with a copy of its "
-        "checkpoint, or a stranger), or the batch gave other rows when it was run again. Look at "
-        "the rows there. Then start the query with a new checkpoint: from the offsets behind this "
-        "batch if they are its rows, from those of this batch if they are not."
+        "Either another program commits under this query's id (such as a second query with a "
+        "copy of its checkpoint), or the batch gave different rows when it ran again. Check "
+        "the rows in the log. Then start the query with a new checkpoint: from the offsets "
+        "after this batch if they are its rows, from those of this batch if they are not."
     ),
     "batch": (
-        "Either two writes share this txnAppId and txnVersion, or the write gave other rows when "
-        "it was run again. Give each write a txnAppId of its own, or a txnVersion above all that "
-        "were used; leave this write out if the rows there are its own."
+        "Either two writes share this txnAppId and txnVersion, or the write gave different "
+        "rows when it ran again. Give each write a separate txnAppId, or a txnVersion above "
+        "all that were used. Skip this write if the rows in the log are its rows."
     ),
     "once": (
-        "The task gave other rows when it was run again. The rows there stay; make the rows the "
-        "same each time (no rand(), no clock), or write with atomic=true."
+        "The task gave different rows when it ran again. The rows in the log stay. Make the "
+        "rows the same each time (no rand(), no clock), or write with atomic=true."
     ),
 }
 
@@ -182,7 +182,7 @@ class Ledger:
         if is_another(identity, last.identity):
             raise RefusedError(
                 f"{writer} cannot be committed: its {_NAMED[writer.kind]} belongs to the client "
-                f"{last.identity!r}, which committed under it first, and this client is "
+                f"{last.identity!r}, which committed under it first; this client is "
                 f"{identity!r}. {_OWN[writer.kind]}",
                 "NO_PERMISSION",
             )
@@ -192,15 +192,15 @@ class Ledger:
         if found is None:
             raise RefusedError(
                 f"{writer} cannot be committed: {last.number} has been committed already (its "
-                f"marker stands at {last.marker} in the log), and nothing in the log says that "
-                f"{writer.number} was. Nothing was committed. {_BEHIND[writer.kind]}",
+                f"marker is at {last.marker} in the log), and the log has no marker of "
+                f"{writer.number}. Nothing was committed. {_BEHIND[writer.kind]}",
                 "MESSAGE_ILLEGAL",
             )
         if not found.content.is_like(content):
             raise RefusedError(
-                f"{writer} has been committed already with other content: {found.content}, from "
-                f"{found.physical_offset} to its marker at {found.marker} in the log. Now come "
-                f"{content}. Nothing was committed. {_OTHERS[writer.kind]}",
+                f"{writer} has been committed already with different content: {found.content}, "
+                f"from {found.physical_offset} to its marker at {found.marker} in the log. The "
+                f"new commit has {content}. Nothing was committed. {_OTHERS[writer.kind]}",
                 "MESSAGE_ILLEGAL",
             )
         return found
@@ -270,7 +270,7 @@ class Ledger:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _log.warning("%s is made anew from the markers in the log: %r", self._path, error)
+            _log.warning("Rebuilding %s from the markers in the log: %r", self._path, error)
             return
         kept = [row for row in rows if row[2].marker < log_end]
         for kind, name, committed in kept:
@@ -284,7 +284,7 @@ def _row(row: Any) -> tuple[str, str, Committed]:
     """Check a row of the file; return kind, name and commit."""
     kind, name, *numbers, identity = row
     if kind not in _MOST or not is_writer_name(name):
-        raise ValueError(f"{row!r:.100} is no commit")
+        raise ValueError(f"{row!r:.100} is not a commit")
     return kind, name, Committed.of_numbers(numbers, identity)
 
 

@@ -74,7 +74,9 @@ def read_marker(body: bytes, place: int) -> Marked | None:
     try:
         return _decode(body, place)
     except (ValueError, TypeError, KeyError, RecursionError, RefusedError) as error:
-        _log.warning("The record at %d of the log is no marker of a commit: %r", place, error)
+        _log.warning(
+            "The record at physical offset %d is not the marker of a commit: %r", place, error
+        )
         return None
 
 

@@ -156,7 +156,7 @@ class Stage:
             try:
                 self._write(data, rows, keys)
             except OSError as error:
-                why = f"given up when it could not be written: {error.strerror}"
+                why = f"discarded because it could not be written: {error.strerror}"
                 self._close(f"it was {why}")
                 self._room.forget(self, why)
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
@@ -245,8 +245,8 @@ class Stage:
             why = str(error.strerror)
         if why:
             raise RefusedError(
-                f"What was staged in {path} cannot be read back at {at}: {why}. Look after the "
-                "disk, and run the batch again.",
+                f"The staged data in {path} cannot be read back at {at}: {why}. Check the disk, "
+                "and run the batch again.",
                 "SERVICE_NOT_AVAILABLE",
             )
 
@@ -266,7 +266,7 @@ class Stage:
     def _require_open(self) -> None:
         why = self._closed_because or ("it is finished" if self.finished else "")
         if why:
-            text = f"The stage {self.stage_id} takes no records: {why}."
+            text = f"The stage {self.stage_id} accepts no records: {why}."
             raise RefusedError(text, "MESSAGE_ILLEGAL")
 
     def _route_numbers(self, block: Block) -> I4:

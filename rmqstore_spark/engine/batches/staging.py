@@ -110,30 +110,31 @@ class Staging:
         """
         if not _STAGE_ID.fullmatch(stage_id):
             raise RefusedError(
-                f"{stage_id[:64]!r} is no stage id: it takes 32 hex digits.", "MESSAGE_ILLEGAL"
+                f"{stage_id[:64]!r} is not a stage id: it must have 32 hex digits.",
+                "MESSAGE_ILLEGAL",
             )
         with self._lock:
             if stage_id in self._gone:
                 why = self._gone[stage_id]
-                text = f"The stage {stage_id} cannot be begun again: it was {why}."
+                text = f"The stage {stage_id} cannot be started again: it was {why}."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
             if stage_id in self._held:  # also by a commit that has claimed it
                 stage = self._stages.get(stage_id)
                 doing = "written" if stage is not None else "committed"
                 owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
-                text = f"The stage {stage_id} is being {doing}{owned} already."
+                text = f"The stage {stage_id} is already being {doing}{owned}."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
             if len(self._stages) >= self._limits.max_stages:
                 raise RefusedError(
-                    f"There are {len(self._stages)} stages, the most that are allowed. Wait for "
-                    "other batches to be committed.",
+                    f"There are {len(self._stages)} stages, the maximum (stagingMaxStages). "
+                    "Wait for other batches to be committed.",
                     "OS_PAGECACHE_BUSY",
                 )
             try:
                 stage = Stage(self, stage_id, owner, self._folder / stage_id, identity)
             except OSError as error:
                 shutil.rmtree(self._folder / stage_id, ignore_errors=True)
-                text = f"No stage can be made in {self._folder}: {error}."
+                text = f"No stage can be created in {self._folder}: {error}."
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
             self._stages[stage_id] = stage
             self._held[stage_id] = 0
@@ -149,14 +150,15 @@ class Staging:
             held = self._held.get(stage.stage_id, 0)
             if held + count > self._limits.max_stage_bytes:
                 raise RefusedError(
-                    f"The stage {stage.stage_id} would take {held + count} bytes, and one task may "
-                    f"stage {self._limits.max_stage_bytes}. Write with more partitions.",
+                    f"The stage {stage.stage_id} would have {held + count} bytes, and one task "
+                    f"may stage {self._limits.max_stage_bytes} (stagingMaxStageBytes). Write "
+                    "with more partitions.",
                     "MESSAGE_ILLEGAL",
                 )
             total = self._bytes + count
             if total > self._limits.max_bytes:
                 raise RefusedError(
-                    f"Staged data would take {total} bytes, and stagingMaxBytes is "
+                    f"Staged data would have {total} bytes, and stagingMaxBytes is "
                     f"{self._limits.max_bytes}. Wait for other batches, or raise it.",
                     "OS_PAGECACHE_BUSY",
                 )
@@ -210,7 +212,7 @@ class Staging:
             )
         if stage.info != info:
             raise RefusedError(
-                f"The stage {info.stage_id} holds something else than its task says: {stage.info} "
+                f"The stage {info.stage_id} differs from what its task reported: {stage.info} "
                 f"here, {info} there. Run the batch again.",
                 "MESSAGE_ILLEGAL",
             )
@@ -285,10 +287,10 @@ class Staging:
                 del self._stages[stage.stage_id]
         for stage in late:
             _log.warning(
-                "Removed the stage %s of %s (%d rows): nobody has touched it for %d ms.",
+                "Removed the stage %s of %s (%d rows): it was not used for %d ms.",
                 stage.stage_id, stage.owner or "a task", stage.info.rows, self._limits.timeout_ms,
             )  # fmt: skip
-            self._drop(stage, "removed when stagingTimeout had passed")
+            self._drop(stage, "removed after stagingTimeout")
         return len(late)
 
     def close(self) -> None:

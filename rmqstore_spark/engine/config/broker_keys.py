@@ -124,24 +124,23 @@ class Deviation:
 
 DEVIATIONS: Final = {
     "aclEnable": Deviation(
-        ("true",), "there are no rights by topic or account; `tokenPath` keeps strangers out"
+        ("true",),
+        "ignored: there are no permissions by topic or account. `tokenPath` keeps strangers out",
     ),
     "brokerPermission": Deviation(
-        ("0", "4"), "messages are taken all the same; `brokerRole=SLAVE` refuses them"
+        ("0", "4"), "ignored: messages are still accepted. `brokerRole=SLAVE` refuses them"
     ),
     "brokerRole": Deviation(
-        ("SYNC_MASTER",), "taken as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
+        ("SYNC_MASTER",), "treated as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
     ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"
     ),
-    "enableDLegerCommitLog": Deviation(
-        ("true",), "a log of DLedger can be read but not written", is_refused=True
-    ),
+    "enableDLegerCommitLog": Deviation(("true",), "a DLedger log is read-only", is_refused=True),
     "enableMultiDispatch": Deviation(
         ("true",),
-        "messages would come into one queue alone, and not into those that their "
-        "INNER_MULTI_DISPATCH names. Where none has that property, set it to `false`",
+        "messages would get into one queue only, not into those that their property "
+        "INNER_MULTI_DISPATCH names. If no message has that property, set the key to `false`",
         is_refused=True,
     ),
 }
@@ -173,6 +172,8 @@ def tell_passed_over(names: Iterable[str], source: str) -> None:
     stray = sorted(name for name in names if name in STRAY_KEYS)
     broker = sorted(name for name in names if name not in STRAY_KEYS)
     if broker:
-        _log.warning("%spassed over, of use to a broker alone: %s.", source, ", ".join(broker))
+        _log.warning("%signored keys that only a broker uses: %s.", source, ", ".join(broker))
     if stray:
-        _log.warning("%spassed over, unknown to a broker too: %s.", source, ", ".join(stray))
+        _log.warning(
+            "%signored keys that a broker does not know either: %s.", source, ", ".join(stray)
+        )

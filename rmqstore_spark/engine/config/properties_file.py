@@ -68,7 +68,7 @@ def _unescaped(text: str) -> str:
     def one(match: re.Match[str]) -> str:
         escape = match[1]
         if escape == "u":
-            raise ValueError("\\u takes four hexadecimal digits")
+            raise ValueError("\\u needs four hexadecimal digits")
         return chr(int(escape[1:], 16)) if escape[0] == "u" else _SHORT.get(escape, escape)
 
     plain = _ESCAPE.sub(one, text)

@@ -69,35 +69,35 @@ class StoreConfig:
         "", "The store directory.", group=_PLACE, kind="path",
     )  # fmt: skip
     store_path_commit_log: str = text(
-        "", "Folder of the CommitLog; empty: `commitlog` in the store. Of several folders, as 4.9 "
-        "can have them, none can be written.", group=_PLACE, kind="path",
+        "", "Folder of the CommitLog; empty: `commitlog` in the store. A log spread over several "
+        "folders, as in 4.9, is read-only.", group=_PLACE, kind="path",
     )  # fmt: skip
     broker_name: str = text(
-        "broker-a", "Name of the store, as column `brokerName` shows it.", group=_PLACE,
+        "broker-a", "Name of the store; column `brokerName` shows it.", group=_PLACE,
     )  # fmt: skip
     broker_role: str = choice(
-        "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` takes no messages of "
-        "clients. There are no slaves here: a `SYNC_MASTER` waits for none.", group=_PLACE,
+        "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
+        "messages. A `SYNC_MASTER` does not wait for slaves: there are none.", group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
         group=_PLACE, kind="IP address", check=_address,
     )  # fmt: skip
     listen_port: int = number(
-        10911, 1, 65_535, "Port in storeHost and msgId of new records: that of the broker which "
-        "may serve the store.", group=_PLACE,
+        10911, 1, 65_535, "Port in storeHost and msgId of new records: the port of a broker that "
+        "may serve the store later.", group=_PLACE,
     )  # fmt: skip
 
     mapped_file_size_commit_log: int = number(
-        1 << 30, 4096, 1 << 40, "Size of a CommitLog segment. A store that has some keeps theirs.",
-        group=_FILES, unit="bytes",
+        1 << 30, 4096, 1 << 40, "Size of a CommitLog segment. A store with segments keeps "
+        "their size.", group=_FILES, unit="bytes",
     )  # fmt: skip
     mapped_file_size_consume_queue: int = number(
         6_000_000, 20, 1 << 30, "Size of a ConsumeQueue file, rounded up to whole entries of 20 "
-        "bytes. A store that has some keeps theirs.", group=_FILES, unit="bytes",
+        "bytes. A store with such files keeps their size.", group=_FILES, unit="bytes",
     )  # fmt: skip
     message_index_enable: bool = flag(
-        True, "Keep the index by key.", group=_FILES,
+        True, "Write the index by key.", group=_FILES,
     )  # fmt: skip
     max_hash_slot_num: int = number(
         5_000_000, 1, 1 << 28, "Hash slots of an IndexFile.", group=_FILES,
@@ -106,17 +106,18 @@ class StoreConfig:
         20_000_000, 2, 1 << 28, "Entries of an IndexFile.", group=_FILES,
     )  # fmt: skip
     warm_maped_file_enable: bool = flag(
-        False, "Fill segments with zeros ahead of time: a flush need not note new extents then.",
+        False, "Fill segments with zeros ahead of time, so that a flush writes no new extents.",
         group=_FILES,
     )  # fmt: skip
 
     flush_disk_type: str = choice(
         "ASYNC_FLUSH", ("ASYNC_FLUSH", "SYNC_FLUSH"),
-        "`SYNC_FLUSH`: a put is answered when it is on disk. `ASYNC_FLUSH`: when it is written.",
+        "`SYNC_FLUSH`: a put is acknowledged when it is on disk. `ASYNC_FLUSH`: when "
+        "it is written.",
         group=_FLUSH,
     )  # fmt: skip
     sync_flush_timeout: int = number(
-        5000, 1, _HOUR_MS, "How long a put waits for its flush before it is answered "
+        5000, 1, _HOUR_MS, "How long a put waits for its flush. Then its status is "
         "FLUSH_DISK_TIMEOUT.", group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_interval_commit_log: int = number(
@@ -124,12 +125,12 @@ class StoreConfig:
         group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_commit_log_least_pages: int = number(
-        0, 0, 1 << 20, "Only where so many pages of 4 KiB were written since. (A broker's own "
-        "default is 4: a power cut can then lose what `flushCommitLogThoroughInterval` says.)",
+        0, 0, 1 << 20, "Flush only if at least this many pages of 4 KiB were written. (A broker's "
+        "default is 4: a power cut can then lose the time of `flushCommitLogThoroughInterval`.)",
         group=_FLUSH,
     )  # fmt: skip
     flush_commit_log_thorough_interval: int = number(
-        10_000, 1, _HOUR_MS, "After this time fewer pages are flushed too.",
+        10_000, 1, _HOUR_MS, "After this time the CommitLog is flushed in any case.",
         group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_interval_consume_queue: int = number(
@@ -141,50 +142,50 @@ class StoreConfig:
     )  # fmt: skip
 
     max_message_size: int = number(
-        4 << 20, 1, 12 << 20, "Largest body.", group=_LIMITS, unit="bytes",
+        4 << 20, 1, 12 << 20, "Largest body of a message.", group=_LIMITS, unit="bytes",
     )  # fmt: skip
     disk_max_used_space_ratio: int = number(
-        90, 1, 100, "Above this share of its disk the store refuses messages with "
-        "SERVICE_NOT_AVAILABLE, until there is room again. (A broker also begins to delete there; "
-        "its own default is 75.)", group=_LIMITS, unit="percent",
+        90, 1, 100, "When its disk is fuller than this, the store refuses messages with "
+        "SERVICE_NOT_AVAILABLE until there is space. (A broker then also deletes files; its "
+        "default is 75.)", group=_LIMITS, unit="percent",
     )  # fmt: skip
     os_page_cache_busy_time_out_mills: int = number(
-        1000, 1, _HOUR_MS, "When a put has held the log for longer, others are answered "
-        "OS_PAGECACHE_BUSY at once.", group=_LIMITS, unit="ms",
+        1000, 1, _HOUR_MS, "While a put holds the log for longer, other puts are refused at once "
+        "with OS_PAGECACHE_BUSY.", group=_LIMITS, unit="ms",
     )  # fmt: skip
     max_block_bytes: int = number(
         32 << 20, 1 << 20, 1 << 30, "Largest batch that a client may send.",
         group=_LIMITS, unit="bytes", own=True,
     )  # fmt: skip
     max_block_rows: int = number(
-        1 << 16, 1, 1 << 20, "Messages in a batch that a client may send.",
+        1 << 16, 1, 1 << 20, "Most messages in a batch that a client may send.",
         group=_LIMITS, own=True,
     )  # fmt: skip
 
     auto_create_topic_enable: bool = flag(
-        True, "Make a topic that a client writes to.", group=_TOPICS,
+        True, "Create topics that clients write to.", group=_TOPICS,
     )  # fmt: skip
     default_topic_queue_nums: int = number(
-        8, 1, 65_536, "Queues of a topic that is made so.", group=_TOPICS,
+        8, 1, 65_536, "Queues of a topic that is created this way.", group=_TOPICS,
     )  # fmt: skip
     max_topics: int = number(
-        10_000, 1, 1_000_000, "No more topics than these are made.", group=_TOPICS, own=True,
+        10_000, 1, 1_000_000, "Most topics of the store.", group=_TOPICS, own=True,
     )  # fmt: skip
 
     staging_timeout: int = number(
-        _HOUR_MS, 1, 30 * 24 * _HOUR_MS, "Staged data that nobody has touched for so long is "
+        _HOUR_MS, 1, 30 * 24 * _HOUR_MS, "Staged data that was not used for this time is "
         "removed.", group=_STAGING, unit="ms", own=True,
     )  # fmt: skip
     staging_max_bytes: int = number(
-        64 << 30, 1 << 20, _MAX_LONG, "Data that may be staged at a time.",
+        64 << 30, 1 << 20, _MAX_LONG, "Most data that may be staged at a time.",
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
     staging_max_stage_bytes: int = number(
-        16 << 30, 1 << 20, _MAX_LONG, "Data that one task may stage.",
+        16 << 30, 1 << 20, _MAX_LONG, "Most data that one task may stage.",
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
     staging_max_stages: int = number(
-        10_000, 1, 1_000_000, "Tasks that may have staged data at a time.",
+        10_000, 1, 1_000_000, "Most tasks that may have staged data at a time.",
         group=_STAGING, own=True,
     )  # fmt: skip
     max_transaction_bytes: int = number(
@@ -193,19 +194,19 @@ class StoreConfig:
     )  # fmt: skip
 
     bind_address: str = text(
-        "127.0.0.1", "Address to listen on. Any but loopback needs TLS and a token, or mTLS.",
+        "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
         group=_SERVICE, kind="IP address", check=_address,
     )  # fmt: skip
     flight_port: int = number(
-        10921, -1, 65_535, "Port of Arrow Flight; 0: any free one, -1: none, where only "
-        "`flightSocket` is listened on.", group=_SERVICE, own=True,
+        10921, -1, 65_535, "Port of Arrow Flight; 0: any free one, -1: none, if "
+        "`flightSocket` is set.", group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
-        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, in place of "
-        "it; its folder must be closed to others.", group=_SERVICE, kind="path", own=True,
+        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
+        "it; only its owner may access its folder.", group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     token_path: str = text(
-        "", "File with the token that clients have to show.",
+        "", "File with the token that clients must send.",
         group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     tls_cert_path: str = text(
@@ -215,15 +216,15 @@ class StoreConfig:
         "", "Its private key (PEM).", group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     tls_trust_cert_path: str = text(
-        "", "Certificates that those of clients must be signed by: asks clients for one.",
+        "", "CA certificates (PEM); clients must then have a certificate signed by one.",
         group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     max_streams: int = number(
-        256, 1, 65_536, "Streams of clients that may be open at a time.",
+        256, 1, 65_536, "Most streams of clients that may be open at a time.",
         group=_SERVICE, own=True,
     )  # fmt: skip
     stream_idle_timeout: int = number(
-        60_000, 100, _HOUR_MS, "A stream without data for so long is closed.",
+        60_000, 100, _HOUR_MS, "A stream without data for this time is closed.",
         group=_SERVICE, unit="ms", own=True,
     )  # fmt: skip
     metrics_prom_exporter_host: str = text(
@@ -231,7 +232,8 @@ class StoreConfig:
         group=_SERVICE, kind="IP address", check=_address,
     )  # fmt: skip
     metrics_prom_exporter_port: int = number(
-        -1, -1, 65_535, "Their port; 0: any free one, -1: none.", group=_SERVICE,
+        -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",
+        group=_SERVICE,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -242,7 +244,7 @@ class StoreConfig:
         if self.max_message_size > self.max_block_bytes:
             raise OptionError(
                 f"maxMessageSize ({self.max_message_size}) is larger than maxBlockBytes "
-                f"({self.max_block_bytes}). Raise the one or lower the other."
+                f"({self.max_block_bytes}). Lower maxMessageSize or raise maxBlockBytes."
             )
 
     @classmethod
@@ -261,7 +263,7 @@ class StoreConfig:
         except OSError as error:
             raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
         except ValueError as error:
-            raise OptionError(f"{path} is no file of properties: {error}.") from error
+            raise OptionError(f"{path} is not a properties file: {error}.") from error
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
@@ -355,7 +357,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     by_lower = {word.lower(): word for word in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
-    return f"there is no key {_shown(name)}. {hint}"
+    return f"unknown key {_shown(name)}. {hint}"
 
 
 def _shown(given: str) -> str:

@@ -166,8 +166,8 @@ class Dispatcher:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise StoreWriteError(
-                f"queues and index could not be kept up with the log: {self._failure} "
-                "Restart the store process, which rebuilds them from the log."
+                f"queues and index could not be updated from the log: {self._failure} Restart "
+                "the store process: it rebuilds them from the log."
             ) from self._failure
 
     def _run(self) -> None:
@@ -224,8 +224,8 @@ class Dispatcher:
                     raise
                 if self._stalled is None:
                     _log.warning(
-                        "Queues and index wait behind the log, and puts are refused, until this "
-                        "can be done: %s",
+                        "Queues and index are behind the log, and the store refuses messages, "
+                        "until this succeeds: %s",
                         error,
                     )
                 with self._changed:
@@ -233,7 +233,7 @@ class Dispatcher:
                     self._changed.notify_all()
             else:
                 if self._stalled is not None:
-                    _log.warning("Queues and index go on.")
+                    _log.warning("Queues and index are being updated again.")
                 self._stalled = None
                 return True
             with self._changed:

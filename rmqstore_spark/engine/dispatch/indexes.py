@@ -294,7 +294,7 @@ class IndexFiles:
         if self._before and number >= int(self._before):
             raise StoreWriteError(
                 f"no name is left for an index file before {self._before} in {self.folder}. "
-                "Remove the folder: the next start makes the index anew."
+                "Remove the folder: the next start rebuilds the index."
             )
         return f"{number:017}"
 

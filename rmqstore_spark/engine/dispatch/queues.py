@@ -416,7 +416,7 @@ class ConsumeQueues:
 def _checked(topic: str) -> str:
     if not is_safe_folder_name(topic):
         raise StoreWriteError(
-            f"topic {topic!r} cannot be the name of a folder: it has no queue on disk."
+            f"topic name {topic!r} cannot be the name of a folder: the topic has no queue on disk."
         )
     return topic
 

@@ -77,9 +77,9 @@ def place(
     if unit + BLANK_SIZE > segment_size:
         what = "a batch that must stay together" if whole and len(sizes) > 1 else "a record"
         raise TooLargeError(
-            f"{what} takes {unit} bytes, and a segment of the CommitLog has room for "
-            f"{segment_size - BLANK_SIZE}. Send less at a time, or set mappedFileSizeCommitLog for "
-            "a new store"
+            f"{what} has {unit} bytes, and a segment of the CommitLog has room for "
+            f"{segment_size - BLANK_SIZE}. Send less at a time, or set a larger "
+            "mappedFileSizeCommitLog for a new store"
         )
     if total and begin % segment_size + total + BLANK_SIZE <= segment_size:
         physical = ends - sizes + begin

@@ -83,7 +83,9 @@ class SegmentFiles:
             descriptor = self._make(start)
         except StoreWriteError as error:
             if self._lacking is None:
-                _log.warning("Messages are refused until the next segment can be made: %s", error)
+                _log.warning(
+                    "The store refuses messages until the next segment can be created: %s", error
+                )
             self._lacking = error
             raise
         self._has_room()
@@ -144,7 +146,7 @@ class SegmentFiles:
     def _has_room(self) -> None:
         if self._lacking is not None:
             self._lacking = None
-            _log.warning("The next segment is there: messages are taken again.")
+            _log.warning("The next segment was created: the store accepts messages again.")
 
     def _has_just_failed(self) -> bool:
         return self._failed_at is not None and time.monotonic() - self._failed_at < _RETRY_S
@@ -185,7 +187,10 @@ class SegmentFiles:
             self._allocate(self._ready_path)
         except Exception as error:  # noqa: BLE001 - the thread must go on
             if self._failed_at is None:
-                _log.warning("The next segment of the CommitLog is not made ahead: %s", error)
+                _log.warning(
+                    "The next segment of the CommitLog could not be created ahead of time: %s",
+                    error,
+                )
             return False
         self._has_room()
         return True

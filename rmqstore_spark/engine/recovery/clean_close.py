@@ -65,8 +65,9 @@ class StoreState:
             return cls()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             _log.warning(
-                "%s cannot be read (%r): queues and index files that are missing since the last "
-                "close go unnoticed. `rmqstore verify` finds them.", _path(store), error,
+                "%s cannot be read (%r). Recovery does not notice queues and index files that "
+                "went missing since the last close. `rmqstore verify` finds them.",
+                _path(store), error,
             )  # fmt: skip
             return cls()
 

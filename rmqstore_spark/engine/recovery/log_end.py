@@ -28,12 +28,12 @@ __all__ = ["LogEnd", "damage_error", "find_end", "repair_files", "unclean_start"
 _GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
 
 _RESTORE: Final = (
-    "Put the file back from a copy of the store; without one, move all files of `commitlog/` that "
-    "come before it elsewhere, and their messages are lost."
+    "Restore the file from a copy of the store. Without a copy, move all earlier files out of "
+    "`commitlog/`: their messages are lost."
 )
 _CUT: Final = (
-    "Copy the store, then let `rmqstore recover --cut` end the log there: what follows is kept "
-    "under rmqstore/cut/ in the store."
+    "Copy the store, then run `rmqstore recover --cut`: it ends the log there, and keeps what "
+    "follows in rmqstore/cut/ of the store."
 )
 
 
@@ -86,7 +86,7 @@ def repair_files(folder: str) -> None:
             raise CorruptStoreError(
                 f"the file has {size} bytes, and the other files of the log have {usual}",
                 file=path,
-                remedy="Put it back from a copy of the store.",
+                remedy="Restore it from a copy of the store.",
             )
         with explained(path, "lengthened"):
             os.truncate(path, usual)

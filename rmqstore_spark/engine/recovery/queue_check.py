@@ -65,11 +65,11 @@ def clean_start(
         end = offset + size
         if end > log.file_end and strict:
             raise CorruptStoreError(
-                f"queue {route[0]}/{route[1]} names a record that ends at physical "
-                f"offset {end}, and the files of the log end at {log.file_end}",
+                f"queue {route[0]}/{route[1]} names a record that ends at physical offset "
+                f"{end}, but the files of the log end at {log.file_end}",
                 file=", ".join(log.plain.folders),
-                remedy="Put the log's last files back. Without them `rmqstore recover --cut` "
-                "goes on with what is there.",
+                remedy="Restore the log's last files. Without them, `rmqstore recover --cut` "
+                "continues with the files that are left.",
             )
         if named_end < end <= log.file_end:
             newest, named_end = route, end

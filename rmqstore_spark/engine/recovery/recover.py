@@ -207,8 +207,8 @@ class _Run:
                 raise CorruptStoreError(
                     "there are queues, but the CommitLog has no file",
                     file=self.folder,
-                    remedy="Put its files back, or make a new store elsewhere. "
-                    "`rmqstore recover --cut` goes on with an empty log.",
+                    remedy="Restore its files, or make a new store elsewhere. `rmqstore "
+                    "recover --cut` continues with an empty log.",
                 )
             return LogEnd(0, 0, "", 0, False)
         if clean:

@@ -72,7 +72,7 @@ def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
     for item in walk_log(log, start, end, check_crc=False):
         if isinstance(item, Flaw):
             if not item.empty:
-                _log.warning("Passed over a place in the log (%s): %s", item.offset, item.cause)
+                _log.warning("Skipped a place in the log (%s): %s", item.offset, item.cause)
             continue
         positions = item.records.positions
         first = int(positions[0])

@@ -144,7 +144,7 @@ def survey_index(
         file = _read(directory.files, path, info.size, survey.shape)
         # A file's replacement gets its shape: a broker has one setting for all files.
         survey.shape = file.shape or survey.shape
-        found = "the index is made anew" if rebuild else _judge(file, log, end, vouched)
+        found = "the index is rebuilt" if rebuild else _judge(file, log, end, vouched)
         if isinstance(found, str):
             survey.removed[info.name] = found
             continue
@@ -229,7 +229,7 @@ def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known
             return "it holds no key"
         return _Known(file.name, shape, header, 0, 0)
     if vouched is not None and header.end_timestamp > vouched:
-        return "the checkpoint does not vouch for it"
+        return "the checkpoint does not cover it"
     if shape is None:
         return "its header does not agree with its entries"
     if vouched is not None and header.next_entry < shape.entries:
@@ -237,7 +237,7 @@ def _judge(file: _File, log: CommitLog, end: int, vouched: int | None) -> _Known
     if header.end_phy_offset < log.min_offset:
         return None
     if header.end_phy_offset >= end:
-        return "it holds what lies behind the log's end"
+        return "it has keys of records after the log's end"
     for offset, time in (
         (header.begin_phy_offset, header.begin_timestamp),
         (header.end_phy_offset, header.end_timestamp),

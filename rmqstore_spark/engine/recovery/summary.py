@@ -61,7 +61,10 @@ class Recovery:
         for cut in self.cuts:
             yield f"Cut off: {cut.size:,} bytes at {cut.start} ({self.cause}), kept in {cut.kept}."
         if self.dropped_entries:
-            yield f"{self.dropped_entries:,} queue entries led past the log's end and were dropped."
+            yield (
+                f"{self.dropped_entries:,} queue entries pointed past the log's end and were "
+                "removed."
+            )
         if self.redispatched:
             yield f"{self.redispatched:,} queue entries were missing or wrong and were written."
         if self.rebuilt_queues:
@@ -71,10 +74,10 @@ class Recovery:
             names = [ascii(topic) for topic in self.topics_without_queues]
             yield f"Topics whose names cannot be folders have no queues: {', '.join(names)}."
         if self.removed_index_files:
-            yield f"Index files that were removed: {', '.join(self.removed_index_files)}."
+            yield f"Removed index files: {', '.join(self.removed_index_files)}."
         if self.indexed_keys:
             yield (
-                f"{self.indexed_keys:,} keys were put into the index anew"
+                f"{self.indexed_keys:,} keys were indexed again"
                 + (f" ({', '.join(self.made_index_files)})." if self.made_index_files else ".")
             )
 

@@ -123,7 +123,7 @@ def _load(path: str) -> dict[str, int]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         _log.warning(
-            "%s cannot be read (%s). Topics that were deleted may be back if the store was not "
-            "closed in order: delete them again.", path, error,
+            "%s cannot be read (%s). Deleted topics may be back if the store was not closed "
+            "cleanly: delete them again.", path, error,
         )  # fmt: skip
         return {}

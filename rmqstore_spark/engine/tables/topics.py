@@ -102,7 +102,7 @@ class TopicConfig:
             OptionError: the entry is invalid.
         """
         if not isinstance(raw, dict):
-            raise OptionError("it is no JSON object")
+            raise OptionError("it is not a JSON object")
         numbers = [raw.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")]
         read, write, perm = (n if type(n) is int else -1 for n in numbers)
         known = {"topicName", "readQueueNums", "writeQueueNums", "perm"}
@@ -134,10 +134,10 @@ class TopicTable:
         for name, raw in (table if isinstance(table, dict) else {}).items():
             try:
                 if not is_safe_topic_name(name):
-                    raise OptionError("a broker takes no such name")
+                    raise OptionError("a broker accepts no such name")
                 yield name, TopicConfig.from_json(name, raw)
             except OptionError as error:
-                _log.warning("%s: the topic %r is passed over: %s", self.path, name, error)
+                _log.warning("%s: skipped the topic %r: %s", self.path, name, error)
                 self._unknown[name] = raw
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class TopicTable:
             if made and len(self._topics) + len(made) > self._most:
                 raise OptionError(
                     f"there are {len(self._topics)} topics, and maxTopics is {self._most}. "
-                    "Delete some, or raise it."
+                    "Delete some, or raise maxTopics."
                 )
             if made:
                 self._replace({**self._topics, **made})
@@ -232,8 +232,8 @@ class TopicTable:
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFoundError(
-                f"there is no topic {name[:MAX_TOPIC_LENGTH]!r} in {self.path}. "
-                "`rmqstore topics` lists those of the store."
+                f"there is no topic {name[:MAX_TOPIC_LENGTH]!r} in {self.path}. `rmqstore "
+                "topics` lists the topics of the store."
             )
         return topic
 

@@ -62,16 +62,16 @@ def block_span(header: memoryview, body: memoryview) -> tuple[int, int]:
         raise MessageError(f"a batch with a header of {len(header)} bytes")
     body_size, places = _layout(bytes(header))
     if body_size != len(body):
-        raise MessageError("a body of another size than its batch says")
+        raise MessageError("a body whose size differs from that in its batch")
     for offset, length in places:
         if offset < 0 or length < 0 or offset + length > len(body):
-            raise MessageError("a buffer that leads out of the body")
+            raise MessageError("a buffer outside the body")
     _, (offsets_at, offsets_size), (values_at, values_size) = places
     if offsets_size < 8:
         raise MessageError("a value without offsets")
     begin, end = struct.unpack_from("<ii", body, offsets_at)
     if not 0 <= begin <= end <= values_size:
-        raise MessageError("offsets that lead out of the data")
+        raise MessageError("offsets outside the data")
     return values_at + begin, values_at + end
 
 

@@ -174,7 +174,9 @@ class ClientConnection:
         """
         self._strange_frames += not self.is_trusted
         if self._strange_frames > _MOST_STRANGE_FRAMES:
-            raise ProtocolError("too much for a stranger", ErrorCode.ENHANCE_YOUR_CALM)
+            raise ProtocolError(
+                "too many frames before the first call", ErrorCode.ENHANCE_YOUR_CALM
+            )
 
     def _ping(self, payload: bytes, flags: int) -> None:
         if len(payload) != _PING_BYTES:
@@ -191,10 +193,10 @@ class ClientConnection:
         if size > _LARGEST_FRAME:
             raise ProtocolError(f"a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
         if number % 2 == 0 or number > self._last:
-            raise ProtocolError("data of no call")
+            raise ProtocolError("data without a call")
         stream = self._streams.get(number)
         if stream is not None and stream.has_ended:
-            raise ProtocolError("data behind the end of a call")
+            raise ProtocolError("data after the end of a call")
         self._room -= size
         if self._room < 0 or (stream is not None and not stream.take_room(size)):
             raise ProtocolError("more data than there is room for", ErrorCode.FLOW_CONTROL_ERROR)

@@ -179,8 +179,8 @@ def listen_on_port(host: str, port: int) -> socket.socket:
             else error.strerror or str(error)
         )
         raise ServiceError(
-            f"Nothing can be served on {host}:{port}: {why}. Choose another port (flightPort; 0 "
-            "takes any free one)."
+            f"The store process cannot listen on {host}:{port}: {why}. Choose another port "
+            "(flightPort; 0 takes any free one)."
         ) from None
     return listening
 
@@ -200,8 +200,9 @@ def listen_on_path(path: str) -> socket.socket:
         raise OptionError(f"The folder {folder} of flightSocket cannot be used: {error}.") from None
     if status.st_mode & 0o077 or status.st_uid != os.geteuid():
         raise OptionError(
-            f"The folder {folder} of flightSocket must be its user's alone (mode 0700): whoever "
-            "reaches the socket can write to the store. Run chmod 700, or name another folder."
+            f"The folder {folder} of flightSocket must be accessible to its owner only (mode "
+            "0700): anyone who reaches the socket can write to the store. Run chmod 700, or "
+            "use another folder."
         )
     _remove_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -212,7 +213,7 @@ def listen_on_path(path: str) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ServiceError(
-            f"Nothing can be served on {path}: {error}. Name another flightSocket."
+            f"The store process cannot listen on {path}: {error}. Set another flightSocket."
         ) from None
     return listening
 
@@ -224,11 +225,11 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise OptionError(f"flightSocket {path} is there already, and is no socket.")
+        raise OptionError(f"flightSocket {path} exists and is not a socket.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
         except OSError:
             os.unlink(path)
             return
-    raise ServiceError(f"Another process listens on {path}. Stop it, or name another socket.")
+    raise ServiceError(f"Another process listens on {path}. Stop it, or set another flightSocket.")

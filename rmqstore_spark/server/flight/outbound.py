@@ -208,7 +208,7 @@ class Outbound:
         try:
             self.write(parts)
         except OSError as error:
-            raise EndedError(f"the client takes nothing: {error}") from None
+            raise EndedError(f"the client reads nothing: {error}") from None
 
     def write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send frames.

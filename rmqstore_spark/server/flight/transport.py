@@ -227,7 +227,7 @@ def _await(connection: socket.socket, event: int, seconds: float | None) -> None
     poll = select.poll()
     poll.register(connection, event)
     if not poll.poll(None if seconds is None else seconds * 1000):
-        raise TimeoutError("the peer took nothing for too long")
+        raise TimeoutError("the peer read nothing for too long")
 
 
 def _drop(parts: list[memoryview], count: int) -> None:

@@ -135,7 +135,7 @@ def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
     options = options_for([served])
     stream_writer(options).commit([attempt(options, range(500))], 0)
     again = [attempt(options, range(400))]
-    with pytest.raises(RefusedError, match=f"batch 0 of query {QUERY}.*other content") as seen:
+    with pytest.raises(RefusedError, match=f"batch 0 of query {QUERY}.*different content") as seen:
         stream_writer(options).commit(again, 0)
     assert seen.value.status == "MESSAGE_ILLEGAL"
     for words in ("500 rows with", "Now come 400 rows with", "marker at", "new checkpoint"):
@@ -413,7 +413,9 @@ def test_a_task_that_commits_alone_may_be_run_again_but_not_with_other_rows(
     writer = batch_writer(options)
     for done in (attempt(options, range(100)), attempt(options, range(100))):
         commit_stages(options, writer._writer_id(0), [done])
-    with pytest.raises(RefusedError, match="txnAppId load/0 has been committed already with other"):
+    with pytest.raises(
+        RefusedError, match="txnAppId load/0 has been committed already with different"
+    ):
         commit_stages(options, writer._writer_id(0), [attempt(options, range(150))])
     assert served.bodies(TOPIC, least=100) == bodies(range(100))
 

@@ -305,7 +305,7 @@ def test_tls_and_a_token_that_nothing_shows(
     with driver_log(spark, log):
         write(numbers(spark, 100), store, **options)
         assert store.bodies(TOPIC, least=100) == bodies(100)
-        with pytest.raises(PySparkException, match="wants a token, or does not know this one"):
+        with pytest.raises(PySparkException, match="requires a token, or rejected this one"):
             write(numbers(spark, 1), store, **options | {"tokenFile": str(other)}, retries=0)
         with pytest.raises(PySparkException) as caught:
             write(numbers(spark, 1).withColumn("price", F.lit(1)), store, **options)

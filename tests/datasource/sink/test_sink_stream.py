@@ -134,7 +134,9 @@ def test_a_checkpoint_set_back_so_far_that_spark_cuts_other_batches_is_an_error(
     checkpoint = tmp_path / "checkpoint"
     run(queries, writer(source(spark, arriving), served, checkpoint))
     forget(checkpoint, 3)
-    with pytest.raises(StreamingQueryException, match=r"batch 3 of query .* with other content"):
+    with pytest.raises(
+        StreamingQueryException, match=r"batch 3 of query .* with different content"
+    ):
         run(queries, writer(source(spark, arriving), served, checkpoint))
     assert served.bodies(TOPIC) == bodies()
     assert served.commits() == FILES

@@ -74,7 +74,7 @@ def test_a_stage_is_committed_only_as_the_task_said_it_was(path: Path) -> None:
         before = log_end(store)
         for name in ("rows", "bytes", "body_bytes", "checksum"):
             wrong = replace(first, **{name: getattr(first, name) ^ 1})
-            with pytest.raises(RefusedError, match="something else than its task says"):
+            with pytest.raises(RefusedError, match="differs from what its task reported"):
                 store.commit(CommitRequest(writer(0), (wrong, *others)))
         assert log_end(store) == before
         assert store.commit(CommitRequest(writer(0), (first, *others))).rows == BATCH
@@ -290,7 +290,7 @@ def test_staged_data_of_writers_that_never_come_back_is_removed(path: Path) -> N
         # Its files go a moment after it has left the table of stages.
         until(lambda: not list((path / "rmqstore" / "staging").iterdir()))
         assert store.stats()["stages"] == 0
-        with pytest.raises(RefusedError, match="stagingTimeout had passed"):
+        with pytest.raises(RefusedError, match="removed after stagingTimeout"):
             store.commit(CommitRequest(writer(0), infos))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
 
@@ -379,7 +379,7 @@ def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_stag
         for number in (0, 1):
             store.flush()
             others = stage_batch(store, f"others-{number}", rows=ROWS - 1)
-            with pytest.raises(RefusedError, match="with other content: 120 rows") as seen:
+            with pytest.raises(RefusedError, match="with different content: 120 rows") as seen:
                 store.commit(CommitRequest(writer(number), others))
             assert seen.value.status == "MESSAGE_ILLEGAL"
             assert (log_end(store), store.stats()["stages"]) == (end, 3)

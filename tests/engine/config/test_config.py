@@ -94,15 +94,15 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("flushDiskType=SOMETIMES", ["ASYNC_FLUSH or SYNC_FLUSH", "'SOMETIMES'"]),
         ("brokerRole=MASTER", ["must be ASYNC_MASTER or SYNC_MASTER or SLAVE"]),
         ("haListnPort=1", ["Did you mean haListenPort?"]),
-        ("enableDLegerCommitLog=true", ["store.conf: enableDLegerCommitLog=true", "not written"]),
-        ("enableMultiDispatch=True", ["enableMultiDispatch=True", "one queue alone"]),
+        ("enableDLegerCommitLog=true", ["store.conf: enableDLegerCommitLog=true", "read-only"]),
+        ("enableMultiDispatch=True", ["enableMultiDispatch=True", "one queue only"]),
         ("maxIndexNum=1", ["from 2 to 268435456", "'1'"]),
         ("maxIndexNum=1e3", ["must be a whole number"]),
         ("messageIndexEnable=yes", ["must be true or false"]),
         ("brokerIP1=my-host", ["must be an IPv4 or IPv6 address, or localhost"]),
         ("brokerName=a\\u0007", ["control characters"]),
         ("maxMessageSize=4194305\nmaxBlockBytes=4194304", ["larger than maxBlockBytes"]),
-        ("a=\\u1", ["no file of properties", "line 1"]),
+        ("a=\\u1", ["not a properties file", "line 1"]),
     ],
 )
 def test_what_is_wrong_is_named(line: str, words: list[str], tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="larger than"):
         StoreConfig.from_file(tmp_path / "huge.conf")
     (tmp_path / "latin.conf").write_bytes(b"brokerName=\xfc")
-    with pytest.raises(OptionError, match="no file of properties"):
+    with pytest.raises(OptionError, match="not a properties file"):
         StoreConfig.from_file(tmp_path / "latin.conf")
 
 
@@ -137,18 +137,19 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         config = StoreConfig.from_file(path)
     assert config == StoreConfig(broker_role="SYNC_MASTER")
-    acl, role, alone, stray = sorted(
+    acl, role, stray, alone = sorted(
         record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
     )
-    assert role.startswith("brokerRole=SYNC_MASTER: taken as ASYNC_MASTER")
+    assert role.startswith("brokerRole=SYNC_MASTER: treated as ASYNC_MASTER")
     assert acl.startswith("aclEnable=true: ")
     assert alone == (
-        "passed over, of use to a broker alone: brokerClusterName, brokerId, checkCRCOnRecover, "
+        "ignored keys that only a broker uses: brokerClusterName, brokerId, checkCRCOnRecover, "
         "deleteWhen, enableDLegerCommitLog, fileReservedTime, rmqAddressServerDomain, "
         "rocketmqHome, sendThreadPoolQueueCapacity, transientStorePoolEnable."
     )
     assert stray == (
-        "passed over, unknown to a broker too: mapedFileSizeCommitLog, storePathConsumeQueue."
+        "ignored keys that a broker does not know either: mapedFileSizeCommitLog, "
+        "storePathConsumeQueue."
     )
 
 

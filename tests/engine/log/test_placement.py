@@ -48,7 +48,7 @@ def test_records_go_where_rocketmq_puts_them(sizes: list[int], begin: int) -> No
 def test_a_group_stays_together(sizes: list[int], begin: int) -> None:
     array = np.array(sizes, np.int32)
     if sum(sizes) + 8 > SIZE:
-        with pytest.raises(TooLargeError, match=f"takes {sum(sizes)} bytes"):
+        with pytest.raises(TooLargeError, match=f"has {sum(sizes)} bytes"):
             place(array, begin, SIZE, whole=True)
         return
     placed = place(array, begin, SIZE, whole=True)
@@ -59,5 +59,5 @@ def test_a_group_stays_together(sizes: list[int], begin: int) -> None:
 
 def test_a_record_must_leave_room_for_a_blank() -> None:
     assert place(np.array([SIZE - 8], np.int32), 0, SIZE).end == SIZE - 8
-    with pytest.raises(TooLargeError, match="a record takes 993 bytes"):
+    with pytest.raises(TooLargeError, match="a record has 993 bytes"):
         place(np.array([1, SIZE - 7], np.int32), 0, SIZE)

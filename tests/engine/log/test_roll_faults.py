@@ -81,7 +81,10 @@ def test_promise_6_a_full_disk_is_not_tried_with_each_put(
             assert store.put_batch(messages([b"b" * size])).ok
             until(lambda: not store._store.log._files._wanted)
         assert tries == 1
-        assert len([line for line in caplog.messages if "not made ahead" in line]) == 1
+        assert (
+            len([line for line in caplog.messages if "could not be created ahead of time" in line])
+            == 1
+        )
 
 
 @pytest.mark.fault
@@ -105,7 +108,9 @@ def test_too_many_open_files_do_not_end_a_store(
         store.flush()
         monkeypatch.setattr(os, "open", failing)
         assert store.put_batch(messages([b"c"])).ok  # its file is open; flushing opens it again
-        until(lambda: any("are not flushed" in line for line in caplog.messages))
+        until(
+            lambda: any("Queues and index could not be flushed" in line for line in caplog.messages)
+        )
         assert store.state == "RUNNING"
         monkeypatch.undo()
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"b", b"c"]}
