@@ -43,7 +43,7 @@ def read_config(files: Files, path: str) -> Any | None:
             continue
         if value is not None:
             if damage is not None:
-                _log.warning("%s Its older copy %s is used.", damage, candidate)
+                _log.warning("%s Using its older copy %s.", damage, candidate)
             return value
     if damage is not None:
         raise damage
@@ -54,7 +54,7 @@ def _parse(files: Files, path: str) -> Any | None:
     size = files.size(path)
     if size > _MAX_BYTES:
         raise CorruptStoreError(
-            f"a configuration file of {size} bytes, and none is over {_MAX_BYTES}", file=path
+            f"a configuration file has {size} bytes, more than {_MAX_BYTES}", file=path
         )
     data = files.read(path, 0, _MAX_BYTES)
     try:
@@ -62,7 +62,7 @@ def _parse(files: Files, path: str) -> Any | None:
         return parse_fastjson(text) if text.strip() else None
     except ValueError as error:
         raise CorruptStoreError(
-            f"this is no configuration in JSON: {error}",
+            f"the configuration is not valid JSON: {error}",
             file=path,
             remedy="Restore it from a copy, or remove it if its settings are not needed.",
         ) from error

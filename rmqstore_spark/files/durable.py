@@ -64,7 +64,7 @@ class _Explained:
         if not isinstance(error, OSError) or isinstance(error, StoreWriteError):
             return
         reason = error.strerror or error
-        text = f"{self._path} could not be {self._doing}: {reason}. Look after the disk."
+        text = f"{self._path} could not be {self._doing}: {reason}. Check the disk."
         failure = StoreWriteError(text)
         failure.errno = error.errno
         raise failure from error

@@ -25,16 +25,15 @@ def translated(error: OSError, path: str) -> Exception:
         return FileNotFoundError(errno.ENOENT, error.strerror or "no such file or folder", path)
     if isinstance(error, PermissionError) or error.errno in _DENIED:
         return StoreAccessError(
-            f"permission to read {path} is missing{_who()}. Let that user read the store's files "
-            "and enter its folders (r on files, r-x on folders)."
+            f"no permission to read {path}{_who()}. Let that user read the store's files and "
+            "enter its folders (r on files, r-x on folders)."
         )
     if error.errno in _TOO_MANY:
         return RmqStoreError(
-            f"too many files are open to open {path} as well. Raise the limit (ulimit -n)."
+            f"too many open files: {path} could not be opened. Raise the limit (ulimit -n)."
         )
     return RmqStoreError(
-        f"{path} could not be read: {error.strerror or error}. "
-        "Look after the disk or the mount that holds it."
+        f"{path} could not be read: {error.strerror or error}. Check its disk or mount."
     )
 
 

@@ -61,7 +61,7 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
         url: the path as the user gave it.
     """
     looked_for = (
-        f"looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/ with files of 20-digit names"
+        f"looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/ with files named by 20 digits"
     )
     try:
         listing = files.list(path, sizes=False)
@@ -72,7 +72,9 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
         there = f"found {_some(listing)}"
     hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
     if path.endswith(".zip"):
-        hint = f"Read an archive as zip://FOLDER::{path}, FOLDER being the store's path in it."
+        hint = (
+            f"To read an archive, use zip://FOLDER::{path}, where FOLDER is the store's path in it."
+        )
     return StoreNotFoundError(f"no RocketMQ store at {url}: {looked_for}; {there}. {hint}")
 
 
@@ -93,7 +95,7 @@ def _inside(files: Files, path: str) -> str:
         if not slash or not parent:
             return ""
         if _is_store(files, parent):
-            return f"The path lies inside the store {parent}: give that one."
+            return f"The path is inside the store {parent}: use that path."
     return ""
 
 
@@ -109,10 +111,10 @@ def _elsewhere(listing: Listing) -> str:
     """Return a hint if no store is near."""
     if "consumequeue" in {info.name for info in listing if info.is_dir}:
         return (
-            "There are queues but no CommitLog: where it lies elsewhere, name its folders "
-            "(storePathCommitLog)."
+            "The folder has queues but no CommitLog. If the CommitLog is elsewhere, name its "
+            "folders (storePathCommitLog)."
         )
-    return "Give the broker's storePathRootDir, or a copy of it."
+    return "Use the broker's storePathRootDir, or a copy of it."
 
 
 def _is_store(files: Files, path: str) -> bool:

@@ -70,7 +70,7 @@ def line_up(folders: Sequence[str], listings: Iterable[Listing]) -> Lineup:
                 strays.append(Skipped(path, reason))
             elif start in found:
                 other = found[start].path
-                strays.append(Skipped(path, f"{other} holds the same stretch of the log"))
+                strays.append(Skipped(path, f"{other} holds the same part of the log"))
             else:
                 found[start] = Segment(start, info.size, path)
     ordered, inner = _in_line([found[start] for start in sorted(found)])
@@ -105,7 +105,7 @@ def _why_stray(info: FileInfo, start: int | None) -> str:
     if info.size <= 0:
         return "an empty file"
     if start + info.size > MAX_OFFSET:
-        return "the name is no possible offset"
+        return "the name is not a valid offset"
     return ""
 
 
@@ -131,7 +131,7 @@ def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
             kept.append(file)
         elif last.size == usual or (file.size != usual and file.end <= last.end):
             inner.append(
-                Skipped(file.path, f"it lies within the stretch of the log of {last.path}")
+                Skipped(file.path, f"it overlaps the part of the log that {last.path} holds")
             )
         else:
             kept.append(file)

@@ -69,7 +69,7 @@ def open_files(
     """
     path = os.fspath(url)
     if not path.strip() or "\0" in path:
-        raise OptionError(f"{path!r} is no path. Give the folder of a store, or its URL.")
+        raise OptionError(f"{path!r} is not a path. Use the folder of a store, or its URL.")
     local = local_path(path)
     if local is not None:
         return LocalFiles(), _without_slash(local)
@@ -87,19 +87,21 @@ def open_files(
     except FileNotFoundError as error:
         raise StoreNotFoundError(f"{path} does not exist ({error}). Correct the path.") from error
     except PermissionError as error:
-        raise StoreAccessError(f"{path} may not be read ({error}). Grant access to it.") from error
+        raise StoreAccessError(
+            f"no permission to read {path} ({error}). Grant access to it."
+        ) from error
     except BadZipFile as error:
         raise CorruptStoreError(
             f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
         ) from error
     except (ValueError, TypeError) as error:
         raise OptionError(
-            f"{path} with these storage options names no file system: {error}"
+            f"no file system for {path} with these storage options: {error}"
         ) from error
     except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} cannot be reached: {type(error).__name__}: {error}. "
-            "Look after the connection and the storage options."
+            "Check the connection and the storage options."
         ) from error
     return FsspecFiles(fs), _without_slash(inner)
 

@@ -85,7 +85,7 @@ class FsspecFiles:
                 info.name: info for info in map(described, fs.ls(path, detail=True)) if info.name
             }
             if list(found) == [last_part(path)] and not fs.isdir(path):
-                raise FileNotFoundError(f"{path} is no folder")
+                raise FileNotFoundError(f"{path} is not a folder")
             if sizes:
                 found = {name: self._sized(path, info) for name, info in found.items()}
         self._drop_handles(path, found)
@@ -234,8 +234,8 @@ class FsspecFiles:
                 raise data
         if len(data) > length:
             raise RmqStoreError(
-                f"{path}: the server sent {len(data)} bytes where {length} were asked for. "
-                "It does not support range requests; copy the store, or mount it."
+                f"{path}: the server sent {len(data)} bytes instead of {length}. "
+                "It does not support range requests. Copy the store, or mount it."
             )
         return data
 
@@ -305,7 +305,7 @@ def _failures(path: str) -> Iterator[None]:
     except Exception as error:  # every file system library raises its own exceptions
         raise RmqStoreError(
             f"{path} could not be read: {type(error).__name__}: {error}. "
-            "Look after the connection and the storage options."
+            "Check the connection and the storage options."
         ) from error
 
 

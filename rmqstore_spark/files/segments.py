@@ -227,7 +227,7 @@ class Segments:
         )
         needed = int(runs.lengths.sum())
         if needed > _MAX_READ:
-            raise ValueError(f"{needed} bytes in one read; ask for fewer entries at once")
+            raise ValueError(f"{needed} bytes are too many for one read: request fewer entries")
         if buffer is None or len(buffer) < needed:
             buffer = np.empty(needed + needed // 4, np.uint8)
         self._read_runs(runs.offsets, runs.lengths, runs.groups, buffer)
@@ -272,14 +272,14 @@ class Segments:
     def _bad_entry(self, offset: int, length: int) -> Exception:
         if not 0 < length <= MAX_ENTRY:
             return CorruptStoreError(
-                f"an entry of {length} bytes is asked for", file=self._folder, offset=offset
+                f"an entry cannot have {length} bytes", file=self._folder, offset=offset
             )
         try:
             segment = self.locate(offset)
         except (SegmentExpiredError, CorruptStoreError) as error:
             return error
         return CorruptStoreError(
-            f"an entry of {length} bytes goes over the end of its file ({segment.size} bytes)",
+            f"an entry of {length} bytes extends past the end of its file ({segment.size} bytes)",
             file=segment.path,
             offset=offset - segment.start,
         )
@@ -289,7 +289,7 @@ class Segments:
         with suppress(FileNotFoundError):
             offset = max(offset, self._files.size(segment.path))
         return CorruptStoreError(
-            f"the file ends early, it was {segment.size} bytes long when it was listed",
+            f"the file ends early; it had {segment.size} bytes when it was listed",
             file=segment.path,
             offset=offset,
         )
@@ -303,16 +303,17 @@ class Segments:
         have = f"the log holds {self.min_offset} to {self.end_offset}"
         if not self._segments or 0 <= offset < self.min_offset:
             return SegmentExpiredError(
-                f"log offset {offset} is no longer there, {have}", file=self._folder
+                f"log offset {offset} has expired; {have}", file=self._folder
             )
         if 0 <= offset < self.end_offset:
             return SegmentExpiredError(
-                f"no file holds log offset {offset}, {have}",
+                f"no file holds log offset {offset}; {have}",
                 file=self._folder,
-                remedy="A file is missing: where the CommitLog lies in several folders, name them "
-                "all (storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
+                remedy="A file is missing. If the CommitLog is spread over several folders, name "
+                "them all (storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is "
+                "missing.",
             )
-        return CorruptStoreError(f"log offset {offset} is outside, {have}", file=self._folder)
+        return CorruptStoreError(f"log offset {offset} is past the end; {have}", file=self._folder)
 
 
 def _int64(values: npt.ArrayLike) -> Int64Array:

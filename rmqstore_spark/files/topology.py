@@ -86,7 +86,7 @@ class _Loader:
         relative = f"{topic}/{info.name}"
         number = int(info.name) if _QUEUE_ID.fullmatch(info.name) else None
         if number is None or number > _MAX_QUEUE_ID:
-            fault = "the name is no queue id"
+            fault = "the name is not a queue id"
         else:
             fault = self._fault(relative, info)
         if fault:
@@ -97,7 +97,7 @@ class _Loader:
     def _fault(self, relative: str, info: FileInfo) -> str:
         """Return why an entry is not a folder of a topic or queue; empty if it is one."""
         if not info.is_dir:
-            return "a file among folders"
+            return "a file instead of a folder"
         if info.is_link:
             root = join(self._files.resolve(self._folder), "")
             target = join(self._files.resolve(join(self._folder, relative)), "")
@@ -124,7 +124,7 @@ class _Loader:
 def _odd_name(topic: str) -> str:
     """Return why a folder's name cannot be a topic; empty if it can."""
     if topic in (".", ".."):
-        return "the name is no topic"
+        return "the name is not a topic"
     try:
         topic.encode("utf-8")
     except UnicodeEncodeError:

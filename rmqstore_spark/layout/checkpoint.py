@@ -53,9 +53,9 @@ class Checkpoint:
         raw = octets(data)[: _FIELDS.size].tobytes()
         if len(raw) < _FIELDS_OF_4.size:
             raise CorruptStoreError(
-                f"a checkpoint has at least {_FIELDS_OF_4.size} bytes, not {len(raw)}",
+                f"a checkpoint must have at least {_FIELDS_OF_4.size} bytes, not {len(raw)}",
                 file=file,
-                remedy="A store can be read without it: remove the file.",
+                remedy="Remove the file: a store can be read without it.",
             )
         return cls(*_FIELDS.unpack(raw.ljust(_FIELDS.size, b"\0")))
 

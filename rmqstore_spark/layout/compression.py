@@ -88,7 +88,7 @@ def compress(body: BytesLike, kind: int) -> bytes:
         return bytes(lz4.frame.compress(body))
     if kind == COMPRESSION_ZSTD:
         return zstandard.ZstdCompressor().compress(octets(body).data)
-    raise ValueError(f"there is no compression type {kind}")
+    raise ValueError(f"unknown compression type {kind}")
 
 
 def decompress(body: BytesLike, sys_flag: int, max_size: int) -> bytes:
@@ -129,7 +129,7 @@ def _unpack(
     kind = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
     unpack = _UNPACK.get(kind)
     if unpack is None:
-        raise CorruptRecordError(f"a body has the unknown compression type {kind}")
+        raise CorruptRecordError(f"the compression type {kind} of a body is unknown")
     size = 0
     for plain in unpack(raw, max_size, piece):
         size += len(plain)
@@ -206,9 +206,9 @@ _UNPACK: Final[dict[int, Callable[[npt.NDArray[np.uint8], int, int], Iterator[by
 
 def _too_large(raw: npt.NDArray[np.uint8], max_size: int) -> BodyTooLargeError:
     return BodyTooLargeError(
-        f"a body of {raw.size} bytes becomes more than {max_size} when it is decompressed"
+        f"a body of {raw.size} bytes decompresses to more than {max_size} bytes"
     )
 
 
 def _damaged(kind: str, cause: object) -> CorruptRecordError:
-    return CorruptRecordError(f"a body cannot be decompressed by {kind} ({cause})")
+    return CorruptRecordError(f"{kind} cannot decompress a body ({cause})")

@@ -145,11 +145,11 @@ def topic_fault(name: str) -> str | None:
     """Return a sentence that says why clients may not write to a topic, or None if they may."""
     if not is_safe_topic_name(name):
         return (
-            f"{name[:MAX_TOPIC_LENGTH]!r} is no name of a topic: it takes 1 to {MAX_TOPIC_LENGTH} "
-            "of the characters a-z, A-Z, 0-9, %, |, - and _."
+            f"{name[:MAX_TOPIC_LENGTH]!r} is not a topic name: use 1 to {MAX_TOPIC_LENGTH} of the "
+            "characters a-z, A-Z, 0-9, %, |, - and _."
         )
     if not is_writable_topic(name):
-        return f"The topic {name!r} is the store's own: clients do not write to it."
+        return f"Topic {name!r} is a system topic: clients cannot write to it."
     return None
 
 

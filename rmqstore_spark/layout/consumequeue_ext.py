@@ -112,7 +112,7 @@ def decode_unit(data: BytesLike, offset: int = 0, *, file: str = "") -> ExtUnit:
     heads, valid = decode_units(data, np.array([offset], np.int64))
     if not valid[0]:
         raise CorruptStoreError(
-            "there is no extension unit of a ConsumeQueue entry", file=file, offset=offset
+            "no extension unit of a ConsumeQueue entry begins here", file=file, offset=offset
         )
     _, tags_code, store_timestamp, bit_map_size = heads[0].item()
     start = offset + _HEAD_SIZE

@@ -150,7 +150,7 @@ def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUn
         if magic == ENTRY_MAGIC and found == index and position >= 0 and size > ENTRY_HEADER_SIZE:
             return IndexUnit(position, size, found, term)
     raise CorruptStoreError(
-        f"there is no index unit of DLedger entry {index}",
+        f"no valid index unit of DLedger entry {index}",
         file=file,
         offset=index_unit_position(index),
     )
@@ -194,6 +194,6 @@ def parse_committed_index(text: str, *, file: str = "") -> int:
         raise CorruptStoreError(
             "DLedger's checkpoint has no line committedIndex=NUMBER",
             file=file,
-            remedy="Without it nothing tells which entries are final; checkpoint.bak may hold it.",
+            remedy="Only this line shows which entries are committed. checkpoint.bak may have it.",
         )
     return index

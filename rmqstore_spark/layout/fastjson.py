@@ -44,7 +44,7 @@ def parse_fastjson(text: str, *, file: str = "") -> Any:
         CorruptStoreError: the text is not valid, or exceeds MAX_LENGTH or MAX_DEPTH.
     """
     if len(text) > MAX_LENGTH:
-        raise CorruptStoreError(f"a JSON text of {len(text)} characters is too long", file=file)
+        raise CorruptStoreError(f"the JSON text is too long ({len(text)} characters)", file=file)
     return _Parser(text, file).whole()
 
 
@@ -103,7 +103,7 @@ def _scalar_text(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
         return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"JSON has no number {value}")
+        raise ValueError(f"JSON cannot represent {value}")
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     raise TypeError(f"a JSON value cannot be {type(value).__name__}")
@@ -127,7 +127,7 @@ class _Parser:
         self._text = self._text.removeprefix("\ufeff")
         value = self._value(MAX_DEPTH)
         if self._peek():
-            raise self._damaged("something follows the end of the JSON value")
+            raise self._damaged("unexpected text after the JSON value")
         return value
 
     def _value(self, depth: int) -> Any:
@@ -136,7 +136,7 @@ class _Parser:
             return self._string()
         if first in ("{", "["):
             if not depth:
-                raise self._damaged(f"more than {MAX_DEPTH} JSON objects lie inside each other")
+                raise self._damaged(f"JSON objects are nested more than {MAX_DEPTH} deep")
             self._at += 1
             return self._object(depth - 1) if first == "{" else self._array(depth - 1)
         if number := _NUMBER.match(self._text, self._at):
@@ -147,7 +147,7 @@ class _Parser:
             if self._text.startswith(word, self._at):
                 self._at += len(word)
                 return value
-        raise self._damaged("a JSON value is missing")
+        raise self._damaged("expected a JSON value")
 
     def _object(self, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -171,7 +171,7 @@ class _Parser:
         if not first and self._peek() == ",":
             self._at += 1
         elif not first and self._peek() != bracket:
-            raise self._damaged(f"a JSON text lacks a comma or {bracket}")
+            raise self._damaged(f"expected a comma or {bracket} in JSON")
         if self._peek() != bracket:
             return False
         self._at += 1
@@ -182,7 +182,7 @@ class _Parser:
             return self._string()
         key = _BARE_KEY.match(self._text, self._at)
         if key is None:
-            raise self._damaged("a JSON object lacks a key")
+            raise self._damaged("expected a key in a JSON object")
         self._at = key.end()
         return key[0]
 
@@ -190,7 +190,7 @@ class _Parser:
         try:
             value, self._at = _STRINGS.raw_decode(self._text, self._at)
         except json.JSONDecodeError as error:
-            raise self._damaged(f"a JSON string is damaged ({error.msg})") from None
+            raise self._damaged(f"invalid JSON string ({error.msg})") from None
         return str(value)
 
     def _peek(self) -> str:
@@ -201,7 +201,7 @@ class _Parser:
 
     def _expect(self, character: str) -> None:
         if self._peek() != character:
-            raise self._damaged(f"a JSON text lacks a {character}")
+            raise self._damaged(f"expected {character} in JSON")
         self._at += 1
 
     def _damaged(self, cause: str) -> CorruptStoreError:
@@ -209,5 +209,5 @@ class _Parser:
             cause,
             file=self._file,
             offset=self._at,
-            remedy="Mend or remove the file; a copy with the ending .bak may lie beside it.",
+            remedy="Repair or remove the file. There may be a copy beside it that ends in .bak.",
         )

@@ -28,7 +28,7 @@ def encode_host(text: str) -> bytes:
         return ip.packed + int(port).to_bytes(_PORT, "big").rjust(4, b"\0")
     except (ValueError, OverflowError):
         raise OptionError(
-            f"{text!r} is no host: write ip:port, or [ip]:port for IPv6, with a port up to 65535."
+            f"{text!r} is not a host: use ip:port, or [ip]:port for IPv6, with a port up to 65535."
         ) from None
 
 

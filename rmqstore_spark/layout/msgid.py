@@ -48,14 +48,14 @@ def decode_msg_id(text: str) -> OffsetMsgId:
         raw = b""
     if 2 * len(raw) not in (_V4_CHARACTERS, _V6_CHARACTERS):
         raise OptionError(
-            f"{_shown(text)} is not an offset message id: it takes {_V4_CHARACTERS} hex characters "
-            f"(IPv4) or {_V6_CHARACTERS} (IPv6), as the column msgId has them"
+            f"{_shown(text)} is not an offset message id, which has {_V4_CHARACTERS} hex "
+            f"characters (IPv4) or {_V6_CHARACTERS} (IPv6), as in column msgId"
         )
     port, physical_offset = _TAIL.unpack_from(raw, len(raw) - _TAIL.size)
     if physical_offset < 0 or not 0 <= port <= _MAX_PORT:
         raise OptionError(
             f"{_shown(text)} is not an offset message id: it would mean port {port} and offset "
-            f"{physical_offset}; a producer's own id is looked for by UNIQ_KEY instead"
+            f"{physical_offset}. Look up the id that a producer assigned by UNIQ_KEY instead"
         )
     return OffsetMsgId(f"{_address_text(raw[: -_TAIL.size])}:{port}", physical_offset)
 
@@ -72,7 +72,7 @@ def offset_msg_id(host: str, physical_offset: int) -> str:
             bytes.
     """
     if not 0 <= physical_offset < 1 << 63:
-        raise OptionError(f"{physical_offset} is no offset in a log")
+        raise OptionError(f"{physical_offset} is not an offset in a log")
     return (encode_host(host) + physical_offset.to_bytes(8, "big")).hex().upper()
 
 

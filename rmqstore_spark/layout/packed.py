@@ -72,20 +72,20 @@ def check_bodies(block: Block) -> None:
     for number, row in enumerate(rows.tolist()):
         cause = ""
         if kinds[number] > COMPRESSION_ZLIB:
-            cause = f"its sysFlag names the unknown compression type {kinds[number]}"
+            cause = f"its sysFlag has the unknown compression type {kinds[number]}"
         elif plain[number]:
-            cause = "its sysFlag says that its body is compressed, and it is not"
+            cause = "its sysFlag says that its body is compressed, but it is not"
         else:
             begin = int(bodies.starts[number])
             stored = block.data[begin : begin + int(bodies.lengths[number])]
             try:
                 total += unpacked_size(stored, int(flags[number]), MAX_UNPACKED)
             except CorruptRecordError as error:
-                cause = f"readers could not unpack it: {error.cause}"
+                cause = f"readers could not decompress it: {error.cause}"
         if total > MAX_BLOCK_UNPACKED:
             cause = (
-                f"with it the compressed bodies of the block become more than {MAX_BLOCK_UNPACKED} "
-                "bytes: send fewer messages at a time"
+                "with it, the bodies of the block decompress to more than "
+                f"{MAX_BLOCK_UNPACKED} bytes: send fewer messages at a time"
             )
         if cause:
             raise BlockError(row, int(starts[number]), _ILLEGAL, cause)

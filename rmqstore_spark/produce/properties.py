@@ -61,7 +61,7 @@ def join_keys(keys: pa.ListArray) -> pa.StringArray:
         _refuse(
             pc.match_substring(flat, KEY_SEPARATOR),
             offsets,
-            "has a key with a space in it, which stands between keys",
+            "has a key with a space, the separator of keys",
         )
     if flat.null_count:
         present = pc.is_valid(flat).to_numpy(zero_copy_only=False)
@@ -115,8 +115,9 @@ def join_properties(
         row = int(sizes.argmax())
         raise RowError(
             row,
-            f"has {sizes[row]:,} bytes of properties, tags and keys; a record has room for "
-            f"{MAX_PROPERTIES_LENGTH:,} (PROPERTIES_SIZE_EXCEEDED). Put large values into the body",
+            f"has {sizes[row]:,} bytes of properties, tags and keys; a record holds at "
+            f"most {MAX_PROPERTIES_LENGTH:,} (PROPERTIES_SIZE_EXCEEDED). Put large values into the "
+            "body",
         )
     _refuse_crc_property(joined)
     return joined
@@ -125,7 +126,7 @@ def join_properties(
 def _refuse_separator(name: str, column: pa.StringArray) -> None:
     if _may_hold(column, PROPERTY_SEPARATOR):
         held = pc.match_substring(column, PROPERTY_SEPARATOR)
-        _refuse(held, None, f"has the character 0x02 in {name}, which ends a property")
+        _refuse(held, None, f"has the character 0x02, the separator of properties, in {name}")
 
 
 def _refuse_crc_property(joined: pa.BinaryArray) -> None:
@@ -138,7 +139,7 @@ def _refuse_crc_property(joined: pa.BinaryArray) -> None:
         pc.equal(lead, _CRC_LEAD),
         None,
         f"has properties that end like the CRC of RocketMQ 5 ({PROPERTY_CRC32}): readers would "
-        "take the message for damaged. Rename the last property",
+        "report the message as damaged. Rename the last property",
     )
 
 
@@ -168,8 +169,8 @@ def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:
     _refuse(
         empty,
         offsets,
-        "has a property without a name, or with an empty value: a record cannot hold that. Make "
-        "the value null to leave it out",
+        "has a property with an empty name or value, which a record cannot hold. Set the value to "
+        "null to leave it out",
     )
     return pa.MapArray.from_arrays(offsets, names, values)
 

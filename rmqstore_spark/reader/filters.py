@@ -35,8 +35,8 @@ def parse_tags(text: str) -> frozenset[str] | None:
         return None
     if not all(tags) or any(map(_NO_TAG.search, tags)):
         raise ValueError(
-            'must be "*" or tags with || between them, the only operator that RocketMQ has for '
-            'tags; a tag with other signs in it is named in a JSON list, as ["a&&b"]'
+            'must be "*", or tags separated by ||, the only operator that RocketMQ has for tags; '
+            'put a tag with other special characters in a JSON list, such as ["a&&b"]'
         )
     return frozenset(tags)
 
@@ -52,11 +52,11 @@ def parse_keys(text: str) -> frozenset[str]:
         return frozenset(parse_names(text))
     keys = frozenset(text.split())
     if not keys:
-        raise ValueError("names no key")
+        raise ValueError("contains no key")
     if any(map(_NO_KEY.search, keys)):
         raise ValueError(
-            "must be keys with spaces between them, without operators; a key with other signs in "
-            'it is named in a JSON list, as ["a,b"]'
+            "must be keys separated by spaces, without operators; put a key with special "
+            'characters in a JSON list, such as ["a,b"]'
         )
     return keys
 
@@ -79,5 +79,5 @@ def parse_names(text: str) -> tuple[str, ...]:
     else:
         names = [item.strip() for item in text.split(",")]
     if not names or not all(names):
-        raise ValueError("must not be empty, nor have empty parts")
+        raise ValueError("must not be empty or contain empty names")
     return tuple(names)

@@ -156,7 +156,7 @@ class _Skipped:
     def report(self) -> None:
         if self._count:
             _log.warning(
-                "Skipped %d entries of %s, the first: %s.", self._count, self._path, self._first
+                "Skipped %d entries of %s. The first: %s.", self._count, self._path, self._first
             )
 
 
@@ -180,9 +180,9 @@ def _numbers(
     for key, offset in table.items():
         is_number = key.isascii() and key.isdigit() and len(key) <= len(str(greatest))
         if not is_number or not least <= int(key) <= greatest:
-            skipped.add(f"{key!r} is no number from {least} to {greatest}")
+            skipped.add(f"{key!r} is not a number from {least} to {greatest}")
         elif type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
-            skipped.add(f"{offset!r} is no offset")
+            skipped.add(f"{offset!r} is not an offset")
         else:
             found[int(key)] = offset
     return found

@@ -175,7 +175,7 @@ def _found(
     between: Callable[[], object] = lambda: None,
 ) -> pa.Table:
     if max_num is not None and max_num < 0:
-        raise OptionError(f"max_num is {max_num}: it is how many messages are wanted at most.")
+        raise OptionError(f"max_num must be at least 0, not {max_num}.")
     return _unless_expired(
         store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
     )

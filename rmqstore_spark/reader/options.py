@@ -44,15 +44,15 @@ class ReadOptions:
         unknown = [name for name in self.columns if name not in COLUMNS]
         if unknown:
             raise OptionError(
-                f"No column is called {', '.join(unknown)}. The columns are {', '.join(COLUMNS)}."
+                f"Unknown columns: {', '.join(unknown)}. The columns are {', '.join(COLUMNS)}."
             )
         for name in ("tags", "keys"):
             if isinstance(getattr(self, name), str):
                 raise OptionError(
-                    f"{name} is a set of {name}, and no text: reader.filters.parse_{name} makes "
-                    "one of a text."
+                    f"{name} must be a set of {name}, not a text. Parse a text with "
+                    f"reader.filters.parse_{name}."
                 )
         if self.batch_rows < 1 or self.batch_bytes < 1:
             raise OptionError("batch_rows and batch_bytes must be at least 1.")
         if self.mode not in ("FAILFAST", "DROPMALFORMED"):
-            raise OptionError(f"mode is {self.mode!r}: it is FAILFAST or DROPMALFORMED.")
+            raise OptionError(f"mode must be FAILFAST or DROPMALFORMED, not {self.mode!r}.")

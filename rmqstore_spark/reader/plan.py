@@ -101,7 +101,7 @@ def plan(
     """
     if by == "commitlog" and limits.max_records is not None:
         raise OptionError(
-            "maxRecordsPerPartition cannot be kept with planBy=commitlog, which cuts the log by "
+            "maxRecordsPerPartition does not work with planBy=commitlog, which splits the log by "
             "bytes. Use maxBytesPerPartition, or planBy=queue."
         )
     extents = _extents(store, ranges)

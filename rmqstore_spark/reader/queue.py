@@ -202,7 +202,7 @@ class Queue:
         physical, record = self._record(offset)
         if record is None or record.status[0] != 0:
             file, at = self._log.place(physical)
-            raise CorruptRecordError("there is no whole record here", file=file, offset=at)
+            raise CorruptRecordError("no whole record begins here", file=file, offset=at)
         return int(record.store_timestamp[0])
 
     def _record(self, offset: int) -> tuple[int, Records | None]:

@@ -64,8 +64,9 @@ def _require_range(queue: Queue, start: int | None, end: int | None) -> None:
         queue.refresh(relist=True)
     if first < 0 or (end is not None and end < first) or last > queue.max_offset:
         raise OptionError(
-            f"{first} to {'the end' if end is None else end} is no range of {queue.topic}/"
-            f"{queue.queue_id}, which holds {queue.min_offset} to {queue.max_offset}."
+            f"Offsets {first} to {'the end' if end is None else end} are outside queue "
+            f"{queue.topic}/{queue.queue_id}, which holds offsets {queue.min_offset} to "
+            f"{queue.max_offset}."
         )
 
 
@@ -288,7 +289,7 @@ class Store:
         queues = self.directory.topology.queues
         if topic not in queues:
             raise TopicNotFoundError(
-                f"{self.path} holds no topic {topic!r}. It holds: {', '.join(sorted(queues))}."
+                f"{self.path} has no topic {topic!r}. It has: {', '.join(sorted(queues))}."
             )
         if queue_id not in queues[topic]:
             raise TopicNotFoundError(
@@ -375,7 +376,7 @@ class Store:
     def why_no_queues(self) -> str:
         """The reason why a store without queues has none that can be read."""
         if self.directory.has_rocksdb_queues:
-            return "its queues lie in RocksDB (RocketMQ 5), which this package does not read"
+            return "its queues are in RocksDB (RocketMQ 5), which this package does not read"
         if self.directory.batch_queues().queues:
             return "it has only batch queues (RocketMQ 5), which this package does not read"
         return "it has no ConsumeQueues"

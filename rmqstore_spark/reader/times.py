@@ -22,7 +22,7 @@ def check_milliseconds(number: int) -> None:
             sentence that begins with the name of the option.
     """
     if number in _SECONDS:
-        raise ValueError(f"must be in milliseconds, and looks like seconds: give {number}000")
+        raise ValueError(f"must be in milliseconds, and looks like seconds: use {number}000")
     if number in _MICROSECONDS:
         raise ValueError("must be in milliseconds, and looks like microseconds or nanoseconds")
 

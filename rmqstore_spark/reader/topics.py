@@ -101,7 +101,7 @@ class Skips:
         if directory.topology.queues:
             skipped += [
                 Skipped(
-                    topic, "its batch queues (RocketMQ 5) are not read; a scan gives the records"
+                    topic, "batch queues (RocketMQ 5) are not supported; a scan reads their records"
                 )
                 for topic in directory.batch_queues().queues
             ]
@@ -114,4 +114,6 @@ class Skips:
         for item in new[:_TOLD]:
             _log.warning("Skipped %s: %s.", item.path, item.reason)
         if len(new) > _TOLD:
-            _log.warning("Skipped %d more things that are no part of a store.", len(new) - _TOLD)
+            _log.warning(
+                "Skipped %d more files and folders that are not part of a store.", len(new) - _TOLD
+            )

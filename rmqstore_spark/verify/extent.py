@@ -46,9 +46,9 @@ def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
     lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
     if store.is_being_written:
         end = max((end for _, end in lasts), default=log.min_offset)
-        return Extent(min(end, log.file_end), "it is not known as dispatched")
+        return Extent(min(end, log.file_end), "it may not have been dispatched yet")
     if log.dledger is not None:
-        return Extent(log.file_end, "it is not known as committed")
+        return Extent(log.file_end, "it may not have been committed")
     end = _closed_end(store, bounds, lasts) if store.is_closed_cleanly else _killed_end(store)
     return Extent(end, _cause(log, end))
 

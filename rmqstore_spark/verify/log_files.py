@@ -41,7 +41,7 @@ def check_segments(
     for segment in odd:
         findings.error(
             kind, (segment.path, None),
-            f"the file is not as long as the others ({size} bytes): a broker refuses it",
+            f"the file differs in size from the others ({size} bytes): a broker refuses it",
         )  # fmt: skip
     last = segments[-1]
     if last.size != size:
@@ -56,7 +56,7 @@ def check_segments(
         if segment.start % size or segment.start % unit:
             findings.error(
                 kind, (segment.path, None),
-                f"the name is no multiple of the files' size ({size} bytes)",
+                f"the name is not a multiple of the files' size ({size} bytes)",
             )  # fmt: skip
 
 

@@ -163,11 +163,13 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
     if snapshot.being_written:
         findings.note(
             "state", abort,
-            f"a broker has the store open: it is verified up to {snapshot.end}, the end of the "
-            "newest record that its queues know",
+            "a broker has the store open: the log is verified up to the newest record that the "
+            f"queues know, which ends at {snapshot.end}",
         )  # fmt: skip
     elif snapshot.killed:
-        findings.note("state", abort, "the broker was killed: its next start repairs the store")
+        findings.note(
+            "state", abort, "the broker was killed: it repairs the store when it starts again"
+        )
     for log in (store.log.plain, store.log.dledger):
         if log is not None:
             check_segments(log, findings, "log-file", growing=snapshot.being_written)
@@ -182,13 +184,13 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
 def _note_no_queues(store: Store, snapshot: Snapshot, findings: Findings) -> None:
     place = (f"{store.path}/consumequeue", None)
     if store.directory.has_rocksdb_queues:
-        findings.note("no-queues", place, "the queues lie in RocksDB, which is not looked into")
+        findings.note("no-queues", place, "the queues are in RocksDB, which is not checked")
     elif snapshot.batch_queues:
-        findings.note("no-queues", place, "there are only batch queues, which are not looked into")
+        findings.note("no-queues", place, "there are only batch queues, which are not checked")
     else:
         findings.say(
             "note" if snapshot.killed else "error", "no-queues", place,
-            "there are no queues: a broker's start makes them anew from the log",
+            "there are no queues: a broker rebuilds them from the log when it starts",
         )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def _note_unindexed(store: Store, findings: Findings) -> None:
     if keys:
         findings.note(
             "unindexed", (store.directory.index_folder, None),
-            f"{keys} keys of records lie where no index file reaches: a broker does not find them",
+            f"{keys} keys of records are in no index file: a broker does not find them",
         )  # fmt: skip
 
 

@@ -45,14 +45,14 @@ def check_configuration(store: Store, findings: Findings) -> None:
             continue  # a broker replaced it after it was listed
         if fault:
             say = findings.note if spare else findings.error
-            say("config", (path, None), f"this is no configuration in JSON: {fault}")
+            say("config", (path, None), f"the configuration is not valid JSON: {fault}")
 
 
 def _fault(files: Files, path: str) -> str:
     """Return why a configuration file cannot be read; empty if it can. An empty file is valid."""
     size = files.size(path)
     if size > _MAX_CONFIG:
-        return f"{size} bytes"
+        return f"too large ({size} bytes)"
     try:
         text = files.read(path, 0, size).decode("utf-8")
         if text.strip():
@@ -95,7 +95,7 @@ def check_topics(
         elif queue.queue_id >= configured[queue.topic]:
             findings.note(
                 "topic-config", (folder, None),
-                f"the topic has {configured[queue.topic]} queues by topics.json",
+                f"topics.json gives the topic {configured[queue.topic]} queues",
             )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
         size = files.size(path)
         data = files.read(path, 0, CHECKPOINT_SIZE)
     except FileNotFoundError:
-        findings.note("checkpoint", (path, None), "there is no checkpoint")
+        findings.note("checkpoint", (path, None), "the checkpoint is missing")
         return
     try:
         checkpoint = Checkpoint.decode(data, file=path)
@@ -119,7 +119,7 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
     if size != CHECKPOINT_SIZE:
         findings.note("checkpoint", (path, None), f"the file has {size} bytes, not 4096")
     if any(data[40:]):
-        findings.note("checkpoint", (path, 40), "there is something behind the fields")
+        findings.note("checkpoint", (path, 40), "the file has data after its fields")
     times = (
         checkpoint.physic_msg_timestamp,
         checkpoint.logics_msg_timestamp,
@@ -133,12 +133,12 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
             lost = snapshot.killed and offset > 0
             findings.say(
                 "note" if lost else "error", "checkpoint", (path, offset),
-                f"{name} is {time}, and the newest record that there is was stored at "
+                f"{name} is {time}, but the newest record was stored at "
                 f"{findings.newest}",
             )  # fmt: skip
         elif name == "logicsMsgTimestamp" and 0 < time < findings.oldest < findings.newest:
             findings.note(
                 "checkpoint", (path, offset),
-                f"{name} is {time}, and the oldest record that there is was stored at "
+                f"{name} is {time}, but the oldest record was stored at "
                 f"{findings.oldest}",
             )  # fmt: skip

@@ -43,7 +43,7 @@ def delays(levels: str) -> tuple[int, ...]:
     found = []
     for level in levels.split():
         if level[-1] not in _UNIT_MS or not level[:-1].isdecimal():
-            raise ValueError(f"{level!r} is no delay, such as 10s, 5m, 2h or 1d")
+            raise ValueError(f"{level!r} is not a delay such as 10s, 5m, 2h or 1d")
         found.append(int(level[:-1]) * _UNIT_MS[level[-1]])
     return tuple(found)
 

@@ -147,5 +147,5 @@ def test_what_cannot_be_stored_names_its_line() -> None:
         encoder().block(
             [Message("orders", b"x"), Message("orders", b"x", properties={"a": "\2"})], 11
         )
-    with pytest.raises(OptionError, match=r"Line 11 .* empty value.* null to leave it out"):
+    with pytest.raises(OptionError, match=r"Line 11 .* empty name or value.* null to leave it out"):
         encoder().block([Message("orders", b"x", properties={"a": ""})], 11)

@@ -85,7 +85,7 @@ def test_damage_without_a_backup_is_told(
 def test_a_file_of_absurd_size_is_not_read(config: Path, local: LocalFiles, size: int) -> None:
     with open(config / "topics.json", "wb") as file:
         file.truncate(size)
-    with pytest.raises(CorruptStoreError, match=f"{size} bytes, and none is over 67108864"):
+    with pytest.raises(CorruptStoreError, match=f"has {size} bytes, more than 67108864"):
         read_config(local, str(config / "topics.json"))
 
 

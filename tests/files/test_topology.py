@@ -87,10 +87,10 @@ def test_files_and_folders_beside_the_queues_are_skipped(root: Path, publish: Pu
     topology = Topology.load(files, path)
     assert topology.queues == {"Real": (0, 2, 10)}
     assert {skipped.path: skipped.reason for skipped in topology.skipped} == {
-        join(path, "Odd", "notes"): "the name is no queue id",
+        join(path, "Odd", "notes"): "the name is not a queue id",
         join(path, "Odd"): "a folder without queues",
-        join(path, "Real", "7"): "a file among folders",
-        join(path, "stray.txt"): "a file among folders",
+        join(path, "Real", "7"): "a file instead of a folder",
+        join(path, "stray.txt"): "a file instead of a folder",
     }
 
 
@@ -135,7 +135,7 @@ def test_names_from_an_archive_cannot_climb_out() -> None:
 
     topology = Topology.load(Archive(), "store/consumequeue")  # type: ignore[arg-type]  # a part
     assert topology.queues == {}
-    assert [skipped.reason for skipped in topology.skipped] == ["the name is no topic"] * 2
+    assert [skipped.reason for skipped in topology.skipped] == ["the name is not a topic"] * 2
 
 
 # ---- links --------------------------------------------------------------------------------------

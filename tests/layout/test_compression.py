@@ -57,7 +57,9 @@ def test_round_trip_within_the_bound(body: bytes, kind: int, more: int) -> None:
     assert compression.decompress(packed, flags, len(body) + more) == body
     assert compression.decompress(np.frombuffer(packed, np.uint8), flags, MAX) == body
     if body:
-        with pytest.raises(CorruptRecordError, match=f"more than {len(body) - 1} when"):
+        with pytest.raises(
+            CorruptRecordError, match=f"decompresses to more than {len(body) - 1} bytes"
+        ):
             compression.decompress(packed, flags, len(body) - 1)
 
 
@@ -88,9 +90,9 @@ def test_bodies_that_are_not_compressed_or_empty_stay() -> None:
 
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
 def test_unknown_types_are_errors(kind: int) -> None:
-    with pytest.raises(CorruptRecordError, match=f"unknown compression type {kind}"):
+    with pytest.raises(CorruptRecordError, match=f"compression type {kind} of a body is unknown"):
         compression.decompress(b"x", compression.flags_of_type(kind), MAX)
-    with pytest.raises(ValueError, match=f"no compression type {kind}"):
+    with pytest.raises(ValueError, match=f"unknown compression type {kind}"):
         compression.compress(b"x", kind)
 
 
@@ -116,7 +118,7 @@ def test_streams_that_do_not_tell_their_size(kind: int, size: int) -> None:
 def test_a_body_cut_short_anywhere_is_an_error(kind: int) -> None:
     for packed in (compression.compress(b"some body " * 20, kind), _without_size(b"ab" * 99, kind)):
         for cut in range(1, len(packed)):
-            with pytest.raises(CorruptRecordError, match="cannot be decompressed by"):
+            with pytest.raises(CorruptRecordError, match="cannot decompress a body"):
                 compression.decompress(packed[:cut], compression.flags_of_type(kind), MAX)
 
 
@@ -129,7 +131,7 @@ def test_a_bomb_is_refused_before_it_goes_off(kind: int, tells_size: bool) -> No
     del bomb
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptRecordError, match="more than 1000000 when"):
+        with pytest.raises(CorruptRecordError, match="decompresses to more than 1000000 bytes"):
             compression.decompress(packed, compression.flags_of_type(kind), 1_000_000)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
@@ -149,9 +151,9 @@ def test_frames_one_behind_the_other_are_one_body(kind: int) -> None:
     packed = compression.compress(b"first ", kind) + compression.compress(b"second" * 50_000, kind)
     flags = compression.flags_of_type(kind)
     assert compression.decompress(packed, flags, MAX) == b"first " + b"second" * 50_000
-    with pytest.raises(CorruptRecordError, match="more than 300005 when"):
+    with pytest.raises(CorruptRecordError, match="decompresses to more than 300005 bytes"):
         compression.decompress(packed, flags, 300_005)
-    with pytest.raises(CorruptRecordError, match="cannot be decompressed"):
+    with pytest.raises(CorruptRecordError, match="cannot decompress a body"):
         compression.decompress(packed + b"no frame", flags, MAX)
 
 
@@ -234,7 +236,7 @@ def test_a_bomb_is_counted_without_the_memory_that_it_asks_for(kind: int) -> Non
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
-    with pytest.raises(CorruptRecordError, match="becomes more than"):
+    with pytest.raises(CorruptRecordError, match="decompresses to more than"):
         compression.unpacked_size(packed, compression.flags_of_type(kind), MAX - 1)
 
 

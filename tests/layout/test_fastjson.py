@@ -119,7 +119,9 @@ def test_values(text: str, value: Any) -> None:
     ],
 )
 def test_what_is_no_json_is_an_error_with_file_and_place(text: str) -> None:
-    with pytest.raises(CorruptStoreError, match=r" in topics\.json at offset \d+\. Mend or remove"):
+    with pytest.raises(
+        CorruptStoreError, match=r" in topics\.json at offset \d+\. Repair or remove"
+    ):
         parse_fastjson(text, file="topics.json")
 
 
@@ -128,7 +130,7 @@ def test_depth_is_bounded() -> None:
     deepest = "[" * fastjson.MAX_DEPTH + "]" * fastjson.MAX_DEPTH
     assert parse_fastjson(deepest)
     for hostile in (f"[{deepest}]", "[" * 1_000_000, "{1:" * 1_000_000, '{"a":[' * 500_000):
-        with pytest.raises(CorruptStoreError, match="more than 64 JSON objects"):
+        with pytest.raises(CorruptStoreError, match="JSON objects are nested more than 64 deep"):
             parse_fastjson(hostile)
 
 
@@ -136,7 +138,7 @@ def test_depth_is_bounded() -> None:
 def test_length_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastjson, "MAX_LENGTH", 10)
     assert parse_fastjson("[1234,567]") == [1234, 567]
-    with pytest.raises(CorruptStoreError, match="11 characters is too long in f"):
+    with pytest.raises(CorruptStoreError, match=r"too long \(11 characters\) in f"):
         parse_fastjson("[1234,5678]", file="f")
 
 
@@ -224,7 +226,7 @@ def test_lists_numbers_as_keys_and_nothing() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), "\ud800", {"a": [float("inf")]}])
 def test_what_json_cannot_say_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"JSON has no number|surrogates not allowed"):
+    with pytest.raises(ValueError, match=r"JSON cannot represent|surrogates not allowed"):
         dump_fastjson(value)
 
 

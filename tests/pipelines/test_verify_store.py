@@ -80,7 +80,7 @@ def test_wrong_delay_levels(levels: str, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as raised:
         parse_arguments(["store", "--delay-levels", f"1s {levels or '5'}"])
     assert raised.value.code == 2
-    assert "is no delay" in capsys.readouterr().err
+    assert "is not a delay" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ def test_a_file_named_as_if_it_lay_within_another(
         stray.write_bytes(b"\xff" * 120)
     assert check(tiny, wanted) == len(wanted)
     for stray in strays:
-        assert f"Skipped {stray}: it lies within the stretch of the log of" in caplog.text
+        assert f"Skipped {stray}: it overlaps the part of the log that" in caplog.text
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 23, 24, 100, 5000])

@@ -100,7 +100,7 @@ def test_no_ranges_and_no_keys(golden: Golden) -> None:
         assert plan_by_keys(store, []) == []
         assert plan_by_keys(store, [QueueRange("T", 0, 5, 5)]) == []
         (split,) = plan_by_keys(store, whole(store))
-        with pytest.raises(OptionError, match="no keys"):
+        with pytest.raises(OptionError, match="No keys"):
             list(read_split(store, split, ReadOptions()))
 
 

@@ -403,7 +403,7 @@ def outcome(endpoint: str, key: str, max_num: int) -> str:
         try:
             (answer,) = answers
         except flight.FlightError as error:
-            return "too much" if "Ask for fewer" in str(error) else str(error)
+            return "too much" if "Request fewer" in str(error) else str(error)
         assert pa.ipc.open_stream(answer.body).read_all()["body"].nbytes >= UNPACKED
         return "found"
 

@@ -98,7 +98,8 @@ class IndexHeader:
         raw = octets(data)[:HEADER_SIZE].tobytes()
         if len(raw) < HEADER_SIZE:
             raise CorruptStoreError(
-                f"an index file has {HEADER_SIZE} bytes of header, not {len(raw)}", file=file
+                f"an index file must have a header of {HEADER_SIZE} bytes, not {len(raw)}",
+                file=file,
             )
         return cls(*_HEADER.unpack(raw))
 
@@ -226,13 +227,13 @@ def follow_chain(
         # The slot is written before the header counts its entry, so it may be one ahead.
         if last > next_entry:
             raise CorruptStoreError(
-                f"a chain of an index leads to entry {last}, and there are {next_entry - 1}",
+                f"a chain of an index leads to entry {last} of {next_entry - 1}",
                 file=file,
             )
         first = max(1, last - window + 1)
         entries = yield first, last - first + 1
         if len(entries) != last - first + 1:
-            raise CorruptStoreError(f"the index ends before its entry {last}", file=file)
+            raise CorruptStoreError(f"an index ends before its entry {last}", file=file)
         mine = np.flatnonzero(entries["keyHash"] % slots == key_hash % slots)
         if not mine.size or mine[-1] != len(entries) - 1:
             raise CorruptStoreError(

@@ -22,8 +22,8 @@ def _choose() -> ModuleType:
         from rmqstore_spark.layout.kernel import _kernel
     except ImportError:
         logging.getLogger(__name__).warning(
-            "rmqstore-spark in %s runs without its compiled kernel: everything works, more slowly. "
-            "Install it from there with a C compiler present to have it.",
+            "rmqstore-spark in %s runs without its compiled kernel. Everything works, but more "
+            "slowly. To compile the kernel, install from there with a C compiler present.",
             os.path.dirname(plain.__file__),
         )
         return plain

@@ -57,21 +57,21 @@ _SEED: Final = secrets.randbits(63)
 _ILLEGAL: Final = "MESSAGE_ILLEGAL"
 _EXCEEDED: Final = "PROPERTIES_SIZE_EXCEEDED"
 _CAUSES: Final = {
-    status_of.SHORT: "its size is below the least possible, or past the end of the block",
+    status_of.SHORT: "its size is too small, or extends past the end of the block",
     status_of.BAD_MAGIC: "it does not begin like a record (unknown magic code)",
     status_of.BAD_LENGTHS: "its lengths do not add up to its size, or its topic is too long",
     status_of.BAD_BODY_CRC: "its body does not match its bodyCRC",
     plain_block.MANY_ROWS: "the block holds more records than are allowed",
     plain_block.BIG_BODY: "its body is larger than maxMessageSize",
-    plain_block.BAD_TOPIC: "its topic is empty or no UTF-8",
+    plain_block.BAD_TOPIC: "its topic is empty or not UTF-8",
     plain_block.BAD_QUEUE_ID: "its queueId is negative",
     plain_block.BAD_SYS_FLAG: "its sysFlag has bits that are not allowed",
-    plain_block.BAD_STORE_HOST: "the room for its storeHost is not that of the store's address",
-    plain_block.CRC_PROPERTY: "it has a CRC property, which would not hold once it is stamped",
+    plain_block.BAD_STORE_HOST: "its storeHost has another length than the store's address",
+    plain_block.CRC_PROPERTY: "it has a CRC property, which would be wrong once it is stamped",
     plain_block.LIGHT_QUEUES: "it names light queues (INNER_MULTI_DISPATCH)",
     plain_block.BAD_RECONSUME_TIMES: "its reconsumeTimes is negative",
-    plain_block.BAD_PREPARED_OFFSET: "its preparedTransactionOffset is not zero, and only a broker "
-    "sets that",
+    plain_block.BAD_PREPARED_OFFSET: "its preparedTransactionOffset is not zero; only a "
+    "broker sets it",
     plain_block.BAD_BORN_PORT: "the port of its bornHost is over 65535",
 }
 
@@ -180,7 +180,7 @@ def _split(
     )  # fmt: skip
     if status != status_of.OK:
         if status == status_of.BAD_LENGTHS and _properties_exceed(data[at:]):
-            limit = f"its properties take more than {MAX_PROPERTIES_LENGTH} bytes"
+            limit = f"its properties have more than {MAX_PROPERTIES_LENGTH} bytes"
             raise BlockError(n, at, _EXCEEDED, limit)
         raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
     routes = _routes(data.data, found[:count].tolist())

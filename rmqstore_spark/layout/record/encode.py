@@ -107,6 +107,6 @@ def _require(sizes: I4, most: int, what: str) -> None:
     too_long = np.flatnonzero(sizes > most)
     if len(too_long):
         raise OptionError(
-            f"Row {too_long[0]}: its {what} takes {sizes[too_long[0]]} bytes, and the format has "
-            f"room for {most}."
+            f"Row {too_long[0]}: {what} of {sizes[too_long[0]]} bytes; the format allows at most "
+            f"{most}."
         )

@@ -44,8 +44,8 @@ MAX_RECORD_SIZE: Final = 1 << 24
 """No broker writes a larger record (bodies are limited to 4 MiB by default)."""
 
 STATUS_TEXT: Final = {
-    plain.SHORT: "a record's size is below the least possible or past what is left",
-    plain.BAD_MAGIC: "there is no record here (unknown magic code)",
+    plain.SHORT: "the size of a record is too small, or extends past the end",
+    plain.BAD_MAGIC: "no record begins here (unknown magic code)",
     plain.BAD_LENGTHS: "the lengths inside a record do not add up to its size",
     plain.BAD_BODY_CRC: "a body does not match its bodyCRC",
     plain.BAD_RECORD_CRC: "a record does not match its CRC property",

@@ -149,7 +149,7 @@ def _require_readable(maps: pa.MapArray) -> None:
         if not texts[found].as_py():
             cause = "is empty"
         raise OptionError(
-            f"Row {row}: the {what} of the property {names[found].as_py()!r} {cause}: it would not "
+            f"Row {row}: the {what} of property {names[found].as_py()!r} {cause}, so it could not "
             "be read back. Change it, or leave the property out."
         )
 

@@ -106,7 +106,7 @@ class IndexedStretch:
             every[0] < self.begin or (self.last is not None and every[-1] > self.last)
         ):
             raise CorruptStoreError(
-                "an index has an entry outside of the stretch that it says it covers",
+                "an index entry leads outside the part of the log that the file's header states",
                 file=self.path,
             )
         return every
@@ -158,7 +158,9 @@ class _Walker:
         out = np.empty(int(lengths.sum()), np.uint8)
         offsets = self._entries_at + wanted[:, 0] * ENTRY_SIZE
         if self._files.read_spans(self._path, offsets, lengths, out) < len(group):
-            raise CorruptStoreError("the index ends before an entry it names", file=self._path)
+            raise CorruptStoreError(
+                "the index ends before an entry that one of its chains leads to", file=self._path
+            )
         return [decode_entries(part) for part in np.split(out, np.cumsum(lengths)[:-1])]
 
 
@@ -197,7 +199,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
         except FileNotFoundError:
             continue  # it expired after it was listed
         except RmqStoreError as error:
-            _log.warning("The index is not used here, the log is read instead: %s", error)
+            _log.warning("Reading the log instead of an index file: %s", error)
             continue
         if stretch is not None:
             found.append(stretch)
@@ -239,8 +241,8 @@ class _Judge:
             return None  # it has no key yet, or all its records have expired
         if self._vouched is not None and header.end_timestamp > self._vouched:
             _log.info(
-                "The store was not closed cleanly, and its checkpoint does not vouch for %s: "
-                "the log is read instead", path,
+                "Reading the log instead of %s: the store was not closed cleanly, and its "
+                "checkpoint does not show that this file was flushed", path,
             )  # fmt: skip
             return None
         slots = self._slots
@@ -259,7 +261,7 @@ class _Judge:
             if header == seen:
                 break
         raise CorruptStoreError(
-            "an index file begins or ends at another record than the log has there", file=path
+            "the log has other records where an index file begins or ends", file=path
         )
 
     def _matched(self, path: str, header: IndexHeader, slots: int) -> IndexedStretch | None:

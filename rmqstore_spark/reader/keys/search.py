@@ -213,7 +213,7 @@ class KeySearch:
                     raise
                 except (RmqStoreError, FileNotFoundError) as error:
                     _log.warning(
-                        "%s is left aside, the log is read from %d to %d instead: %s",
+                        "Skipped %s, reading the log from %d to %d instead: %s",
                         piece.index.path, piece.start, bound, error,
                     )  # fmt: skip
             for records in self._read(self._walked(piece.start, bound)):
@@ -295,7 +295,9 @@ class KeySearch:
     def _require(self, there: npt.NDArray[np.bool_], offsets: I8) -> None:
         if not there.all():
             file, at = self._log.place(int(offsets[np.argmin(there)]))
-            raise CorruptRecordError("an index leads to what is no record", file=file, offset=at)
+            raise CorruptRecordError(
+                "an index entry leads to a place without a record", file=file, offset=at
+            )
 
 
 def _from_the_end(sizes: I4, limit: int) -> Iterator[slice]:

@@ -45,7 +45,7 @@ def read_key_split(store: Store, split: KeySplit, options: ReadOptions) -> Itera
         CorruptStoreError: the log is damaged, and the mode is FAILFAST.
     """
     if options.keys is None:
-        raise OptionError("Messages by key were asked for, and no keys: set keys.")
+        raise OptionError("No keys given: set keys to read messages by key.")
     holders = _Holders(store, split.ranges)
     holders.report_expired(options)
     selection = _found(store, split, options, holders)

@@ -209,12 +209,12 @@ class CommitLog:
             return SegmentExpiredError(
                 f"no file of the CommitLog holds offset {offset}",
                 file=", ".join(self.plain.folders),
-                remedy="Where the CommitLog lies in several folders, name them all "
-                "(storePathCommitLog); else set failOnDataLoss=false to skip what is gone.",
+                remedy="If the CommitLog is spread over several folders, name them all "
+                "(storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is missing.",
             )
         if offset < self.min_offset:
             return SegmentExpiredError(
-                f"the CommitLog begins at {self.min_offset}: what lay at {offset} has expired",
+                f"the CommitLog begins at {self.min_offset}: the record at {offset} has expired",
                 file=", ".join(self.plain.folders),
             )
         file, at = self.place(offset)
@@ -225,8 +225,10 @@ class CommitLog:
                 offset=at,
             )
         if size > MAX_RECORD_SIZE:
-            cause = f"a queue states a record of {size} bytes, and none is over {MAX_RECORD_SIZE}"
+            cause = f"a queue entry states {size} bytes; a record has at most {MAX_RECORD_SIZE}"
             return CorruptStoreError(cause, file=file, offset=at)
         return CorruptStoreError(
-            f"a queue states a record of {size} bytes where none can be", file=file, offset=at
+            f"a queue entry states a record of {size} bytes where no record fits",
+            file=file,
+            offset=at,
         )

@@ -92,17 +92,17 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     units = Segments.load(files, [dledger.index])
     if not units.covers([at], [INDEX_UNIT_SIZE])[0]:
         raise CorruptStoreError(
-            f"the DLedger index ({units.min_offset} to {units.end_offset}) does not hold the unit "
-            f"of entry {committed}, the last committed one",
+            f"the DLedger index ({units.min_offset} to {units.end_offset}) has no unit for the "
+            f"last committed entry ({committed})",
             file=dledger.index,
             offset=at,
-            remedy="Copy the store again, index included.",
+            remedy="Copy the store again, with its index.",
         )
     raw = units.read(at, INDEX_UNIT_SIZE)
     unit = decode_index_unit(raw, committed, file=dledger.index)
     if not data.min_offset <= unit.end <= data.end_offset:
         raise CorruptStoreError(
-            f"entry {committed}, the last committed one, is said to end at {unit.end}, outside "
+            f"the last committed entry ({committed}) ends at {unit.end} by its index unit, outside "
             f"the log ({data.min_offset} to {data.end_offset})",
             file=dledger.index,
             offset=at,
@@ -113,8 +113,8 @@ def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     stated = tuple(int(headers[name][0]) for name in ("position", "size", "index"))
     if not valid[0] or stated != (unit.position, unit.size, committed):
         raise CorruptStoreError(
-            f"the header of entry {committed}, the last committed one, does not agree with its "
-            f"unit in {dledger.index}, so that the log's end is not known",
+            f"the end of the log is unknown: the header of the last committed entry ({committed}) "
+            f"does not match its unit in {dledger.index}",
             file=segment.path,
             offset=unit.position - segment.start,
         )
@@ -133,16 +133,14 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
             damage = damage or error
             continue
         if damage is not None:
-            _log.warning(
-                "%s Its older copy %s is used: newer entries may be missing.", damage, path
-            )
+            _log.warning("%s Using its older copy %s: newer entries may be missing.", damage, path)
         return index
     if damage is None and not any(data.read(data.min_offset, DLEDGER_LEAD)):
         return -1  # a new member without entries
     raise damage or CorruptStoreError(
-        "there is no DLedger checkpoint, and nothing else tells which entries are final",
+        "the DLedger checkpoint is missing, and only it shows which entries are committed",
         file=dledger.checkpoint,
-        remedy="Copy the store again, checkpoint included.",
+        remedy="Copy the store again, with its checkpoint.",
     )
 
 

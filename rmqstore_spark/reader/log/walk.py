@@ -132,7 +132,7 @@ def walk_log(
                 if is_damage is None or not is_damage(flaw):
                     yield flaw
                     return
-                flaw = replace(flaw, cause="there is no whole record here (its magic code is 0)")
+                flaw = replace(flaw, cause="no whole record begins here (its magic code is 0)")
             room = _FIRST_CHUNK  # the next flaw may be close
             resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
             lead = _lead_at(segments, resumes)
@@ -208,7 +208,9 @@ class _Step:
         left = self.segment.segment.end - offset
         if size == left:
             return None
-        return Flaw(offset, f"a blank record says {size} bytes are left, but it is {left}", None)
+        return Flaw(
+            offset, f"a blank record states {size} bytes up to the segment's end, not {left}", None
+        )
 
     def _stopped(self, at: int, offset: int) -> Flaw | None:
         head = self.buffer[at : min(at + MIN_RECORD_SIZE, self.filled)]
@@ -217,9 +219,9 @@ class _Step:
         if not head.any():
             return Flaw(offset, "nothing is written here", None, empty=True)
         if not self.segment.lead and (time := _unpublished_time(head, offset)) is not None:
-            cause = "a block begins here that was not published"
+            cause = "an unpublished block begins here"
             return Flaw(offset, cause, None, unpublished=time)
-        return Flaw(offset, "there is no whole record here", None)
+        return Flaw(offset, "no whole record begins here", None)
 
 
 def _unpublished_time(head: U1, offset: int) -> int | None:
@@ -283,7 +285,9 @@ class Patience:
         if self.left < 0:
             file, at = place
             raise CorruptStoreError(
-                "too much looks like records and is none, after a damaged one", file=file, offset=at
+                "too many false record headers after a damaged record; the search stopped",
+                file=file,
+                offset=at,
             )
 
 

@@ -134,14 +134,14 @@ class Decoder:
         found.append(
             (
                 sound & (records.physical_offset != expected_offset),
-                "a record says that it lies elsewhere (physicalOffset)",
+                "a record states another physicalOffset than its own",
             )
         )
         if expected_size is not None:
             found.append(
                 (
                     sound & (records.store_size != expected_size),
-                    "a record has another size than its queue entry states",
+                    "the size of a record is not that of its queue entry",
                 )
             )
         if identity is not None:

@@ -43,8 +43,8 @@ class Allowance:
     def exceeded(self) -> OptionError:
         """Return the error for messages that take more than the limit."""
         return OptionError(
-            f"the messages found take more than {self._most} bytes. Ask for fewer, as of a "
-            "shorter time."
+            f"the messages found need more than {self._most} bytes. Request fewer, for example "
+            "of a shorter time."
         )
 
 

@@ -51,7 +51,7 @@ def find_index(
         path = join(folder, info.name)
         if info.size < HEADER_SIZE:
             severity: Severity = "note" if open_end else "error"
-            text = "the file ends within its header"
+            text = "the file ends inside its header"
             findings.say(severity, "index-header", (path, info.size), text)
         else:
             with suppress(FileNotFoundError):  # it expired after it was listed

@@ -70,13 +70,15 @@ class _Checker:
             self._note_stale(start + int(np.argmax(newer)), int(np.count_nonzero(newer)))
         elif not self._snapshot.being_written:
             outside |= newer
-        self._say(outside, start, offsets, "the entry leads to outside of the log")
+        self._say(outside, start, offsets, "the entry points outside the log")
         rows = np.flatnonzero(~(expired | unread | outside | newer))
         right = self._names_its_key(entries, rows[np.argsort(offsets[rows], kind="stable")])
         counts["indexEntries"] += int(np.count_nonzero(right))
         wrong = np.zeros(len(entries), np.bool_)
         wrong[rows] = True
-        self._say(wrong & ~right, start, offsets, "the entry leads to no record with its key")
+        self._say(
+            wrong & ~right, start, offsets, "the entry does not point to a record with its key"
+        )
 
     def _say(self, bad: npt.NDArray[np.bool_], start: int, offsets: I8, text: str) -> None:
         bounds = self._bounds
@@ -90,7 +92,7 @@ class _Checker:
         bounds = self._bounds
         self._findings.note(
             "stale-entries", (bounds.path, entry_position(bounds.slots, first)),
-            f"{count} entries lead past the end of the log that the crash has left",
+            f"{count} entries point past the end that the log has after the crash",
         )  # fmt: skip
 
     def _names_its_key(self, entries: IndexEntries, rows: I8) -> npt.NDArray[np.bool_]:

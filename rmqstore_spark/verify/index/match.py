@@ -132,7 +132,7 @@ class IndexMatcher:
         self._findings.each(
             "error", "index-time", wrong,
             lambda m: self._entry_place(int(owner[m]), int(own[m]), 12),
-            lambda m: f"timeDiff is {int(entries['timeDiff'][m])}, by its record {int(diff[m])}",
+            lambda m: f"timeDiff is {int(entries['timeDiff'][m])}, its record's {int(diff[m])}",
         )  # fmt: skip
 
     def _entry_place(self, file: int, number: int, byte: int) -> Place:
@@ -156,7 +156,7 @@ class IndexMatcher:
                 "error" if bounds.vouched else "note",
                 "missing-key",
                 (bounds.path, slot_position(key_hash % bounds.slots)),
-                f"a key (hash {key_hash}) of the record at {offset} of the log is not found",
+                f"no entry for a key (hash {key_hash}) of the record at {offset} of the log",
             )
 
     def _chain(self, number: int, key_hash: int) -> frozenset[int]:

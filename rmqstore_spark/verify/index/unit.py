@@ -49,7 +49,7 @@ def _check_unreadable(bounds: IndexBounds, snapshot: Snapshot, findings: Finding
         return  # it has no key yet
     _say(
         findings, bounds, snapshot, "index-header", 0,
-        f"header ({header.index_count} entries) and content do not agree whatever the number of "
+        f"the header ({header.index_count} entries) does not match the content for any number of "
         "slots: no key can be looked up",
     )  # fmt: skip
 
@@ -88,7 +88,9 @@ class _IndexFile:
         newest = np.zeros(self._bounds.slots, np.int32)
         unused = self._read(0, 1).view(np.uint8).any()
         at = slot_position(self._bounds.slots)
-        self._each("index-entry", np.array([unused]), at, 0, "entry 0 is written, but never used")
+        self._each(
+            "index-entry", np.array([unused]), at, 0, "entry 0 is written, but brokers never use it"
+        )
         for first in range(1, self._bounds.keys + 1, _BLOCK):
             count = min(_BLOCK, self._bounds.keys + 1 - first)
             entries = self._read(first, count)
@@ -118,14 +120,14 @@ class _IndexFile:
     def _check_entries(self, numbers: I8, entries: IndexEntries, slot: I4) -> None:
         """Check that each entry links to an older one of its slot, or is the oldest."""
         at = entry_position(self._bounds.slots, int(numbers[0]))
-        self._each("index-entry", entries["keyHash"] < 0, at, ENTRY_SIZE, "a negative hash")
+        self._each("index-entry", entries["keyHash"] < 0, at, ENTRY_SIZE, "the hash is negative")
         previous = entries["previous"].astype(np.int64)
         # A broker treats a slot that leads past the newest entry as unused, except for the link.
         leads = (previous > 0) & (previous < numbers)
         leads[leads] = self._hash_slots[previous[leads]] == slot[leads]
         self._each(
             "index-chain", (previous != 0) & ~leads, at + 16, ENTRY_SIZE,
-            "the link to the previous entry leads out of its chain",
+            "the link to the previous entry leads out of the chain",
         )  # fmt: skip
         self._reached[previous[leads]] = True
 
@@ -133,7 +135,7 @@ class _IndexFile:
         """Check that each slot leads to its newest entry."""
         # A broker that has the store open may have added newer entries.
         wrong = self._slots < newest if self._snapshot.being_written else self._slots != newest
-        text = "the slot does not lead to its newest entry"
+        text = "the slot does not point to its newest entry"
         self._each("index-slot", wrong, HEADER_SIZE, SLOT_SIZE, text)
         numbers = np.flatnonzero((self._slots > 0) & (self._slots <= self._bounds.keys))
         right = self._hash_slots[self._slots[numbers]] == numbers
@@ -146,7 +148,7 @@ class _IndexFile:
         lost = ~self._reached
         lost[0] = False
         at = slot_position(self._bounds.slots)
-        text = "no slot and no newer entry leads to the entry"
+        text = "no slot and no newer entry points to the entry"
         self._each("index-chain", lost, at, ENTRY_SIZE, text)
 
     def _check_header(self, log: CommitLog) -> None:
@@ -175,5 +177,5 @@ class _IndexFile:
     def _say_header(self, offset: int, name: str, stated: int, found: int) -> None:
         _say(
             self._findings, self._bounds, self._snapshot, "index-header", offset,
-            f"the header's {name} is {stated}, and by the content {found}",
+            f"the header's {name} is {stated}, but the content's {found}",
         )  # fmt: skip

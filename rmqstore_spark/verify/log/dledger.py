@@ -51,16 +51,23 @@ class DLedgerChecker:
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         position = headers["position"].astype(np.int64)
         valid &= headers["bodyLength"] == records.store_size
-        self._say(batch, ~valid, 4, "the header's lengths are not those of its record")
+        self._say(batch, ~valid, 4, "the header's lengths do not match its record")
         self._say(
             batch, position != batch.offsets - ENTRY_HEADER_SIZE, 24,
-            "the header states another position than its own",
+            "the header states a wrong position",
         )  # fmt: skip
         last = self._last or (int(index[0]) - 1, int(term[0]))
         before = np.concatenate([[last[0]], index[:-1]])
-        self._say(batch, index != before + 1, 8, "the header's index does not follow the last one")
+        self._say(
+            batch,
+            index != before + 1,
+            8,
+            "the header's index does not follow that of the entry before it",
+        )
         terms = np.concatenate([[last[1]], term[:-1]])
-        self._say(batch, term < terms, 16, "the header's term is older than the last one")
+        self._say(
+            batch, term < terms, 16, "the header's term is older than that of the entry before it"
+        )
         self._last = int(index[-1]), int(term[-1])
         self._check_units(batch, headers)
 
@@ -81,7 +88,7 @@ class DLedgerChecker:
         for name, byte in _FIELDS.items():
             unlike = np.zeros(len(batch), np.bool_)
             unlike[rows] = units[name] != headers[name][rows]
-            self._say(batch, unlike, byte, f"the header's {name} is not that of its index unit")
+            self._say(batch, unlike, byte, f"the header's {name} does not match its index unit")
             same &= ~unlike
         self._findings.counts["dledgerEntries"] += int(np.count_nonzero(there & same))
 
@@ -132,7 +139,7 @@ def check_units(store: Store, end: int, findings: Findings) -> None:
         findings.each(
             "error", "dledger-index", wrong,
             partial(_unit_place, units, number),
-            "the unit is not that of the entry of its number, or does not follow the one before it",
+            "the unit does not match its number, or does not follow the unit before it",
         )  # fmt: skip
         reached = max(reached, int(stop.max()))
         number += count

@@ -78,7 +78,8 @@ class RecordChecker:
             wrong[packed] = not_packed(batch.records.body.take(packed), kind[packed])
             self._findings.each(
                 "error", "sys-flag", wrong, batch.place,
-                lambda row: f"sysFlag {int(flags[row]):#x} promises a compressed body: it is none",
+                lambda row: f"sysFlag {int(flags[row]):#x} says that the body is "
+                "compressed, but it is not",
             )  # fmt: skip
 
     def _check_numbers(self, batch: LogBatch) -> None:
@@ -112,7 +113,7 @@ class RecordChecker:
         odd = ~wrong & (prepared != 0) & (batch.transaction == TRANSACTION_NOT_TYPE)
         self._findings.each(
             "note", "field", odd, batch.place,
-            lambda row: text(row) + ", and there is no transaction",
+            lambda row: text(row) + ", but there is no transaction",
         )  # fmt: skip
 
     def _never_negative(self, batch: LogBatch, name: str, values: I4 | I8) -> None:
@@ -140,7 +141,9 @@ class RecordChecker:
                 text = f"the topic {name!r} cannot be a folder's name"
                 self._findings.error("topic-name", place, text)
             elif not is_safe_topic_name(name):
-                self._findings.note("topic-name", place, f"a broker would refuse to take {name!r}")
+                self._findings.note(
+                    "topic-name", place, f"a broker would refuse the topic {name!r}"
+                )
         self._known_topics = len(batch.topics)
 
     def _check_times(self, batch: LogBatch) -> None:
@@ -172,8 +175,8 @@ class RecordChecker:
             zeros = _runs(data == 0, _ZEROS)
             self._findings.each(
                 "note", "properties", _per_row(zeros, offsets) > 0, batch.place,
-                f"the properties hold {_ZEROS} zero bytes in a row, as a write that was lost in "
-                "part leaves them",
+                f"the properties hold {_ZEROS} zero bytes in a row, as if part of a write was "
+                "lost",
             )  # fmt: skip
         filled = offsets[1:] > offsets[:-1]
         open_ended = filled & (data[np.maximum(offsets[1:] - 1, 0)] != 2)
@@ -184,7 +187,7 @@ class RecordChecker:
         dropped = _per_row(pairs, offsets) < _per_row(separators, offsets) + open_ended
         self._findings.each(
             "note", "properties", dropped, batch.place,
-            "some properties lack a name or a value, and are dropped by RocketMQ",
+            "RocketMQ drops some properties: they have no name or no value",
         )  # fmt: skip
 
 

@@ -106,6 +106,6 @@ class _LogPass:
             self._findings.flaw(offset, self._unit.end)
             self._findings.error(
                 "unchecked", self._log.place(offset),
-                f"after {_MOST_FLAWS} damaged places the log was left unchecked from here to "
+                f"{_MOST_FLAWS} damaged places were found: the log was not checked from here to "
                 f"{self._unit.end}",
             )  # fmt: skip

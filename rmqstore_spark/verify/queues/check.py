@@ -22,14 +22,14 @@ __all__ = ["check_entries"]
 _BLOCK: Final = 1 << 16
 
 _KINDS: Final = {
-    Verdict.UNWRITTEN: ("entry-unwritten", 0, "the entry is not written, and later ones are"),
-    Verdict.FILLER: ("entry-filler", 0, "the entry is a filler, which only a queue's begin has"),
-    Verdict.EXPIRED: ("entry-outside", 0, "the entry leads to before the log's begin"),
-    Verdict.OUTSIDE: ("entry-outside", 0, "the entry leads past the log's end"),
-    Verdict.NO_RECORD: ("entry-record", 0, "no record begins where the entry leads"),
-    Verdict.SIZE: ("entry-size", 8, "the entry's size is not that of its record"),
-    Verdict.PENDING: ("entry-pending", 0, "the entry's record is a prepared or rolled-back one"),
-    Verdict.CODE: ("tags-code", 12, "the entry's tagsCode is not that of its record"),
+    Verdict.UNWRITTEN: ("entry-unwritten", 0, "the entry is not written, but later ones are"),
+    Verdict.FILLER: ("entry-filler", 0, "the entry is a filler, but not at the queue's beginning"),
+    Verdict.EXPIRED: ("entry-outside", 0, "the entry points before the log's beginning"),
+    Verdict.OUTSIDE: ("entry-outside", 0, "the entry points past the log's end"),
+    Verdict.NO_RECORD: ("entry-record", 0, "no record begins where the entry points"),
+    Verdict.SIZE: ("entry-size", 8, "the entry's size does not match its record"),
+    Verdict.PENDING: ("entry-pending", 0, "the entry's record is prepared or rolled back"),
+    Verdict.CODE: ("tags-code", 12, "the entry's tagsCode does not match its record"),
 }
 
 
@@ -85,8 +85,8 @@ class _Checker:
         findings.each(
             "error", "entry-identity", verdict == Verdict.STRANGER,
             lambda row: self._guilty(int(slots[row]), int(offsets[row])),
-            lambda row: f"the entry of offset {int(slots[row])} of {self._name} leads to the "
-            f"record at {int(offsets[row])}, which says it is {self._identity(int(offsets[row]))}",
+            lambda row: f"the entry of offset {int(slots[row])} of {self._name} points to the "
+            f"record at {int(offsets[row])}, which states {self._identity(int(offsets[row]))}",
         )  # fmt: skip
 
     def _say(self, verdict: Verdict, bad: npt.NDArray[np.bool_], slots: I8, offsets: I8) -> None:
@@ -94,7 +94,7 @@ class _Checker:
         self._findings.each(
             "error", kind, bad,
             lambda row: entry_place(self._queue, int(slots[row]), byte),
-            lambda row: f"{text} ({self._name}, offset {int(slots[row])}, leads to "
+            lambda row: f"{text} ({self._name}, offset {int(slots[row])}, points to "
             f"{int(offsets[row])})",
         )  # fmt: skip
 

@@ -57,7 +57,7 @@ class QueueMatcher:
         codes, odd_delay = tags_codes(batch, self._snapshot.delays)
         self._findings.each(
             "error", "delay", odd_delay, batch.place,
-            "the DELAY of a delayed message is no number: a broker's start ends the log here",
+            "the DELAY of a delayed message is not a number: a starting broker ends the log here",
         )  # fmt: skip
         if not self._snapshot.queues:
             return
@@ -77,7 +77,7 @@ class QueueMatcher:
         self._findings.each(
             "error", "entry-size", same & (entries["size"] != sizes),
             lambda m: entry_place(self._queue(int(queue[m])), int(slots[m]), 8),
-            lambda m: f"the entry says {int(entries['size'][m])} bytes, and its record at "
+            lambda m: f"the entry states {int(entries['size'][m])} bytes, but its record at "
             f"{int(offsets[m])} has {int(sizes[m])}",
         )  # fmt: skip
         stated = entries["tagsCode"].astype(np.int64)
@@ -116,17 +116,17 @@ class QueueMatcher:
         lost = wrong & fresh & (addressed | (stated == 0))
         self._findings.each(
             "note", "undispatched", lost, place,
-            "the entry's tagsCode is lost: the broker's next start restores it",
+            "the entry's tagsCode is lost: the broker restores it when it starts again",
         )  # fmt: skip
         wrong &= ~lost
         self._findings.each(
             "error", "ext-unit", wrong & addressed, place,
-            lambda m: f"the entry's tagsCode {int(stated[m])} is no address of an extension unit "
-            "of its record",
+            lambda m: f"the entry's tagsCode {int(stated[m])} is not the address of an "
+            "extension unit of its record",
         )  # fmt: skip
         self._findings.each(
             "error", "tags-code", wrong & ~addressed, place,
-            lambda m: f"the entry's tagsCode is {int(stated[m])}, by its record {int(codes[m])}",
+            lambda m: f"the entry's tagsCode is {int(stated[m])}, its record's {int(codes[m])}",
         )  # fmt: skip
 
     def _cover(self, queue: I4, slots: I8, same: Mask, *, ordered: bool) -> None:
@@ -177,7 +177,7 @@ class QueueMatcher:
         self._findings.each("error", "missing-entry", missing & ~waiting, place, text)
         self._findings.each(
             "note", "undispatched", waiting, place,
-            lambda m: text(m) + ": the broker's next start puts it in",
+            lambda m: text(m) + ": the broker adds it when it starts again",
         )  # fmt: skip
 
     def _begin_of(self, number: int) -> int:
@@ -221,7 +221,7 @@ class QueueMatcher:
             if (topic, queue_id) in self._snapshot.batch_queues:
                 self._findings.counts["batchQueueRecords"] += count
                 continue
-            text = f"there is no queue {topic}/{queue_id} for {count} record(s), this one the first"
+            text = f"no queue {topic}/{queue_id} for {count} record(s) from here on"
             configured = self._snapshot.configured_topics
             if configured is not None and topic not in configured:
                 text += "; topics.json does not name the topic: it was deleted"
@@ -235,4 +235,4 @@ class QueueMatcher:
 
 def older_text(queue: str, slot: int) -> str:
     """Return the text of the problem of a record that is older than its queue."""
-    return f"the record of offset {slot} is older than its queue {queue}, which was made anew"
+    return f"the record of offset {slot} is older than its queue {queue}, which was created again"

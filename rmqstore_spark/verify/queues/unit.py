@@ -79,8 +79,8 @@ class _QueueEnds:
         self._findings.each(
             "error", "entry-before-begin", odd,
             lambda row: entry_place(self._queue, first + row),
-            lambda row: f"the entry of offset {first + row} of {self._name} lies before the "
-            "queue's begin, and is neither a filler nor expired",
+            lambda row: f"the entry of offset {first + row} of {self._name} is before the "
+            "queue's beginning, but neither a filler nor expired",
         )  # fmt: skip
 
     def check_behind(self) -> None:
@@ -104,8 +104,8 @@ class _QueueEnds:
             self._findings.counts["staleEntries"] += stale
             self._findings.note(
                 "stale-entries", entry_place(self._queue, first),
-                f"{stale} entries behind the end of {self._name} ({self._bounds.max_offset}) "
-                "belong to no message; a broker writes over them",
+                f"{stale} entries past the end of {self._name} ({self._bounds.max_offset}) "
+                "belong to no message; a broker overwrites them",
             )  # fmt: skip
 
     def _report_hole(self, follower: int) -> None:
@@ -114,8 +114,8 @@ class _QueueEnds:
         end = self._bounds.max_offset
         self._findings.say(
             "note" if self._killed else "error", "entry-unwritten", entry_place(self._queue, end),
-            f"the entry of offset {end} of {self._name} is not written or not right, and that of "
-            f"{follower} is: readers take the queue to end there",
+            f"the entry of offset {end} of {self._name} is unwritten or wrong, but that of "
+            f"{follower} is right: readers see the queue end there",
         )  # fmt: skip
 
     def _read(self, start: int, end: int) -> Entries:

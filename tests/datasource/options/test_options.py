@@ -151,9 +151,9 @@ def test_an_option_like_no_other_lists_all() -> None:
         ({"subscribePattern": "("}, "is no regular expression"),
         ({"minPartitions": "0"}, "must be at least 1"),
         ({"maxBytesPerPartition": "0"}, "must be at least 1"),
-        ({"keys": " "}, "names no key"),
-        ({"startingTimestamp": "1700000000"}, "looks like seconds: give 1700000000000"),
-        ({"endingTimestamp": "1700000000"}, "looks like seconds: give 1700000000000"),
+        ({"keys": " "}, "contains no key"),
+        ({"startingTimestamp": "1700000000"}, "looks like seconds: use 1700000000000"),
+        ({"endingTimestamp": "1700000000"}, "looks like seconds: use 1700000000000"),
         ({"endingTimestamp": "1700000000000000"}, "looks like microseconds"),
         ({"endingTimestamp": "1700000000000000000"}, "looks like microseconds or nanoseconds"),
         ({"startingOffsetsByTimestamp": '{"T":{"0":1700000000}}'}, "looks like seconds"),
@@ -173,9 +173,7 @@ def test_wrong_and_contradictory_options(given: dict[str, str], words: str) -> N
     ],
 )
 def test_a_tag_expression_has_no_operator_but_one(text: str) -> None:
-    with pytest.raises(
-        OptionError, match=r"Option tags must be .* with \|\| between them, the only"
-    ):
+    with pytest.raises(OptionError, match=r"Option tags must be .* separated by \|\|, the only"):
         parse(tags=text)
 
 
@@ -198,7 +196,7 @@ def test_refused_lists_of_tags(text: str) -> None:
     "text", ["a,b", "a, b", "a || b", "a && b", "a AND b", "a or b", "a;b", "*"]
 )
 def test_keys_know_no_operators(text: str) -> None:
-    with pytest.raises(OptionError, match="must be keys with spaces between them"):
+    with pytest.raises(OptionError, match="must be keys separated by spaces"):
         parse(keys=text)
 
 

@@ -69,13 +69,13 @@ def test_hosts_may_be_dictionary_encoded(index: pa.DataType, each_kernel: str) -
 
 def test_properties_too_long_for_the_format_are_refused(each_kernel: str) -> None:
     encode_records(one_row(properties=b"p" * 32_767))
-    with pytest.raises(OptionError, match="Row 0: its properties takes 32768 bytes"):
+    with pytest.raises(OptionError, match="Row 0: properties of 32768 bytes"):
         encode_records(one_row(properties=b"p" * 32_768))
 
 
 @pytest.mark.parametrize("host", ["", "1.2.3.4", "1.2.3:4", "host:4", "1.2.3.4:x"])
 def test_what_is_no_host_is_refused(host: str) -> None:
-    with pytest.raises(OptionError, match=r"is no host: write ip:port"):
+    with pytest.raises(OptionError, match=r"is not a host: use ip:port"):
         encode_records(one_row(bornHost=host))
 
 

@@ -128,9 +128,7 @@ def test_what_would_not_be_read_back_is_refused(name: str, value: str, what: str
     raw = f"{name}\x01{value}".encode()
     assert java_properties(raw) != {name: value}
     column = pa.array([[("x", "\x01")], [("b", "1"), (name, value)], [("c", "3")]], MAP_TYPE)
-    with pytest.raises(
-        OptionError, match=f"Row 1: the {what} of the property {re.escape(repr(name))}"
-    ):
+    with pytest.raises(OptionError, match=f"Row 1: the {what} of property {re.escape(repr(name))}"):
         encode_properties(column)
     with pytest.raises(OptionError, match="Row 0"):
         encode_properties(column[1:])
