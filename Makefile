@@ -1,5 +1,5 @@
 # Everything that a fresh clone needs: Python 3.10 or newer, and make.
-# `make` lists what there is to do. The environment lies in .venv, and is made once.
+# `make` lists the targets. The environment is in .venv, and is created once.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -8,7 +8,7 @@
 VENV := .venv
 PY := $(abspath $(VENV))/bin/python
 INSTALLED := $(VENV)/.installed
-# A command with JAVA_HOME and PYSPARK_PYTHON set; finds a Java, or brings one.
+# Runs a command with JAVA_HOME and PYSPARK_PYTHON set; finds Java, or downloads it.
 SPARK := $(PY) -m tools.java $(PY)
 PYTEST_ARGS ?=
 # Processes that share the tests, much of whose time is waiting.
@@ -17,11 +17,11 @@ WORKERS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help
-help: ## List what there is to do
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: $(INSTALLED) ## A stream into a store and out again with Spark, through a kill -9
+demo: $(INSTALLED) ## Write a stream into a store and read it back with Spark, despite a kill -9
 	@$(SPARK) examples/demo.py
 
 .PHONY: demo-read
@@ -29,18 +29,18 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 	@$(SPARK) examples/demo_read.py
 
 .PHONY: test
-test: lint ## Check the sources, then run every test (PYTEST_ARGS="-k name" for some)
+test: lint ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style, types and layers
+lint: $(INSTALLED) ## Check style, types and imports
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
 	@$(PY) -m mypy --no-error-summary
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
 
 .PHONY: bench
-bench: $(INSTALLED) ## Measure speed and memory on stores made for it
+bench: $(INSTALLED) ## Measure speed and memory on generated stores
 	@$(SPARK) -m benchmarks $(BENCH_ARGS)
 
 .PHONY: notebook
@@ -50,18 +50,18 @@ notebook: $(INSTALLED) ## Open the notebooks of examples/ in JupyterLab
 	@$(SPARK) -m jupyterlab examples
 
 .PHONY: docs
-docs: $(INSTALLED) ## Write the references that are made of tables (docs/, conf/store.conf)
+docs: $(INSTALLED) ## Generate the reference pages (docs/, conf/store.conf)
 	@$(PY) -m tools.docs
 
 .PHONY: clean
-clean: ## Remove the environment and whatever was built
+clean: ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .demo .bench
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f rmqstore_spark/layout/kernel/_kernel*.so
 
-# Again only when what is installed, or what is compiled, has changed.
+# Runs again only if the dependencies or the C sources have changed.
 $(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/layout/kernel/c/*.[ch])
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@echo "Installing into $(VENV) (the first time this takes some minutes) ..."

@@ -45,8 +45,8 @@ NEXT = (
     ("A store process", ".venv/bin/rmqstore serve --store /path/to/store"),
     ("Write and read, with plots", "examples/write_and_read.ipynb"),
     ("A broker's store", "make demo-read"),
-    ("What is promised", "docs/writing.md, docs/reliability.md"),
-    ("Running it for good", "docs/operate.md"),
+    ("Guarantees", "docs/writing.md, docs/reliability.md"),
+    ("Run it in production", "docs/operate.md"),
 )
 
 
@@ -128,12 +128,12 @@ def main() -> None:
                 spark.stop()
                 store.stop()
             show_command("Topics, without Spark", "topics", "store")
-            show_command("Every record, entry and checksum of the store", "verify", "store")
+            show_command("Verify every record, entry and checksum of the store", "verify", "store")
         finally:
             store.stop()
             os.chdir(ROOT)
     if not exact:
-        sys.exit("Orders were lost or doubled.")
+        sys.exit("Orders were lost or duplicated.")
     show_next(NEXT)
 
 
@@ -155,14 +155,14 @@ def show_start(spark: SparkSession, store: EmbeddedStore) -> None:
         store.start()
     show_lines('store = rmqstore_spark.embedded("store")', "endpoint = store.start()")
     console.print(
-        f"It serves {store.endpoint}, as process {store.pid}. "
-        f"{ORDERS:,} orders lie in {FILES} files."
+        f"It serves {store.endpoint}, as process {store.pid}. {ORDERS:,} orders are in {FILES} "
+        "files."
     )
 
 
 def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
     """Begin the stream, and kill the store process in the middle of a micro-batch."""
-    heading("A stream of orders into the store")
+    heading("Write a stream of orders into the store")
     show_code(write_stream, "query")
     with console.status("Running it ..."):
         query = write_stream(spark, store.endpoint)
@@ -170,7 +170,10 @@ def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
         reason = reason_of_end(query)
     show_lines("os.kill(store.pid, signal.SIGKILL)")
     show_micro_batches(query)
-    console.print(f"\nThen it was killed, with {staged:,} bytes of the next one staged. The query:")
+    console.print(
+        f"\nThen the store process was killed, with {staged:,} bytes of the next one staged. The "
+        "query:"
+    )
     console.print(reason, markup=False, no_wrap=True, overflow="ellipsis")
 
 
@@ -189,7 +192,7 @@ def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:
             if between and staged and store.pid is not None:
                 os.kill(store.pid, signal.SIGKILL)
                 return staged
-    sys.exit(f"The stream came to its end before the kill: {query.exception()}")
+    sys.exit(f"The stream ended before the kill: {query.exception()}")
 
 
 def reason_of_end(query: StreamingQuery) -> str:
@@ -206,7 +209,7 @@ def reason_of_end(query: StreamingQuery) -> str:
 
 def show_restart(spark: SparkSession, store: EmbeddedStore) -> None:
     """Start process and query again, on the same store and checkpoint."""
-    heading("The same once more: the store recovers, the query goes on from its checkpoint")
+    heading("Restart: the store recovers, the query continues from its checkpoint")
     with console.status("Running it ..."):
         store.start()
         said = store.output.splitlines()
@@ -221,13 +224,13 @@ def show_restart(spark: SparkSession, store: EmbeddedStore) -> None:
 
 def show_reading(spark: SparkSession, store: EmbeddedStore) -> None:
     """Read all that the store holds, as a stream and as a table."""
-    heading("Back again as a stream (Trigger.AvailableNow)")
+    heading("Read it back as a stream (Trigger.AvailableNow)")
     show_code(read_stream, "query")
     with console.status("Running it ..."):
         query = read_stream(spark, store.endpoint)
         query.awaitTermination()
     show_micro_batches(query)
-    heading("Back again as a table")
+    heading("Read it back as a table")
     show_code(read_table, "orders")
 
 

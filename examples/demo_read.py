@@ -71,7 +71,7 @@ def main() -> None:
                 show_stream(spark)
             finally:
                 spark.stop()
-            show_command("How far consumer groups have come", "groups", STORE)
+            show_command("Lag of consumer groups", "groups", STORE)
         finally:
             os.chdir(ROOT)
     show_next(NEXT)
@@ -89,7 +89,7 @@ def show_batch(spark: SparkSession) -> None:
 
 def show_stream(spark: SparkSession) -> None:
     """Run the streaming query."""
-    heading("A streaming query, over what is there (Trigger.AvailableNow)")
+    heading("A streaming query over the existing messages (Trigger.AvailableNow)")
     show_code(copy_as_stream, "query")
     with console.status("Running it ..."):
         query = copy_as_stream(spark, STORE, "copy", "checkpoint")
@@ -103,7 +103,7 @@ def show_stream(spark: SparkSession) -> None:
         ],
     )
     copied = spark.read.parquet("copy").count()
-    console.print(f"\nThe copy holds {copied:,} messages. Run again, the stream would go on there.")
+    console.print(f"\nThe copy holds {copied:,} messages. Another run would continue from there.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Follow a store: how many messages each topic gets in each interval, and how late they are seen.
 
 spark-submit examples/streaming.py STORE                 until Ctrl-C
-spark-submit examples/streaming.py STORE --available-now reads what is there, and ends
+spark-submit examples/streaming.py STORE --available-now reads the existing messages, and ends
 """
 
 from __future__ import annotations

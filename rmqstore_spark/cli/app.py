@@ -73,20 +73,19 @@ def _show_version(wanted: bool) -> None:
 def _start(
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version, and end."
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
 ) -> None:
-    """Look into a RocketMQ message store, read its messages, check it; write to one.
+    """Inspect, read, verify and write RocketMQ message stores.
 
-    A store is a directory (storePathRootDir), live, copied or archived, or any URL of fsspec, or
-    the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve and recover
-    change a store's files; options about tokens and TLS are for store processes that ask for them.
+    A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
+    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve
+    and recover change a store's files. The options for tokens and TLS are for store processes that
+    require them.
     """
     use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
 

@@ -121,7 +121,7 @@ def _plan_queues(
 
 
 def _needs_queues(store: Store, option: str) -> None:
-    store.require_queues(option, f"Leave {option} out, to read the whole store")
+    store.require_queues(option, f"Remove {option} to read the whole store")
 
 
 def _plan_scan(options: Options, store: Store) -> Sequence[Split]:

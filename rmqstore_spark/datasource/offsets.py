@@ -97,9 +97,9 @@ def decode_offsets(stored: Mapping[str, Any]) -> Offsets:
     """
     if stored.get("version") != _VERSION:
         raise RmqStoreError(
-            "The checkpoint's offsets are not of this version of the rmqstore source: "
-            f"{str(stored)[:200]}. Start the stream with the version that wrote them, or with "
-            "another checkpointLocation."
+            "The checkpoint's offsets were written by another version of the rmqstore source: "
+            f"{str(stored)[:200]}. Start the stream with that version, or with another "
+            "checkpointLocation."
         )
     offsets: Offsets = {}
     try:
@@ -135,6 +135,6 @@ def _mark_text(mark: Mark) -> str:
 def _read_mark(text: str) -> tuple[int, Mark]:
     match = _MARK.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no offset of a queue")
+        raise ValueError(f"invalid offset of a queue: {text!r}")
     queue_id, begin, after, physical = match.groups()
     return int(queue_id), Mark(int(after), int(physical), None if begin is None else int(begin))

@@ -134,7 +134,7 @@ def _explain_invisible(spec: StoreSpec, error: RmqStoreError) -> None:
         if not isinstance(error, StoreNotFoundError):
             return
     raise StoreNotFoundError(
-        f"{spec.url} cannot be seen on {host_name()}, where a task was to read it. The driver saw "
-        "it when it planned the query: stores must be visible to all executors under the same "
-        f"path. ({error})"
+        f"A task on host {host_name()} cannot find {spec.url}, which the driver found when it "
+        "planned the query. Stores must be accessible to all executors under the same path. "
+        f"({error})"
     ) from None

@@ -63,7 +63,9 @@ def lose(options: Options, text: str, then: str = "") -> None:
         DataLossError: `failOnDataLoss` is set.
     """
     if options.fail_on_data_loss:
-        raise DataLossError(f"{text} Set failOnDataLoss=false to go on with what is there.")
+        raise DataLossError(
+            f"{text} Set failOnDataLoss=false to continue with the messages that are left."
+        )
     _log.warning("failOnDataLoss=false: %s", f"{text} {then}".rstrip())
 
 
@@ -94,22 +96,22 @@ class _Resolver:
         if wanted is None:
             if not isinstance(self._position, OfGroup) and not self._options.no_match_is_latest:
                 raise OptionError(
-                    f"{self._name}: {key} has no message stored at or after the given time. Give "
-                    "an earlier one, or startingOffsetsByTimestampStrategy=latest to start such "
-                    "queues at their end."
+                    f"{self._name}: {key} has no message stored at or after the given time. Use "
+                    "an earlier time, or set startingOffsetsByTimestampStrategy=latest to start "
+                    "such queues at their end."
                 )
             return queue.min_offset if isinstance(self._position, OfGroup) else queue.max_offset
         if wanted > queue.max_offset:
             text = f"{self._name} is {wanted} for {key}, which ends at {queue.max_offset}."
             if not isinstance(self._position, OfGroup):
-                raise OptionError(f"{text} Give an offset of at most {queue.max_offset}.")
-            lose(self._options, f"{text} The queue was cut, or deleted and made anew.")
+                raise OptionError(f"{text} Set an offset of at most {queue.max_offset}.")
+            lose(self._options, f"{text} The queue was cut, or deleted and recreated.")
             return queue.max_offset
         if wanted < queue.min_offset:
             lose(
                 self._options,
                 f"{queue.min_offset - wanted} messages of {key} have expired: {self._name} is "
-                f"{wanted}, and the queue begins at {queue.min_offset} now.",
+                f"{wanted}, but the queue now begins at {queue.min_offset}.",
             )
             return queue.min_offset
         return wanted
@@ -164,7 +166,7 @@ class _Resolver:
 def _of(numbers: PerQueue, key: QueueKey) -> int:
     found = numbers.get(key.broker, key.topic, key.queue_id)
     if found is None:
-        raise OptionError(f"There is no position for {key}.")
+        raise OptionError(f"No offset or time given for {key}.")
     return found
 
 
@@ -174,8 +176,8 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
     missing = [key for key in keys if numbers.get(*key) is None]
     if missing:
         raise OptionError(
-            f"{name} leaves out {some(missing)}. Name every queue that is read, or choose the "
-            "queues by assign."
+            f"{name} does not list {some(missing)}. List every queue that the query reads, or "
+            "choose queues with option assign."
         )
     known = {(key.topic, broker, key.queue_id) for key in keys for broker in (key.broker, None)}
     others = [
@@ -185,7 +187,7 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
     ]
     if others:
         raise OptionError(
-            f"{name} names {some(others)}, which this query does not read. It reads: {some(keys)}."
+            f"{name} lists {some(others)}, which this query does not read. It reads: {some(keys)}."
         )
 
 
@@ -202,6 +204,6 @@ def _group_progress(group: str, queues: Sequence[ChosenQueue], name: str) -> dic
                 progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
     if stores and group not in groups:
         raise OptionError(
-            f"{name}: there is no consumer group {group!r}. There are: {some(sorted(groups))}."
+            f"{name}: unknown consumer group {group!r}. The store has: {some(sorted(groups))}."
         )
     return progress

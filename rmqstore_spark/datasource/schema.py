@@ -105,15 +105,15 @@ def project(schema: StructType) -> Projection:
     for field in schema.fields:
         name = _NAMES.get(field.name.lower())
         if name is None:
-            raise OptionError(f"There is no column {field.name!r}. {_right_ones()}")
+            raise OptionError(f"Unknown column {field.name!r}. {_right_ones()}")
         if field.dataType != COLUMN_TYPES[name] and not _is_text(name, field.dataType):
             raise OptionError(
                 f"Column {name} cannot be read as {field.dataType.simpleString()}. {_right_ones()}"
             )
         if not field.nullable and name not in NEVER_NULL:
-            raise OptionError(f"Column {name} can be null: leave NOT NULL out of its schema.")
+            raise OptionError(f"Column {name} can be null: remove NOT NULL from its schema.")
         if name in columns:
-            raise OptionError(f"Column {name} is asked for twice.")
+            raise OptionError(f"The schema contains column {name} twice.")
         columns.append(name)
         as_text = as_text or _is_text(name, field.dataType)
     return Projection(tuple(columns), as_text, schema)

@@ -87,9 +87,9 @@ class RmqStoreDataSource(DataSource):
 
         if overwrite:
             raise OptionError(
-                "Mode overwrite cannot be had: a message store is only appended to, and what its "
-                'consumers have yet to read is not taken away. Say mode("append"); a topic that '
-                "is to go is removed by `rmqstore delete-topic`."
+                "Mode overwrite is not supported: a message store is append-only, and its "
+                'consumers may still need the messages. Use mode("append"). To delete a topic, '
+                "run `rmqstore delete-topic`."
             )
         options = parse_sink_options(self.options, streaming=False)
         return RmqStoreWriter(options, find_columns(schema, options))
@@ -105,9 +105,9 @@ class RmqStoreDataSource(DataSource):
 
         if overwrite:
             raise OptionError(
-                "Output mode complete cannot be had: it writes all results again with each "
-                "micro-batch, and a message store is only appended to. Say "
-                'outputMode("append"), with a watermark where there is an aggregation.'
+                "Output mode complete is not supported: it rewrites all results in each "
+                'micro-batch, but a message store is append-only. Use outputMode("append"), with '
+                "a watermark if the query aggregates."
             )
         options = parse_sink_options(self.options, streaming=True)
         return RmqStoreStreamWriter(options, find_columns(schema, options))

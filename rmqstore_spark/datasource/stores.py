@@ -116,14 +116,14 @@ def _check_names(paths: Sequence[str], names: Sequence[str]) -> None:
     """Refuse names that do not match the stores."""
     if len(names) != len(paths):
         raise OptionError(
-            f"Option brokerNames gives {len(names)} names for {len(paths)} stores: "
-            f"{some(paths)}. Give one for each, in this order."
+            f"Option brokerNames has {len(names)} names for {len(paths)} stores: {some(paths)}. "
+            "List one name for each, in this order."
         )
     by_name: dict[str, str] = {}
     for path, name in zip(paths, names, strict=True):
         if name in by_name:
             raise OptionError(
-                f"The stores {by_name[name]} and {path} are both called {name!r}: name them by "
+                f"The stores {by_name[name]} and {path} are both called {name!r}: set option "
                 "brokerNames."
             )
         by_name[name] = path
@@ -137,15 +137,16 @@ def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tupl
     if isinstance(given, tuple):
         if len(names) > 1:
             raise OptionError(
-                "Option storePathCommitLog names folders of one store, but there are "
-                f"{len(names)}: give it by broker, as "
+                "Option storePathCommitLog lists folders of one store, but the query reads "
+                f"{len(names)} stores. List them by broker, as in "
                 '{"broker-a":["/disk1/log","/disk2/log"]}.'
             )
         given = {names[0]: given}
     for broker in given:
         if broker not in names:
             raise OptionError(
-                f"Option storePathCommitLog names the broker {broker!r}; there are: {some(names)}."
+                f"Option storePathCommitLog has an unknown broker {broker!r}. The brokers are: "
+                f"{some(names)}."
             )
     return {broker: tuple(map(_absolute, folders)) for broker, folders in given.items()}
 
@@ -165,15 +166,13 @@ def _expand(path: str) -> list[str]:
     absolute = _absolute(path)
     if path.split("::")[-1].startswith("memory:"):
         raise OptionError(
-            f"{path} is in the memory of one process, and Spark reads in others. Copy the store to "
-            "where all of them can see it."
+            f"{path} is in the memory of one process, but Spark reads in several processes. Copy "
+            "the store to storage that all of them can access."
         )
     if not glob.has_magic(path):
         return [absolute]
     if "::" in path:
-        raise OptionError(
-            f"{path}: a pattern cannot stand in a URL of several parts. Name each store."
-        )
+        raise OptionError(f"{path}: a chained URL cannot contain a pattern. List each store.")
     if local_path(path) is None:
         return _expand_remote(path)
     if os.path.exists(absolute):
@@ -191,8 +190,8 @@ def _expand_remote(path: str) -> list[str]:
 def _matches(path: str, found: list[str]) -> list[str]:
     if not found:
         raise StoreNotFoundError(
-            f"No folder matches {path}. Correct the pattern: it must match store directories, the "
-            "folders that hold commitlog/."
+            f"No folder matches {path}. The pattern must match store directories, which contain "
+            "commitlog/."
         )
     return found
 
@@ -251,7 +250,8 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     for name in [*(options.topics or ()), *(options.assign or ())]:
         if name not in existing:
             raise TopicNotFoundError(
-                f"There is no topic {name!r} in {where}. There are: {some(sorted(existing))}."
+                f"Topic {name!r} does not exist in {where}. Existing topics: "
+                f"{some(sorted(existing))}."
             )
     if without_queues:
         return  # only reading them shows which queues their topics have
@@ -259,7 +259,7 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
         missing = sorted(set(queue_ids) - existing[name])
         if missing:
             raise TopicNotFoundError(
-                f"Topic {name!r} has no queue {some(map(str, missing))} in {where}. It has: "
+                f"Topic {name!r} has no queue {some(map(str, missing))} in {where}. Its queues: "
                 f"{some(map(str, sorted(existing[name])))}."
             )
 
@@ -280,8 +280,8 @@ def check_pattern(options: Options, stores: Sequence[Store]) -> None:
         remedy = "It matches system topics: set includeSystemTopics=true to read them. "
     raise TopicNotFoundError(
         f"subscribePattern {options.pattern.pattern!r} matches no topic in "
-        f"{some([str(store.path) for store in stores])}. {remedy}"
-        f"There are: {some(sorted(names))}."
+        f"{some([str(store.path) for store in stores])}. {remedy}Existing topics: "
+        f"{some(sorted(names))}."
     )
 
 

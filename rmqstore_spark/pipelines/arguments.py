@@ -19,12 +19,12 @@ def new_parser(name: str, description: str) -> argparse.ArgumentParser:
         prog=name,
         description=description,
         allow_abbrev=False,
-        epilog="docs/options.md describes the options of the source, docs/jobs.md the jobs.",
+        epilog="docs/jobs.md describes the jobs, docs/options.md the options of the source.",
     )
     parser.add_argument(
         "store",
         metavar="STORE",
-        help="store directory or URL; several comma-separated, a glob, or a JSON list",
+        help="store directory or URL, a comma-separated list, a glob, or a JSON list",
     )
     return parser
 

@@ -53,7 +53,11 @@ NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = new_parser("backfill", "Copy RocketMQ stores to Parquet by topic and date.")
-    parser.add_argument("output", metavar="OUTPUT", help="new folder, or that of an ended run")
+    parser.add_argument(
+        "output",
+        metavar="OUTPUT",
+        help="new folder, or the folder of an interrupted run to continue",
+    )
     parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
     parser.add_argument(
         "--compression", metavar="CODEC", help=f"{', '.join(CODECS)} (default: zstd)"
@@ -63,22 +67,22 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
         type=_size,
         default="512m",
         metavar="SIZE",
-        help="begin another file when one has this size (default: %(default)s)",
+        help="close a file when it reaches this size (default: %(default)s)",
     )
     parser.add_argument(
         "--row-group-size",
         type=_size,
         default="64m",
         metavar="SIZE",
-        help="about so much uncompressed data in a row group (default: %(default)s)",
+        help="approximate uncompressed size of a row group (default: %(default)s)",
     )
     parser.add_argument(
         "--through-dataframe",
         nargs="?",
         const="parquet",
         metavar="FORMAT",
-        help="let Spark write, in any format that it knows (parquet, orc, json, ...): slower, and "
-        "not to be continued",
+        help="let Spark write, in any format that it supports (parquet, orc, json, ...); "
+        "slower, and an interrupted run starts over",
     )
     add_source_options(parser, without=STREAM)
     return parser.parse_args(command)
@@ -127,18 +131,18 @@ def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, An
 def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: Output) -> None:
     if plan["version"] != 1:
         raise OptionError(
-            f"{output.url} was begun by another version of this job. Name a new folder."
+            f"{output.url} was started by another version of this job. Use a new folder."
         )
     old, new = plan["arguments"], _identity(arguments)
     different = [
-        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
     if different:
         raise OptionError(
-            f"{output.url} holds a backfill that was begun with other arguments: "
-            f"{'; '.join(different)}. Repeat those to go on with it, or name a new folder."
+            f"{output.url} contains a backfill with other arguments: {'; '.join(different)}. "
+            "Repeat the old arguments to continue it, or use a new folder."
         )
 
 
@@ -154,7 +158,7 @@ def backfill(arguments: argparse.Namespace, run: Runner) -> None:
     """
     began = time.monotonic()
     if (arguments.compression or "zstd") not in CODECS:
-        raise OptionError(f"--compression is one of {', '.join(CODECS)}.")
+        raise OptionError(f"--compression must be one of {', '.join(CODECS)}.")
     output = Output(arguments.output)
     schema, written = columns_to_read(arguments.schema, NEEDED)
     plan = output.read_plan()
@@ -180,7 +184,7 @@ def backfill(arguments: argparse.Namespace, run: Runner) -> None:
         _check_totals(plan, attempts)  # before any row can be seen
         attempts = output.commit(attempts)
     elif output.is_published:
-        print("This backfill was finished before.")
+        print("This backfill is already finished.")
     output.publish(attempts)
     _report(attempts, _check_totals(plan, attempts), time.monotonic() - began)
 
@@ -193,7 +197,7 @@ def _attempts(
     finished = {attempt.piece for attempt in attempts}
     work = [item for item in enumerate(plan["pieces"]) if item[0] not in finished]
     if finished:
-        print(f"{len(finished)} of {len(plan['pieces'])} pieces were finished before.", flush=True)
+        print(f"{len(finished)} of {len(plan['pieces'])} pieces are already finished.", flush=True)
     return [*attempts, *map(Attempt.from_json, run(work, task))]
 
 
@@ -211,7 +215,7 @@ def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> str:
     if rows != written.total():
         raise RmqStoreError(f"{written.total():,} rows were read, but {rows:,} were written.")
     if plan["rows"] is None:
-        return "all that the log holds"
+        return "everything in the log"
     planned = Tally.from_json(plan["rows"])
     given = plan["arguments"]
     filtered = given.get("keys") is not None or given.get("tags", "*").strip() not in ("", "*")
@@ -221,13 +225,13 @@ def _check_totals(plan: Mapping[str, Any], attempts: list[Attempt]) -> str:
     wrong = describe_difference(planned, written, less_is_fine=filtered or lenient)
     if wrong:
         raise RmqStoreError(
-            f"What was written is not what was planned: {wrong}. Nothing was published. Check the "
+            f"The written rows differ from the plan: {wrong}. Nothing was published. Check the "
             "store with `rmqstore verify`, and start again with a new folder."
         )
     missing = planned.total() - written.total()
     if filtered:
         return f"chosen from {planned.total():,}"
-    return f"{missing:,} expired or damaged ones left out" if missing else "as many as planned"
+    return f"{missing:,} expired or damaged ones skipped" if missing else "as many as planned"
 
 
 def _report(attempts: list[Attempt], totals: str, seconds: float) -> None:
@@ -243,7 +247,7 @@ def _report(attempts: list[Attempt], totals: str, seconds: float) -> None:
     topics = {topic for _, topic, _ in tally}
     if topics and all(map(_is_number, topics)):
         print(
-            "All topics here look like numbers, and Spark will read them as such (007 as 7) unless "
+            "All topics look like numbers, so Spark will read them as numbers (007 as 7) unless "
             "spark.sql.sources.partitionColumnTypeInference.enabled is false."
         )
 

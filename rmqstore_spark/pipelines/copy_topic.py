@@ -35,10 +35,12 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
     parser = new_parser("copy_topic", "Copy one topic of RocketMQ stores into a store.")
     parser.add_argument("topic", metavar="TOPIC", help="the topic to copy")
     parser.add_argument(
-        "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
+        "endpoint",
+        metavar="ENDPOINT",
+        help="endpoint of the store process to write to; several comma-separated",
     )
     parser.add_argument(
-        "--as", dest="copy", metavar="TOPIC", help="what to call the copy (default: the same)"
+        "--as", dest="copy", metavar="TOPIC", help="topic of the copy (default: the same name)"
     )
     add_target_options(parser, streaming=False)
     add_source_options(parser, without=STREAM)
@@ -53,7 +55,9 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
     source = source_options(arguments)
     chosen = sorted({"subscribe", "subscribePattern", "assign"} & source.keys())
     if chosen:
-        raise OptionError(f"The topic is given as TOPIC: leave out --{', --'.join(chosen)}.")
+        raise OptionError(
+            f"Argument TOPIC already gives the topic: remove --{', --'.join(chosen)}."
+        )
     source["subscribe"] = arguments.topic
     copy = arguments.copy or arguments.topic
     options = {"topic": copy, **target_options(arguments, streaming=False)}

@@ -37,32 +37,35 @@ __all__ = ["main", "parse_arguments", "replay", "start_query"]
 
 def parse_arguments(command: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = new_parser("replay", "Write messages of RocketMQ stores, or of Parquet, into stores.")
+    parser = new_parser("replay", "Write messages of RocketMQ stores, or of Parquet, to stores.")
     parser.add_argument(
-        "endpoint", metavar="ENDPOINT", help="store process to write to; several comma-separated"
+        "endpoint",
+        metavar="ENDPOINT",
+        help="endpoint of the store process to write to; several comma-separated",
     )
     parser.add_argument(
-        "--checkpoint", required=True, metavar="FOLDER", help="keeps how far the replay is"
+        "--checkpoint", required=True, metavar="FOLDER", help="folder for the replay's progress"
     )
     parser.add_argument(
         "--parquet",
         action="store_true",
-        help="STORE is a folder of Parquet files, as the jobs backfill and stream_to_parquet make",
+        help="STORE is a folder of Parquet files, as the jobs backfill and stream_to_parquet "
+        "write them",
     )
     parser.add_argument(
         "--map",
         action="append",
         default=[],
         metavar="OLD=NEW",
-        help="write topic NEW in place of OLD; * stands for any text, as in '*=copy_*'; repeat it "
-        "for several: the first that fits counts",
+        help="write topic OLD as NEW; * stands for any text, as in '*=copy_*'; repeat it for "
+        "several, the first match counts",
     )
     parser.add_argument(
         "--rate",
         type=_rate,
         metavar="N",
-        help="at most so many messages a second, 1 or more; one task then reads and writes all of "
-        f"them, and commits those of {RATE_SECONDS} seconds together",
+        help="at most N messages a second, 1 or more; one task then reads and writes all of "
+        f"them, and commits {RATE_SECONDS} seconds' worth together",
     )
     add_target_options(parser, streaming=True)
     add_source_options(parser, without=BATCH)
@@ -75,7 +78,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = 0
     if not 1 <= rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number, 1 or more, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
     return rate
 
 

@@ -82,7 +82,7 @@ class Slices:
         if plan["arguments"] != dict(arguments):
             raise OptionError(
                 f"{self._url} is the checkpoint of a replay with other arguments: "
-                f"{json.dumps(plan['arguments'])}. Repeat those, or name a new folder."
+                f"{json.dumps(plan['arguments'])}. Repeat those, or use a new folder."
             )
 
     def done(self) -> set[int]:
@@ -104,8 +104,8 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     given = sorted(source_options(arguments).keys() - {"path", "endpoint"})
     if given:
         raise OptionError(
-            f"With --parquet there is nothing to choose from: leave out {', '.join(given)}, and "
-            "name the folder of those topics and dates that are to be replayed."
+            f"Option --parquet excludes options of the source: remove {', '.join(given)}, and "
+            "give the folder of the topics and dates to replay."
         )
     topics = TopicMap.parse(arguments.map)
     # Otherwise Spark would read topics that look like numbers as numbers.
@@ -114,8 +114,8 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if name not in rows.columns]
     if missing:
         raise OptionError(
-            f"The Parquet files of {arguments.store} have no {', '.join(missing)}: replay what "
-            "the job backfill made, with these columns."
+            f"The Parquet files of {arguments.store} lack the columns {', '.join(missing)}: "
+            "replay files that the job backfill wrote with these columns."
         )
     slices = Slices(arguments.checkpoint)
     same = {"store": arguments.store, "endpoint": arguments.endpoint, "map": arguments.map}
@@ -134,8 +134,8 @@ def _read(spark: SparkSession, folder: str) -> DataFrame:
     try:
         return spark.read.option("basePath", _base(folder)).parquet(folder).drop("date")
     except AnalysisException as error:
-        reason = (str(error).splitlines() or ["Spark does not say why"])[0]
-        raise OptionError(f"{folder} cannot be read as a folder of Parquet: {reason}") from None
+        reason = (str(error).splitlines() or ["Spark gave no reason"])[0]
+        raise OptionError(f"{folder} is not a readable folder of Parquet files: {reason}") from None
 
 
 def _base(folder: str) -> str:

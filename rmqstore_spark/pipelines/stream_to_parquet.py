@@ -35,14 +35,14 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
     parser = new_parser("stream_to_parquet", "Copy RocketMQ stores to Parquet as a stream.")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the Parquet files")
     parser.add_argument(
-        "--checkpoint", required=True, metavar="FOLDER", help="keeps how far the stream has read"
+        "--checkpoint", required=True, metavar="FOLDER", help="folder for the stream's progress"
     )
     parser.add_argument(
         "--trigger",
         default=AVAILABLE_NOW,
         metavar="WHEN",
-        help=f'{AVAILABLE_NOW}: read what is there, then end; "30 seconds": go on, so often '
-        "(default: %(default)s)",
+        help=f'{AVAILABLE_NOW}: copy the existing messages and end; "30 seconds": run '
+        "continuously, at this interval (default: %(default)s)",
     )
     parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
     parser.add_argument("--compression", choices=CODECS, default="zstd", help="(default: zstd)")

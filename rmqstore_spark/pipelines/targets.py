@@ -55,10 +55,12 @@ def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[st
     for text in arguments.write:
         name, separator, value = text.partition("=")
         if not separator:
-            raise OptionError(f"--write takes NAME=VALUE, not {text!r}.")
+            raise OptionError(f"--write must be NAME=VALUE, not {text!r}.")
         name = name.strip()
         if name.lower() in _SAID_ELSEWHERE:
-            raise OptionError(f"--write takes no {name}: {_SAID_ELSEWHERE[name.lower()]} says it.")
+            raise OptionError(
+                f"--write does not accept {name}: use {_SAID_ELSEWHERE[name.lower()]}."
+            )
         options[name] = value
     parse_sink_options(options, streaming)
     return options
@@ -102,13 +104,13 @@ def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> 
             for topic, count in sorted(queue_nums.items()):
                 if topic not in known:
                     client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
-                    print(f"made topic {topic} with {count} queue(s) at {endpoint}", flush=True)
+                    print(f"created topic {topic} with {count} queue(s) at {endpoint}", flush=True)
                 elif (has := known[topic]).write_queue_nums < count:
                     read = max(count, has.read_queue_nums)
                     client.create_topic(
                         topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm
                     )
-                    print(f"topic {topic} has {count} queue(s) now at {endpoint}", flush=True)
+                    print(f"topic {topic} now has {count} queue(s) at {endpoint}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class TopicMap:
             stars = old.count("*"), new.count("*")
             if not (separator and old and new) or stars not in ((0, 0), (1, 0), (1, 1)):
                 raise OptionError(
-                    "--map takes OLD=NEW with at most one * on each side, and one in NEW only for "
-                    f"one in OLD, not {text!r}: orders=orders_2, or *=copy_*."
+                    f"--map must be OLD=NEW, such as orders=orders_2 or *=copy_*, not {text!r}. "
+                    "OLD and NEW can have one * each, and NEW only if OLD has one."
                 )
             rules.append((old, new))
         return cls(tuple(rules))
@@ -161,7 +163,7 @@ class TopicMap:
         for old, new in self.rules:
             if "*" not in old and old not in read:
                 there = ", ".join(sorted(read)) or "none"
-                raise OptionError(f"--map {old}={new} fits no topic that is read: {there}.")
+                raise OptionError(f"--map {old}={new} matches no topic that is read: {there}.")
         counts: dict[str, int] = {}
         for topic, count in read.items():
             name = self(topic)

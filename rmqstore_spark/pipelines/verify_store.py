@@ -70,8 +70,8 @@ class VerifyTask:
             store = self.spec.open()
         except StoreNotFoundError as error:
             raise RmqStoreError(
-                f"{self.spec.url} cannot be found on the host {host_name()}: stores must be "
-                "visible to all executors under the same path."
+                f"{self.spec.url} cannot be found on host {host_name()}: stores must be "
+                "accessible to all executors under the same path."
             ) from error
         with store:
             for unit in units:
@@ -87,14 +87,14 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
         "--store-path-commit-log",
         dest="folders",
         metavar="FOLDERS",
-        help="CommitLog folders where they are not below the store; see docs/options.md",
+        help="CommitLog folders, if they are not below the store; see docs/options.md",
     )
     parser.add_argument(
         "--delay-levels",
         default=DELAY_LEVELS,
         type=_delay_levels,
         metavar="LEVELS",
-        help="the broker's messageDelayLevel (default: RocketMQ's own)",
+        help="the broker's messageDelayLevel (default: RocketMQ's)",
     )
     parser.add_argument(
         "--list",
@@ -102,7 +102,7 @@ def parse_arguments(command: list[str] | None) -> argparse.Namespace:
         default=LISTED,
         type=int,
         metavar="N",
-        help="list so many problems of each kind, count the others (default: %(default)s)",
+        help="list up to N problems of each kind, count the others (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the reports as JSON lines")
     return parser.parse_args(command)

@@ -60,11 +60,11 @@ def test_what_reading_prints_can_be_put_back() -> None:
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("{", "Line 7 of stdin is no message"),
-        ("[1]", "no object"),
+        ("{", "Line 7 of stdin is not a message"),
+        ("[1]", "not an object"),
         ('{"topic": "t"}', "no body"),
         ('{"body": "x"}', "no topic"),
-        ('{"topic": "t", "body": 5}', "body must be a text"),
+        ('{"topic": "t", "body": 5}', "body must be a string"),
         ('{"topic": "t", "body": "x", "delay": 3}', "'delay' is unknown"),
         ('{"topic": "t", "body": "x", "keys": ["a b"]}', "space"),
         ('{"topic": "t", "body": "x", "keys": [1]}', "keys must be"),
@@ -76,9 +76,9 @@ def test_what_reading_prints_can_be_put_back() -> None:
         (r'{"topic": "t", "body": "x", "tags": "\ud800"}', "surrogates"),
         (r'{"topic": "t", "body": "x", "keys": ["\ud800"]}', "surrogates"),
         (r'{"topic": "t", "body": "x", "properties": {"a": "\ud800"}}', "surrogates"),
-        ('{"topic": "t", "body": "?", "bodyEncoding": "base64"}', "no base64"),
+        ('{"topic": "t", "body": "?", "bodyEncoding": "base64"}', "not valid base64"),
         ('{"topic": "t", "body": "x", "bodyEncoding": "hex"}', "bodyEncoding"),
-        ("[" * 100_000, "no message"),
+        ("[" * 100_000, "not a message"),
     ],
 )
 def test_a_line_that_is_none_is_named(line: str, wrong: str) -> None:
@@ -94,7 +94,7 @@ def test_lines_come_whole(tmp_path: Path) -> None:
     try:
         assert [line for lines in lines_of(descriptor, 4_000_000) for line in lines] == wanted
         os.lseek(descriptor, 0, os.SEEK_SET)
-        with pytest.raises(OptionError, match="more than 2000000 bytes"):
+        with pytest.raises(OptionError, match="is longer than 2000000 bytes"):
             list(lines_of(descriptor, 2_000_000))
     finally:
         os.close(descriptor)

@@ -80,7 +80,7 @@ def test_topics_of_a_store_without_queues_are_those_of_its_log(
     for record in load_records(golden("unclean-nocq")):
         expected.setdefault((record.topic, record.queue_id), []).append(record.queue_offset)
     ended = rmqstore("topics", "--all", "--json", *store_of("unclean-nocq"))
-    assert "walked instead" in ended.stderr
+    assert "reading its CommitLog instead" in ended.stderr
     assert ended.document["hasQueues"] is False
     found = {
         (topic["topic"], queue["queueId"]): tuple(queue.values())[1:]
@@ -233,9 +233,9 @@ def test_groups_of_a_topic_that_no_group_reads_or_that_is_none(
     rmqstore: Rmqstore, store_of: StoreOf
 ) -> None:
     ended = rmqstore("groups", "--topic", "nothing", *store_of("live"), code=2)
-    assert "knows no topic 'nothing'. It knows: %RETRY%cg_live, LiveBatch" in ended.stderr
+    assert "has no topic 'nothing'. It has: %RETRY%cg_live, LiveBatch" in ended.stderr
     ended = rmqstore("groups", "--topic", "TBW102", *store_of("live"))
-    assert "no progress of such a group in such a topic" in ended.stderr
+    assert "no offsets of such a group in such a topic" in ended.stderr
 
 
 def test_groups_of_a_store_without_queues_know_no_end(
@@ -244,7 +244,7 @@ def test_groups_of_a_store_without_queues_know_no_end(
     shutil.copytree(golden("live") / "store", tmp_path / "store")
     shutil.rmtree(tmp_path / "store" / "consumequeue")
     ended = rmqstore("groups", "--group", "cg_live", "--topic", "LiveTopic", tmp_path / "store")
-    assert "ends and lags are not known" in ended.stderr
+    assert "ends and lags are unknown" in ended.stderr
     assert ended.lines[1].split() == ["cg_live", "LiveTopic", "0", "225", "0", "0"]
 
 

@@ -227,7 +227,7 @@ def test_ids(rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
     ("arguments", "words"),
     [
         (["query"], "--key"),
-        (["query", "--key", "a", "--id", "b"], "two questions"),
+        (["query", "--key", "a", "--id", "b"], "--key and --id contradict each other"),
         (["query", "--id", "7F00000100002A9F0000000000000000", "--from", "0"], "--from"),
         (["query", "--id", "7F00000100002A9F0000000000000000", "-t", "LiveTopic"], "--topic"),
         (["query", "--id", "nonsense"], "nonsense"),

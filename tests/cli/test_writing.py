@@ -87,19 +87,19 @@ def test_what_read_prints_can_be_put(endpoint: str, golden: Golden, rmqstore: Rm
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("no JSON", "Line 2 of stdin is no message"),
-        ('{"bdy": "1"}', "'bdy' is unknown; there are topic, queueId"),
-        ('{"body": 1}', "body must be a text, not 1"),
+        ("no JSON", "Line 2 of stdin is not a message"),
+        ('{"bdy": "1"}', "'bdy' is unknown; the names are topic, queueId"),
+        ('{"body": 1}', "body must be a string, not 1"),
         ('{"body": "x", "queueId": 99}', "which has 8: 0 to 7"),
         ('{"body": "x", "keys": ["a b"]}', "has a key with a space"),
-        ('{"body": "!", "bodyEncoding": "base64"}', "is no base64"),
+        ('{"body": "!", "bodyEncoding": "base64"}', "is not valid base64"),
     ],
 )
 def test_lines_that_are_no_messages(endpoint: str, line: str, said: str) -> None:
     text = refused(put(endpoint, "--json", "-t", "wrong", lines=f'{{"body": "x"}}\n{line}\n'))
     assert said in text
     assert "Line 2" in text
-    assert "message(s) had been put." in text
+    assert "message(s) were put before the error." in text
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_stop(tmp_path: Path, rmqstore: Rmqstore) -> None:
     [
         ([], "give --store PATH"),
         (["--store", "S", "--set", "flushDiskTyp=SYNC_FLUSH"], "Did you mean flushDiskType?"),
-        (["--store", "S", "--set", "flushDiskType"], "--set takes KEY=VALUE"),
+        (["--store", "S", "--set", "flushDiskType"], "--set must be KEY=VALUE"),
         (["--store", "S", "--set", "flushDiskType=NOW"], "flushDiskType"),
         (["--store", "S", "--port", "70000"], "--port: flightPort"),
         (["--store", "S", "--log-format", "xml"], "--log-format must be text or json"),
@@ -289,7 +289,7 @@ def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmq
         free.bind(("127.0.0.1", 0))
         endpoint = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
         for line in ((*cert, "stats", endpoint), ("stats", endpoint, *key)):
-            assert "belong together" in rmqstore(*line, code=2).stderr
+            assert "must be given together" in rmqstore(*line, code=2).stderr
         assert "cert.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
 
 

@@ -61,7 +61,7 @@ def test_not_null_where_it_holds() -> None:
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        (StructField("partition", IntegerType()), "There is no column 'partition'"),
+        (StructField("partition", IntegerType()), "Unknown column 'partition'"),
         (StructField("queueId", LongType()), "Column queueId cannot be read as bigint"),
         (StructField("tags", StringType(), nullable=False), "Column tags can be null"),
         (StructField("bornTimestamp", TimestampNTZType()), "cannot be read as timestamp_ntz"),
@@ -77,5 +77,5 @@ def test_what_is_refused(field: StructField, words: str) -> None:
 
 def test_a_column_asked_for_twice() -> None:
     twice = of(StructField("topic", StringType()), StructField("TOPIC", StringType()))
-    with pytest.raises(OptionError, match="Column topic is asked for twice"):
+    with pytest.raises(OptionError, match="The schema contains column topic twice"):
         project(twice)

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 Start = Callable[..., Any]
 
-UNKNOWN = (
-    "rmqstore_spark.errors.OptionError: There is no option 'subscribd'. Did you mean subscribe?"
-)
+UNKNOWN = "rmqstore_spark.errors.OptionError: Unknown option 'subscribd'. Did you mean subscribe?"
 CONTRADICTION = (
     "rmqstore_spark.errors.OptionError: Options subscribe and assign contradict each other: "
-    "give one."
+    "set only one."
 )
-NO_TOPIC = "rmqstore_spark.errors.TopicNotFoundError: There is no topic 'nothing' in "
+NO_TOPIC = "rmqstore_spark.errors.TopicNotFoundError: Topic 'nothing' does not exist in "
 DAMAGE = "rmqstore_spark.errors.CorruptRecordError: "
 NOBODY = (
     "rmqstore_spark.errors.ServiceError: Nothing listens on grpc://127.0.0.1:1. Start a store "

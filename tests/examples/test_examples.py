@@ -81,7 +81,7 @@ def test_demo(tmp_path: Path) -> None:
     assert_shows(
         (
             r"^It serves grpc://127\.0\.0\.1:\d+,",
-            r"^Then it was killed, with [\d,]*[1-9][\d,]* bytes of the next one staged\.",
+            r"^Then the store process was killed, with [\d,]*[1-9][\d,]* bytes of the next one st",
             r"INFO The store was not closed cleanly;",
             r"^made +120,000 +120,000 ",
             r"^read as a stream +120,000 +120,000 +0 +0 +60,000,800\.00$",

@@ -134,12 +134,12 @@ def test_a_finished_backfill_does_nothing_again(
     before = {path: path.stat().st_mtime_ns for path in data_files(tmp_path / "out")}
     run_backfill(golden("tiny") / "store", tmp_path / "out", run=never)
     assert {path: path.stat().st_mtime_ns for path in data_files(tmp_path / "out")} == before
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
 
 
 def test_other_arguments_are_refused(golden: Golden, tmp_path: Path) -> None:
     run_backfill(golden("tiny") / "store", tmp_path / "out", "--tags", "TagA")
-    with pytest.raises(OptionError, match="tags was 'TagA' and is 'TagB'"):
+    with pytest.raises(OptionError, match="tags was 'TagA' and is now 'TagB'"):
         run_backfill(golden("tiny") / "store", tmp_path / "out", "--tags", "TagB")
     with pytest.raises(OptionError, match="path was"):
         run_backfill(golden("basic") / "store", tmp_path / "out", "--tags", "TagA")
@@ -193,7 +193,7 @@ def test_damage_that_is_skipped_is_told(
     run_backfill(damaged, tmp_path / "out", "--mode", "DROPMALFORMED", "--includeSystemTopics=true")
     assert len(read_back(tmp_path / "out")) == 1999
     told = capsys.readouterr().out
-    assert told.startswith("1,999 rows of 12 queue(s), 1 expired or damaged ones left out: ")
+    assert told.startswith("1,999 rows of 12 queue(s), 1 expired or damaged ones skipped: ")
 
 
 def test_topics_that_spark_would_read_as_numbers_are_told(
@@ -208,8 +208,8 @@ def test_topics_that_spark_would_read_as_numbers_are_told(
 @pytest.mark.parametrize(
     ("tampering", "words"),
     [
-        ("fewer", "not what was planned: T/0 of tiny: "),
-        ("more", "not what was planned: T/0 of tiny: "),
+        ("fewer", "rows differ from the plan: T/0 of tiny: "),
+        ("more", "rows differ from the plan: T/0 of tiny: "),
         ("fewer in files", "60 rows were read, but 59 were written"),
     ],
 )

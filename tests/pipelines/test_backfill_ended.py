@@ -122,7 +122,7 @@ def test_finished_pieces_are_not_done_again(
         run_backfill(store, tmp_path / "out", *OPTIONS, run=half)
     assert data_files(tmp_path / "out") == []
     run_backfill(store, tmp_path / "out", *OPTIONS, run=rest)
-    assert "2 of 4 pieces were finished before" in capsys.readouterr().out
+    assert "2 of 4 pieces are already finished" in capsys.readouterr().out
     check(tmp_path / "out", expected)
 
 

@@ -41,7 +41,7 @@ def test_a_topic_is_copied_within_a_store_and_on(
 
     assert run(session, str(live.path), "LiveOrder", live.endpoint, "--as", "Copy") == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"made topic Copy with 4 queue(s) at {live.endpoint}",
+        f"created topic Copy with 4 queue(s) at {live.endpoint}",
         f"20 message(s) of LiveOrder copied to Copy at {live.endpoint}",
     ]
     assert found(live, ["Copy"]) == {("Copy", at): rows for at, rows in orders.items()}
@@ -58,9 +58,9 @@ def test_what_is_not_there(
 ) -> None:
     store, target = str(golden("live") / "store"), serve("target")
     for command, words in (
-        (["Nothing", target.endpoint], "There is no topic 'Nothing'"),
+        (["Nothing", target.endpoint], "Topic 'Nothing' does not exist"),
         (["LiveOrder", "grpc://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
-        (["LiveOrder", target.endpoint, "--subscribe", "a"], "leave out --subscribe"),
+        (["LiveOrder", target.endpoint, "--subscribe", "a"], "remove --subscribe"),
         (["LiveOrder", target.endpoint, "--as", "a b"], "topic"),
     ):
         assert run(session, store, *command) == 1

@@ -184,9 +184,9 @@ def test_a_killed_job_goes_on_by_spark_submit(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--map", "orders"], "--map takes OLD=NEW"),
+        (["--map", "orders"], "--map must be OLD=NEW"),
         (["--write", "preserv=true"], "preserv"),
-        (["--write", "preserve"], "--write takes NAME=VALUE"),
+        (["--write", "preserve"], "--write must be NAME=VALUE"),
         (["--parquet", "--write", "txnAppId=a", "--write", "txnVersion=1"], "txnAppId"),
     ],
 )
@@ -201,15 +201,15 @@ def test_wrong_options_need_no_spark(options: list[str], words: str, capsys: Cap
 def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["/store", "grpc://127.0.0.1:1", "--checkpoint", "/none", "--rate", rate])
-    assert "must be a number, 1 or more" in capsys.readouterr().err
+    assert "must be a number of 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ([], "no RocketMQ store"),
-        (["--parquet"], "cannot be read as a folder of Parquet: [PATH_NOT_FOUND]"),
-        (["--parquet", "--subscribe", "a"], "leave out subscribe"),
+        (["--parquet"], "is not a readable folder of Parquet files: [PATH_NOT_FOUND]"),
+        (["--parquet", "--subscribe", "a"], "remove subscribe"),
     ],
 )
 def test_what_is_not_there(

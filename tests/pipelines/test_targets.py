@@ -43,7 +43,9 @@ def test_a_rule_for_a_topic_that_is_not_read() -> None:
     read = {"orders": 4, "orders_eu": 2, "audit": 1}
     assert TopicMap.parse(["orders=x", "orders*=x"]).queues(read) == {"x": 4, "audit": 1}
     assert TopicMap.parse(["retry*=x"]).queues(read) == read
-    with pytest.raises(OptionError, match=r"--map order=x fits no topic that is read: audit, ord"):
+    with pytest.raises(
+        OptionError, match=r"--map order=x matches no topic that is read: audit, ord"
+    ):
         TopicMap.parse(["order=x"]).queues(read)
 
 

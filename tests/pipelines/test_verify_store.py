@@ -71,7 +71,7 @@ def test_an_executor_that_does_not_see_the_store(golden: Golden, tmp_path: Path)
     with Store.open(golden("tiny") / "store") as store:
         plan = make_plan(store)
     task = VerifyTask(StoreSpec(str(tmp_path / "elsewhere"), None), plan.snapshot)
-    with pytest.raises(RmqStoreError, match="visible to all executors"):
+    with pytest.raises(RmqStoreError, match="accessible to all executors"):
         task(plan.units)
 
 

@@ -10,23 +10,21 @@ from rmqstore_spark.cli.shared.connection import EndpointOf, connect
 
 __all__ = ["create_topic", "delete_topic", "flush", "stop"]
 
-_Topic = typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)
+_Topic = typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)
 _Queues = typer.Option(
     "--queues",
     min=1,
     metavar="N",
-    help="So many queues, to read and to write.  [default: the store's defaultTopicQueueNums]",
+    help="Number of queues to read and to write.  [default: the store's defaultTopicQueueNums]",
     show_default=False,
 )
 _ReadQueues = typer.Option(
-    "--read-queues", min=1, metavar="N", help="Queues to read, where not --queues."
+    "--read-queues", min=1, metavar="N", help="Number of queues to read. Overrides --queues."
 )
 _WriteQueues = typer.Option(
-    "--write-queues", min=1, metavar="N", help="Queues to write, where not --queues."
+    "--write-queues", min=1, metavar="N", help="Number of queues to write. Overrides --queues."
 )
-_Perm = typer.Option(
-    "--perm", min=0, max=7, metavar="N", help="4 to be read, 2 to be written, and their sum."
-)
+_Perm = typer.Option("--perm", min=0, max=7, metavar="N", help="4: readable, 2: writable, 6: both.")
 
 
 def create_topic(
@@ -37,7 +35,7 @@ def create_topic(
     write_queues: Annotated[int | None, _WriteQueues] = None,
     perm: Annotated[int, _Perm] = 6,
 ) -> None:
-    """Make a topic, or change its numbers of queues."""
+    """Create a topic, or change its numbers of queues."""
     with connect(endpoint) as client:
         client.create_topic(
             topic,
@@ -53,9 +51,9 @@ def create_topic(
 
 
 def delete_topic(endpoint: EndpointOf, topic: Annotated[str, _Topic]) -> None:
-    """Remove a topic: its settings, and its queues.
+    """Delete a topic: its settings and its queues.
 
-    Its messages stay in the CommitLog until they expire, and cannot be consumed any more.
+    Its messages stay in the CommitLog until they expire, but can no longer be consumed.
     """
     with connect(endpoint) as client:
         client.delete_topic(topic)
@@ -63,7 +61,7 @@ def delete_topic(endpoint: EndpointOf, topic: Annotated[str, _Topic]) -> None:
 
 
 def flush(endpoint: EndpointOf) -> None:
-    """Bring everything to disk, and wait for it."""
+    """Flush everything to disk, and wait until it is there."""
     with connect(endpoint) as client:
         flushed = client.flush()
     typer.echo(f"flushed up to {flushed.flushed_offset}")

@@ -61,19 +61,23 @@ def groups(
     names: Annotated[list[str] | None, _Group] = None,
     topics: Topics = None,
     totals: Annotated[
-        bool, typer.Option("--totals", help="A line for each topic of a group, not each queue.")
+        bool,
+        typer.Option(
+            "--totals", help="Print a line for each topic of a group instead of each queue."
+        ),
     ] = False,
     delays: Annotated[
-        bool, typer.Option("--delays", help="The levels of delayed messages instead of groups.")
+        bool,
+        typer.Option("--delays", help="Print the levels of delayed messages instead of groups."),
     ] = False,
     as_json: AsJson = False,
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """List consumer groups: how far they are, and their lag.
+    """List consumer groups with their offsets and lag.
 
-    They are as config/consumerOffset.json says, which a broker writes every few seconds. The JSON
-    has the levels of delayed messages too.
+    The offsets come from config/consumerOffset.json, which a broker writes every few seconds. The
+    JSON output includes the levels of delayed messages.
     """
     from rmqstore_spark.reader.groups import delay_progress, group_offsets
 
@@ -87,7 +91,7 @@ def groups(
                 store.path, "topic", topics, read | store.directory.topology.queues.keys()
             )
         if store.lacks_queues:
-            say(f"{store.path} has no queues: ends and lags are not known, 0 stands for them.")
+            say(f"{store.path} has no queues: ends and lags are unknown and shown as 0.")
         chosen = [
             entry
             for entry in found
@@ -106,9 +110,9 @@ def groups(
         elif delays:
             print_table(_DELAY_COLUMNS, [[str(n) for n in level.values()] for level in levels])
         elif not chosen and found:
-            say(f"{store.path} knows no progress of such a group in such a topic.")
+            say(f"{store.path} has no offsets of such a group in such a topic.")
         elif not chosen:
-            say(f"{store.path} knows no progress of consumer groups (config/consumerOffset.json).")
+            say(f"{store.path} has no offsets of consumer groups (config/consumerOffset.json).")
         elif totals:
             print_table(_TOTAL_COLUMNS, _total_rows(described))
         else:
@@ -119,8 +123,7 @@ def _require_known(path: str, what: str, names: Sequence[str] | None, known: set
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise OptionError(
-            f"{path} knows no {what} {unknown[0]!r}. It knows: "
-            f"{', '.join(sorted(known)) or 'none'}."
+            f"{path} has no {what} {unknown[0]!r}. It has: {', '.join(sorted(known)) or 'none'}."
         )
 
 

@@ -36,9 +36,9 @@ def info(
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Show what a store is, and what state it is in.
+    """Show the kind and the state of a store.
 
-    Kind, size, offsets, times, topics, checkpoint, and what in it is passed over.
+    Prints kind, size, offsets, times, topics, checkpoint and skipped files.
     """
     with open_store(store_path, broker_name, commitlog_paths) as store:
         document = _describe(store)
@@ -87,7 +87,7 @@ def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
         skipped.append(Skipped(error.file, error.cause))
     except StoreAccessError:
         file = join(store.path, "config", "topics.json")
-        skipped.append(Skipped(file, "it may not be read"))
+        skipped.append(Skipped(file, "no permission to read it"))
     return topics_with_queues(store.directory)
 
 
@@ -216,9 +216,9 @@ def _moment(millis: int) -> str | None:
 
 _STATES: Final = {
     "closed": "closed cleanly",
-    "being written": "being written: a broker has it open",
-    "killed": "abort is there, and nobody has it open: its broker was killed",
-    "open or killed": "abort is there: a broker has it open, or was killed",
+    "being written": "being written: a broker has the store open",
+    "killed": "killed: file abort exists, and no process has the store open",
+    "open or killed": "open or killed: file abort exists; a broker has it open, or was killed",
 }
 
 
@@ -236,13 +236,13 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if log["folders"] != [f"{document['path']}/commitlog"]:
         yield "log folders", ", ".join(log["folders"])
     for begin, end in log["gaps"]:
-        yield "missing", f"no file holds {begin} to {end} of the log"
+        yield "missing", f"no file contains {begin} to {end} of the log"
     yield "offsets", f"{document['minPhysicalOffset']} to {document['maxPhysicalOffset']}"
     yield "first stored", document["firstStoreTimestamp"] or "-"
     yield "last stored", document["lastStoreTimestamp"] or "-"
     if document["lacksQueues"]:
         yield "queues", f"none: {document['lacksQueues']}"
-        yield "messages", "not known without queues: `rmqstore topics` counts them in the log"
+        yield "messages", "unknown without queues; `rmqstore topics` counts the messages in the log"
     else:
         yield "topics", _counted_topics(document)
         yield "queues", str(document["queues"])
@@ -263,7 +263,7 @@ def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             ),
         )
     for item in document["skipped"]:
-        yield "passed over", f"{item['path']}: {item['reason']}"
+        yield "skipped", f"{item['path']}: {item['reason']}"
 
 
 def _counted_topics(document: Mapping[str, Any]) -> str:
@@ -271,8 +271,8 @@ def _counted_topics(document: Mapping[str, Any]) -> str:
     system, system_held = document["systemTopics"], document["systemTopicsWithQueues"]
     users, users_held = document["topics"] - system, document["topicsWithQueues"] - system_held
     return (
-        f"{users}, {users_held} of them with queues; "
-        f"and {system} of the system, {system_held} of them with queues"
+        f"{users}, {users_held} of them with queues; {system} system topic(s), {system_held} of "
+        "them with queues"
     )
 
 

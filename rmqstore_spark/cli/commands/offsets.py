@@ -30,28 +30,31 @@ __all__ = ["offsets"]
 _Rule: TypeAlias = "Callable[[str, Queue], int | None]"
 
 _Stores = typer.Argument(
-    metavar="STORE...", help="Store directories, or URLs of fsspec.", show_default=False
+    metavar="STORE...", help="Store directories, or URLs that fsspec supports.", show_default=False
 )
 _BrokerNames = typer.Option(
     "--broker-name",
     metavar="NAME",
-    help="What to call the stores, in their order; by default after their folders.",
+    help="Name of a store. Repeat it for each, in their order. By default the names of their "
+    "folders.",
     show_default=False,
 )
-_Earliest = typer.Option("--earliest", help="The first message that each queue still has.")
-_Latest = typer.Option("--latest", help="Behind the last message of each queue (the default).")
+_Earliest = typer.Option("--earliest", help="Offset of the first message in each queue.")
+_Latest = typer.Option(
+    "--latest", help="Offset after the last message in each queue (the default)."
+)
 _At = typer.Option(
     "--at",
     metavar="TIME",
-    help="The first message stored at or after this time (milliseconds or ISO-8601); the end of "
-    "a queue that has none.",
+    help="Offset of the first message stored at or after this time (milliseconds or "
+    "ISO-8601), or the queue's end if it has none.",
     show_default=False,
 )
 _Group = typer.Option(
     "--group",
     "-g",
     metavar="GROUP",
-    help="Where a consumer group stands; the first message of a queue that it never read.",
+    help="Offset of this consumer group; for a queue that it never read, of the first message.",
     show_default=False,
 )
 
@@ -68,22 +71,27 @@ def offsets(
     broker_names: Annotated[list[str] | None, _BrokerNames] = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Print offsets as the Spark source's options take them.
+    """Print offsets in the form of the Spark source's options.
 
-    That is the JSON of startingOffsets and endingOffsets. One store gives {"topic":{"0":23}},
-    several give {"topic":{"broker-a":{"0":23}}}. For a group only the topics that it reads are
-    printed.
+    The output is the JSON of startingOffsets and endingOffsets: {"topic":{"0":23}} for one store,
+    {"topic":{"broker-a":{"0":23}}} for several. With --group, it contains only the topics that the
+    group reads.
     """
     if sum((earliest, latest, at is not None, group is not None)) > 1:
-        raise OptionError("--earliest, --latest, --at and --group contradict each other: give one.")
+        raise OptionError(
+            "Options --earliest, --latest, --at and --group contradict each other: give only one."
+        )
     names: Sequence[str | None] = broker_names or [None] * len(store_paths)
     if len(names) != len(store_paths):
         raise OptionError(
-            f"--broker-name is given {len(names)} time(s) for {len(store_paths)} store(s): give "
-            "it for each, in their order, or leave it out."
+            f"Option --broker-name was given {len(names)} time(s) for {len(store_paths)} "
+            "store(s): give it once for each store, in their order, or remove it."
         )
     if commitlog_paths and len(store_paths) > 1:
-        raise OptionError("--commitlog-path belongs to one store: ask for each store by itself.")
+        raise OptionError(
+            "Option --commitlog-path works with one store only: run the command for each store "
+            "separately."
+        )
     time = parse_time("--at", at)
     with ExitStack() as stack:
         stores: dict[str, Store] = {}
@@ -92,14 +100,14 @@ def offsets(
             if store.lacks_queues:
                 store.require_queues(
                     "Telling offsets",
-                    "Leave startingOffsets and endingOffsets out: a batch query reads such a store "
-                    "from end to end",
+                    "Remove startingOffsets and endingOffsets: a batch query reads such a store "
+                    "as a whole",
                 )
             other = stores.setdefault(store.broker_name, store)
             if other is not store:
                 raise OptionError(
-                    f"{other.path} and {store.path} are both called {store.broker_name!r}: give "
-                    "each its own --broker-name."
+                    f"{other.path} and {store.path} are both called {store.broker_name!r}: give a "
+                    "different --broker-name for each."
                 )
         found = _find(stores, topics, everything, _rule(stores, earliest, time, group))
     typer.echo(json_text(found))
@@ -116,8 +124,9 @@ def _find(
         if not any(holds_topic(store, name) for store in stores.values()):
             there = sorted({n for s in stores.values() for n in s.directory.topology.queues})
             raise TopicNotFoundError(
-                f"There is no topic {name!r} in {' or '.join(s.path for s in stores.values())}. "
-                f"There are: {', '.join(there) or 'none'}."
+                f"Topic {name!r} does not exist in "
+                f"{' or '.join(s.path for s in stores.values())}. Existing topics: "
+                f"{', '.join(there) or 'none'}."
             )
     found: dict[str, Any] = {}
     for broker, store in stores.items():
@@ -165,8 +174,8 @@ def _of_group(stores: Mapping[str, Store], group: str) -> _Rule:
                 reads.add((broker, entry.topic))
     if group not in known:
         raise OptionError(
-            f"There is no consumer group {group!r} in "
-            f"{' or '.join(store.path for store in stores.values())}. There are: "
+            f"Consumer group {group!r} does not exist in "
+            f"{' or '.join(store.path for store in stores.values())}. Existing groups: "
             f"{', '.join(sorted(known)) or 'none'}."
         )
 
@@ -178,8 +187,9 @@ def _of_group(stores: Mapping[str, Store], group: str) -> _Rule:
         held = min(max(offset, queue.min_offset), queue.max_offset)
         if held != offset:
             say(
-                f"group {group} stands at {offset} of {queue.topic}/{queue.queue_id}, which holds "
-                f"{queue.min_offset} to {queue.max_offset} now: {held} is given."
+                f"the offset of group {group} is {offset} in queue "
+                f"{queue.topic}/{queue.queue_id}, which now holds {queue.min_offset} to "
+                f"{queue.max_offset}: {held} is used."
             )
         return held
 

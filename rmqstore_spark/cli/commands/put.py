@@ -28,17 +28,17 @@ _RECORD_ROOM: Final = 1 << 10
 """Approximate bytes of a record without its body."""
 
 _Topic = typer.Option(
-    "--topic", "-t", metavar="TOPIC", help="The topic of all messages.", show_default=False
+    "--topic", "-t", metavar="TOPIC", help="Topic of all messages.", show_default=False
 )
-_Tag = typer.Option("--tag", metavar="TAG", help="The tag of messages that have none of their own.")
+_Tag = typer.Option("--tag", metavar="TAG", help="Tag of messages without a tag.")
 _Key = typer.Option(
     "--key",
     metavar="KEY",
-    help="A key of messages that have none of their own. Repeat it for several.",
+    help="Key of messages without keys. Repeat it for several.",
     show_default=False,
 )
 _Queue = typer.Option(
-    "--queue", "-q", metavar="ID", min=0, help="The queue of messages that do not name one."
+    "--queue", "-q", metavar="ID", min=0, help="Queue of messages without a queue."
 )
 
 
@@ -49,19 +49,22 @@ def put(
     keys: Annotated[list[str] | None, _Key] = None,
     queue_id: Annotated[int | None, _Queue] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A line is an object, as `rmqstore read --json` prints.")
+        bool,
+        typer.Option(
+            "--json", help="Read each line as a JSON object, as `rmqstore read --json` prints it."
+        ),
     ] = False,
 ) -> None:
-    """Put the lines of stdin as messages.
+    """Write the lines of stdin as messages.
 
-    A line is the body of a message. With --json it is an object: body, and as wanted topic, tags,
-    keys, properties, queueId, shardingKey, flag, bornTimestamp, bodyEncoding. What comes together
-    is put together; at the end all of it is in the store.
+    A line is the body of a message. With --json it is an object: body, and optionally topic, tags,
+    keys, properties, queueId, shardingKey, flag, bornTimestamp, bodyEncoding. Lines that arrive
+    together are written together. When the command ends, all messages are in the store.
     """
     from rmqstore_spark.cli.shared.incoming import Template
 
     if any(" " in key for key in keys or ()):
-        raise OptionError("A key has a space in it, which stands between keys: give --key twice.")
+        raise OptionError("A key contains a space, but spaces separate keys: give --key twice.")
     template = Template(topic, tag, " ".join(keys or ()), queue_id, as_json)
     with connect(endpoint) as client:
         count = _put(client, template)
@@ -98,7 +101,7 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
     try:
         yield stream
     except (RmqStoreError, KeyboardInterrupt):
-        say(f"{stream.rows} message(s) had been put.")
+        say(f"{stream.rows} message(s) were put before the error.")
         raise
     finally:
         stream.close()
@@ -119,7 +122,7 @@ def _learn_topics(
         if name not in encoder.topics:
             raise OptionError(
                 f"Line {number} of stdin is for topic {name!r}, which the store does not have. "
-                f"Make it: rmqstore create-topic {client.endpoint} {name}"
+                f"Create it: rmqstore create-topic {client.endpoint} {name}"
             )
 
 

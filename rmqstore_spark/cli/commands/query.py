@@ -35,32 +35,38 @@ if TYPE_CHECKING:
 __all__ = ["query"]
 
 _Key = typer.Option(
-    "--key", metavar="KEY", help="Messages with this key (KEYS or UNIQ_KEY).", show_default=False
+    "--key",
+    metavar="KEY",
+    help="Find messages with this key (KEYS or UNIQ_KEY).",
+    show_default=False,
 )
 _Id = typer.Option(
-    "--id", metavar="MSGID", help="The message with this offset message id.", show_default=False
+    "--id",
+    metavar="MSGID",
+    help="Find the message with this offset message id.",
+    show_default=False,
 )
 _UniqKey = typer.Option(
     "--uniq-key",
     metavar="ID",
-    help="Messages with this UNIQ_KEY, the id that the client gave.",
+    help="Find messages with this UNIQ_KEY, the id that the client gave.",
     show_default=False,
 )
 _From = typer.Option(
     "--from",
     metavar="TIME",
-    help="Messages stored at or after this time (milliseconds or ISO-8601).",
+    help="Find messages stored at or after this time (milliseconds or ISO-8601).",
     show_default=False,
 )
 _To = typer.Option(
-    "--to", metavar="TIME", help="Messages stored before this time.", show_default=False
+    "--to", metavar="TIME", help="Find messages stored before this time.", show_default=False
 )
 _Limit = typer.Option(
     "--limit",
     "-n",
     min=1,
     metavar="N",
-    help="At most so many messages: the newest with a key, the oldest of a time.",
+    help="Maximum number of messages: the newest ones with a key, the oldest ones by time.",
     show_default=False,
 )
 
@@ -84,8 +90,8 @@ def query(
 ) -> None:
     """Find messages by key, by id, or by time.
 
-    A key is looked up in the IndexFiles, and in the log where they have gaps. --from and --to can
-    stand alone, or narrow --key.
+    Looks up keys in the IndexFiles, and in the log where these have gaps. Use --from and --to alone
+    or with --key.
     """
     from rmqstore_spark.reader.lookup import query_by_msg_id
 
@@ -130,13 +136,15 @@ def _check_question(
         if value is not None
     ]
     if not asked and not in_time:
-        raise OptionError("What is to be found? Give --key, --id, --uniq-key, --from or --to.")
+        raise OptionError("Nothing to search for: give --key, --id, --uniq-key, --from or --to.")
     if len(asked) > 1:
-        raise OptionError(f"{' and '.join(asked)} are two questions: give one.")
+        raise OptionError(f"Options {' and '.join(asked)} contradict each other: give only one.")
     if in_time and asked and key is None:
-        raise OptionError(f"{asked[0]} names a message whatever its time: leave --from, --to out.")
+        raise OptionError(f"Option {asked[0]} finds messages of any time: remove --from and --to.")
     if msg_id is not None and has_topics:
-        raise OptionError("--id names a place in the log, whatever its topic: leave --topic out.")
+        raise OptionError(
+            "Option --id finds the message at a physical offset, in any topic: remove --topic."
+        )
 
 
 def _topics(store: Store, choice: Choice) -> list[str]:
@@ -168,7 +176,7 @@ def _by_key(
 
     topics = _topics(store, choice) if store.has_queues else choice.topics
     if topics is None:
-        raise OptionError(f"{store.path} has no queues that would tell its topics: give --topic.")
+        raise OptionError(f"{store.path} has no queues, so its topics are unknown: give --topic.")
     wanted = KeyWanted(frozenset({key}), frozenset(topics), span.begin, span.end)
     return read_by_key(store, wanted, options, limit)
 

@@ -64,12 +64,12 @@ _Limit = typer.Option(
     "-n",
     min=0,
     metavar="N",
-    help=f"At most so many messages, 0 for all.  [default: {_IN_A_TABLE} in a table, else all]",
+    help=f"Maximum number of messages, 0 for all.  [default: {_IN_A_TABLE} in a table, else all]",
     show_default=False,
 )
 _Scan = typer.Option(
     "--scan",
-    help="Walk the CommitLog instead of the queues: prepared and rolled-back records too.",
+    help="Read the CommitLog instead of the queues, including prepared and rolled-back records.",
 )
 
 
@@ -96,8 +96,8 @@ def read(
 ) -> None:
     """Print messages, in the order in which they were stored.
 
-    A table shows the main columns and cuts long values; --json prints a line of JSON for each
-    message, --raw the bodies alone.
+    A table shows the main columns and truncates long values. --json prints a line of JSON for each
+    message, --raw only the bodies.
     """
     printer = make_printer(
         as_json=as_json,
@@ -113,7 +113,7 @@ def read(
     choice = Choice(topics, queue_ids, everything)
     with open_store(store_path, broker_name, commitlog_paths) as store:
         if not (scan or store.has_queues):
-            say(f"{store.path} has no queues: its CommitLog is walked instead, as by --scan.")
+            say(f"{store.path} has no queues: reading its CommitLog instead, as with --scan.")
         if scan or not store.has_queues:
             batches = _scan(store, choice, bounds, options)
         else:
@@ -122,7 +122,7 @@ def read(
     if in_a_table and count == 0:
         say("no message found.")
     elif limit is None and count == most:
-        say(f"the first {most} messages are shown; --limit shows more, --limit 0 all.")
+        say(f"showing the first {most} messages; --limit N shows more, --limit 0 all.")
 
 
 def _scan(
@@ -133,8 +133,8 @@ def _scan(
 
     if bounds != Bounds() or choice.queue_ids is not None:
         raise OptionError(
-            "A walk over the CommitLog knows no queues: --queue, --offset, --end-offset, --from "
-            "and --to cannot be used with it."
+            "Options --queue, --offset, --end-offset, --from and --to need queues and cannot be "
+            "used when the CommitLog is read instead."
         )
     topics = None if choice.topics is None else frozenset(choice.topics)
     return read_split(store, ScanSplit(store.min_offset, store.scan_end(), topics), options)

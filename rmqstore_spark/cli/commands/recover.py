@@ -17,10 +17,12 @@ __all__ = ["recover"]
 
 _Store = typer.Argument(metavar="STORE", help="Store directory.", show_default=False)
 _Cut = typer.Option(
-    "--cut", help="End the log at damage that no crash explains; what is cut off is kept."
+    "--cut", help="Cut the log at damage that no crash explains. The cut bytes are kept."
 )
 _Rebuild = typer.Option(
-    "--rebuild", help="Write all queues and the index anew from the log: where `verify` names them."
+    "--rebuild",
+    help="Rebuild all queues and the index from the log. Use it if `verify` reports problems "
+    "in them.",
 )
 
 
@@ -32,10 +34,11 @@ def recover(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recover a store that was not closed, and close it.
+    """Repair a store that was not closed cleanly or is damaged.
 
-    Ends the log at its last whole record, and makes queues and index agree with it. Bytes that are
-    cut off are kept below STORE/rmqstore/cut. No other process may have the store open.
+    Cuts the log at its last whole record, makes queues and index agree with it, and closes the
+    store. The cut bytes are kept below STORE/rmqstore/cut. No other process may have the store
+    open.
     """
     from rmqstore_spark.engine.store import StoreWriter
 
@@ -44,7 +47,8 @@ def recover(
     log = config.store_path_commit_log or os.path.join(path, "commitlog")
     if not os.path.isdir(log):
         raise StoreNotFoundError(
-            f"There is no store to recover at {path}: {log} is no folder. Name a store directory."
+            f"There is no store to recover at {path}: {log} is not a folder. Give a store "
+            "directory."
         )
     with progress_bar() as bar:
         progress = bar or (lambda *_: None)

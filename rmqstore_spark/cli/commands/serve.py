@@ -18,7 +18,7 @@ __all__ = ["serve"]
 _log = logging.getLogger(__name__)
 
 _Store = typer.Option(
-    "--store", metavar="PATH", help="The store directory (storePathRootDir).", show_default=False
+    "--store", metavar="PATH", help="Store directory (storePathRootDir).", show_default=False
 )
 _Host = typer.Option(
     "--host", metavar="ADDRESS", help="Address to listen on (bindAddress).", show_default=False
@@ -26,25 +26,26 @@ _Host = typer.Option(
 _Port = typer.Option(
     "--port",
     metavar="N",
-    help="Port to listen on (flightPort), 0 for any free one, -1 for none.",
+    help="Port to listen on (flightPort); 0 for any free port, -1 for none.",
     show_default=False,
 )
 _Socket = typer.Option(
     "--socket",
     metavar="PATH",
-    help="Unix socket to listen on as well (flightSocket).",
+    help="Unix socket to also listen on (flightSocket).",
     show_default=False,
 )
 _ReadyFile = typer.Option(
     "--ready-file",
     metavar="FILE",
-    help="Written when it serves: JSON with endpoint, store, pid.",
+    help="File to write when the process is ready: JSON with endpoint, store, pid.",
     show_default=False,
 )
 _UntilStdinEnds = typer.Option(
-    "--until-stdin-ends", help="End when standard input does: for programs that start this one."
+    "--until-stdin-ends",
+    help="Stop at the end of standard input, for programs that start this one.",
 )
-_LogFormat = typer.Option("--log-format", metavar="text|json", help="Form of the log on stderr.")
+_LogFormat = typer.Option("--log-format", metavar="text|json", help="Format of the log on stderr.")
 
 
 def serve(
@@ -60,9 +61,9 @@ def serve(
 ) -> None:
     """Hold a store open for writing, and serve it to clients.
 
-    Makes the store where there is none, recovers one that was not closed, prints one line when it
-    serves, and runs until SIGTERM, Ctrl-C or `rmqstore stop`. Settings come from flags, else from
-    RMQSTORE_... variables, else from --config (docs/configuration.md).
+    Creates the store if it does not exist, recovers it if it was not closed, prints one line when
+    it is ready, and runs until SIGTERM, Ctrl-C or `rmqstore stop`. Flags override RMQSTORE_...
+    variables, which override the file of --config (docs/configuration.md).
     """
     from rmqstore_spark.server.logs import FORMATS, configure_logging
     from rmqstore_spark.server.process import serve as serve_store
@@ -78,11 +79,13 @@ def serve(
     }
     config = read_config(config_file, settings, flags)
     if not config.store_path_root_dir:
-        raise OptionError("No store is named: give --store PATH, or storePathRootDir in --config.")
+        raise OptionError(
+            "No store given: give --store PATH, or set storePathRootDir in the file of --config."
+        )
     if "://" in config.store_path_root_dir:
         raise OptionError(
-            f"{config.store_path_root_dir} is a URL: a store is served from a folder of this "
-            "machine. Give its path."
+            f"{config.store_path_root_dir} is a URL, but a store can only be served from a folder "
+            "of this machine. Give the path of a folder."
         )
     config = replace(config, store_path_root_dir=os.path.abspath(config.store_path_root_dir))
     serve_store(

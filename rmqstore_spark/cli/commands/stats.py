@@ -17,7 +17,7 @@ __all__ = ["stats"]
 
 def stats(
     endpoint: EndpointOf,
-    queues: Annotated[bool, typer.Option("--queues", help="A line for each queue.")] = False,
+    queues: Annotated[bool, typer.Option("--queues", help="Print a line for each queue.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the figures of a store process."""
@@ -38,7 +38,7 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "endpoint", endpoint
     yield "state", figures["state"]
     yield "uptime", _duration(figures["uptimeSeconds"])
-    yield "log", f"{begin} to {end}, {behind} bytes of it not yet flushed"
+    yield "log", f"{begin} to {end}, {behind} bytes not flushed yet"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
     yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"

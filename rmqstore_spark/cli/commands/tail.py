@@ -30,10 +30,10 @@ from rmqstore_spark.cli.shared.printing import make_printer, parse_columns, prin
 __all__ = ["tail"]
 
 _Follow = typer.Option(
-    "--follow", "-f", help="Go on with messages and queues that come, until Ctrl-C."
+    "--follow", "-f", help="Keep printing new messages, also of new queues, until Ctrl-C."
 )
 _Limit = typer.Option(
-    "--limit", "-n", min=0, metavar="N", help="So many of the newest messages first."
+    "--limit", "-n", min=0, metavar="N", help="Number of newest messages to print first."
 )
 
 
@@ -54,7 +54,7 @@ def tail(
     broker_name: BrokerName = None,
     commitlog_paths: CommitLogPaths = None,
 ) -> None:
-    """Print the newest messages, and with -f those that come."""
+    """Print the newest messages, and follow new ones with -f."""
     printer = make_printer(
         as_json=as_json,
         as_raw=as_raw,

@@ -28,7 +28,7 @@ __all__ = ["topics"]
 
 def topics(
     store_path: StorePath,
-    queues: Annotated[bool, typer.Option("--queues", help="A line for each queue.")] = False,
+    queues: Annotated[bool, typer.Option("--queues", help="Print a line for each queue.")] = False,
     everything: AllTopics = False,
     as_json: AsJson = False,
     broker_name: BrokerName = None,
@@ -87,7 +87,7 @@ def _from_log(store: Store) -> list[dict[str, Any]]:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.topics import Topic
 
-    say(f"{store.path} has no queues: its CommitLog is walked instead.")
+    say(f"{store.path} has no queues: reading its CommitLog instead.")
     queues: dict[str, list[dict[str, Any]]] = {}
     for (name, queue_id), found in queues_in_log(store, ReadOptions(mode="DROPMALFORMED")).items():
         queues.setdefault(name, []).append(_queue(queue_id, *found))

@@ -29,11 +29,11 @@ _LISTED: Final = 20
 _DelayLevels = typer.Option(
     "--delay-levels",
     metavar="LEVELS",
-    help="The broker's messageDelayLevel, where it is not RocketMQ's own.",
+    help="The broker's messageDelayLevel, if it is not RocketMQ's default.",
     show_default=False,
 )
 _Listed = typer.Option(
-    "--list", "-n", min=0, metavar="N", help="List so many problems of each kind; count the others."
+    "--list", "-n", min=0, metavar="N", help="List up to N problems of each kind; count the others."
 )
 
 
@@ -47,8 +47,8 @@ def verify(
 ) -> None:
     """Check all records, queues, index files and settings.
 
-    Ends with code 0 where there is no damage, 1 where there is, and 2 where the store could not
-    be verified. Notes, and what a crash left behind the end of the log, are no damage.
+    The exit code is 0 if there is no damage, 1 if there is, and 2 if the store could not be
+    verified. Notes, and what a crash left after the end of the log, are not damage.
     """
     from rmqstore_spark.verify import verify as verify_store
     from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
@@ -82,13 +82,13 @@ def _lines(path: str, report: VerifyReport) -> Iterator[str]:
             yield f"... and {total - shown.get(kind, 0)} more [{kind}]"
     torn = report.torn_tail
     if torn is not None:
-        among = ", though whole records are among them" if torn.holds_records else ""
+        among = ", although they contain whole records" if torn.holds_records else ""
         yield (
             f"torn tail: {torn.file} at {torn.offset}: {torn.cause}; {torn.size} bytes from there "
-            f"on are no part of the log{among}"
+            f"on are not part of the log{among}"
         )
     counts = ", ".join(f"{count} {name}" for name, count in report.counts.items())
-    until = ", as far as its queues knew it" if report.being_written else ""
+    until = ", the end that its queues knew" if report.being_written else ""
     yield f"{path}: log {report.log_begin} to {report.log_end}{until}: {counts or 'nothing'}"
     notes = f"{report.notes} note(s)"
     yield f"{report.errors} error(s), {notes}" if report.errors else f"no damage found, {notes}"

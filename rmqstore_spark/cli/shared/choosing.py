@@ -92,7 +92,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if self.start is not None and self.end is not None and self.start > self.end:
-            raise OptionError(f"--offset ({self.start}) lies past --end-offset ({self.end}).")
+            raise OptionError(f"--offset ({self.start}) is greater than --end-offset ({self.end}).")
         if self.since is not None and self.until is not None and self.since > self.until:
             raise OptionError(f"--from ({self.since}) is later than --to ({self.until}).")
 
@@ -129,8 +129,8 @@ def _require_held(queues: Sequence[Queue], offset: int) -> None:
     shown = "; ".join(
         f"{queue.topic}/{queue.queue_id} holds {queue.min_offset} to {queue.max_offset - 1}"
         if queue.max_offset > queue.min_offset
-        else f"{queue.topic}/{queue.queue_id} is empty, its next offset is {queue.max_offset}"
+        else f"{queue.topic}/{queue.queue_id} is empty, and its next offset is {queue.max_offset}"
         for queue in queues[:4]
     )
-    more = f"; and {len(queues) - 4} queues more" if len(queues) > 4 else ""
-    raise OptionError(f"--offset {offset} is in none of the queues: {shown}{more}.")
+    more = f"; and {len(queues) - 4} more queues" if len(queues) > 4 else ""
+    raise OptionError(f"No queue contains --offset {offset}: {shown}{more}.")

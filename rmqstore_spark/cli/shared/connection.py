@@ -33,7 +33,7 @@ EndpointOf = Annotated[
     str,
     typer.Argument(
         metavar="ENDPOINT",
-        help="Where a store process listens, as `rmqstore serve` prints it.",
+        help="Endpoint of a store process, as `rmqstore serve` prints it.",
         show_default=False,
     ),
 ]
@@ -42,7 +42,7 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="The token that the store process asks for.",
+        help="File with the token, if the store process requires one.",
         show_default=False,
     ),
 ]
@@ -51,7 +51,7 @@ TlsCa = Annotated[
     typer.Option(
         "--tls-ca",
         metavar="FILE",
-        help="Certificates (PEM) that vouch for it.  [default: the system's]",
+        help="CA certificates (PEM) that verify the store process.  [default: the system's]",
         show_default=False,
     ),
 ]
@@ -60,13 +60,15 @@ TlsCert = Annotated[
     typer.Option(
         "--tls-cert",
         metavar="FILE",
-        help="Your own certificate (PEM), where it asks for one.",
+        help="Your certificate (PEM), if the store process requires one.",
         show_default=False,
     ),
 ]
 TlsKey = Annotated[
     str | None,
-    typer.Option("--tls-key", metavar="FILE", help="The key of --tls-cert.", show_default=False),
+    typer.Option(
+        "--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.", show_default=False
+    ),
 ]
 
 
@@ -87,7 +89,7 @@ class Credentials:
         """
         merged = {**others.options(), **self.options()}
         if ("tls_cert" in merged) != ("tls_key" in merged):
-            raise OptionError("--tls-cert and --tls-key belong together: give both.")
+            raise OptionError("Options --tls-cert and --tls-key must be given together.")
         return Credentials(**merged)
 
     def options(self) -> dict[str, Any]:

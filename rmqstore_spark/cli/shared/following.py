@@ -124,7 +124,8 @@ class Tail:
             self._store.refresh()
         except FileNotFoundError as error:
             raise StoreNotFoundError(
-                f"{self._store.path} is gone: it was removed while it was followed."
+                f"{self._store.path} no longer exists: it was removed while `rmqstore tail` "
+                "followed it."
             ) from error
         there = set()
         self._queues = []
@@ -147,8 +148,8 @@ class Tail:
             start, end = self._next[key], queue.max_offset
             if end < start:
                 say(
-                    f"{queue.topic}/{queue.queue_id} was cut: it ended at {start}, and ends at "
-                    f"{end} now."
+                    f"{queue.topic}/{queue.queue_id} was cut: it ended at {start}, and now ends "
+                    f"at {end}."
                 )
             elif end > start:
                 found.append(QueueRange(*key, start, end))

@@ -62,7 +62,7 @@ def lines_of(descriptor: int, longest: int) -> Iterator[list[bytes]]:
     while chunk := os.read(descriptor, _CHUNK):
         *whole, rest = (rest + chunk).split(b"\n")
         if len(rest) > longest:
-            raise OptionError(f"A line of stdin has more than {longest} bytes: split it.")
+            raise OptionError(f"A line of stdin is longer than {longest} bytes: split it.")
         if whole:
             yield whole
     if rest:
@@ -100,14 +100,14 @@ class Template:
                 )
             return self._of_json(json.loads(line))
         except (ValueError, RecursionError) as error:
-            raise OptionError(f"Line {number} of stdin is no message: {error}.") from None
+            raise OptionError(f"Line {number} of stdin is not a message: {error}.") from None
 
     def _of_json(self, value: Any) -> Message:
         if not isinstance(value, dict):
-            raise ValueError('it is no object, as {"body": "..."}')
+            raise ValueError('it is not an object such as {"body": "..."}')
         unknown = [name for name in value if name not in _TAKEN and name not in _IGNORED]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is unknown; there are {', '.join(_TAKEN)}")
+            raise ValueError(f"{unknown[0]!r} is unknown; the names are {', '.join(_TAKEN)}")
         return Message(
             topic=self._topic(_text(value, "topic")),
             body=_body(value),
@@ -130,7 +130,7 @@ class Template:
 def _text(value: Mapping[str, Any], name: str) -> str | None:
     found = value.get(name)
     if found is not None and not isinstance(found, str):
-        raise ValueError(f"{name} must be a text, not {found!r:.40}")
+        raise ValueError(f"{name} must be a string, not {found!r:.40}")
     return None if found is None else _sound(found)
 
 
@@ -164,7 +164,7 @@ def _body(value: Mapping[str, Any]) -> bytes:
         try:
             return base64.b64decode(body, validate=True)
         except binascii.Error as error:
-            raise ValueError(f"body is no base64: {error}") from None
+            raise ValueError(f"body is not valid base64: {error}") from None
     raise ValueError(f"bodyEncoding must be utf-8 or base64, not {encoding!r:.40}")
 
 
@@ -172,9 +172,9 @@ def _keys(found: Any) -> str:
     if found is None or isinstance(found, str):
         return _sound(found or "")
     if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
-        raise ValueError(f"keys must be a text or a list of texts, not {found!r:.40}")
+        raise ValueError(f"keys must be a string or a list of strings, not {found!r:.40}")
     if any(" " in key for key in found):
-        raise ValueError("a key has a space in it, which stands between keys")
+        raise ValueError("a key contains a space, but spaces separate keys")
     return _sound(" ".join(found))
 
 
@@ -182,7 +182,7 @@ def _properties(found: Any) -> Mapping[str, str] | None:
     if found is None:
         return None
     if not isinstance(found, dict) or not all(isinstance(v, str | None) for v in found.values()):
-        raise ValueError(f"properties must be an object of texts, not {found!r:.40}")
+        raise ValueError(f"properties must be an object of strings, not {found!r:.40}")
     return {_sound(name): _sound(v) for name, v in found.items() if v is not None}
 
 

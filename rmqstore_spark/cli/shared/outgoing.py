@@ -89,16 +89,16 @@ class MessageEncoder:
     def _queue(self, message: Message, number: int) -> int:
         if len(message.body) > self._most_bytes:
             raise OptionError(
-                f"Line {number} of stdin has a body of {len(message.body)} bytes; the store takes "
-                f"{self._most_bytes} (maxMessageSize)."
+                f"Line {number} of stdin has a body of {len(message.body)} bytes; the store "
+                f"accepts at most {self._most_bytes} (maxMessageSize)."
             )
         count = self.topics[message.topic].write_queue_nums
         if message.queue_id is not None:
             if message.queue_id >= count:
                 raise OptionError(
                     f"Line {number} of stdin is for queue {message.queue_id} of topic "
-                    f"{message.topic}, which has {count}: 0 to {count - 1}. `rmqstore "
-                    f"create-topic ENDPOINT {message.topic} --queues N` gives it more."
+                    f"{message.topic}, which has {count}: 0 to {count - 1}. Add queues with "
+                    f"`rmqstore create-topic ENDPOINT {message.topic} --queues N`."
                 )
             return message.queue_id
         key = message.sharding_key or message.keys

@@ -36,7 +36,7 @@ StorePath = Annotated[
     str,
     typer.Argument(
         metavar="STORE",
-        help="Store directory, a URL of fsspec, or the endpoint of a store process.",
+        help="Store directory, URL that fsspec supports, or endpoint of a store process.",
         show_default=False,
     ),
 ]
@@ -45,7 +45,7 @@ BrokerName = Annotated[
     typer.Option(
         "--broker-name",
         metavar="NAME",
-        help="What to call the store; by default after its folder.",
+        help="Name of the store. By default the name of its folder.",
         show_default=False,
     ),
 ]
@@ -54,13 +54,14 @@ CommitLogPaths = Annotated[
     typer.Option(
         "--commitlog-path",
         metavar="PATH",
-        help="CommitLog folder where it is not STORE/commitlog. Repeat it for several.",
+        help="CommitLog folder, if it is not STORE/commitlog. Repeat it for several.",
         show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 AllTopics = Annotated[
-    bool, typer.Option("--all", "-a", help="System topics too (retries, schedule, RMQ_SYS_...).")
+    bool,
+    typer.Option("--all", "-a", help="Include system topics (retries, schedule, RMQ_SYS_...)."),
 ]
 Topics = Annotated[
     list[str] | None,
@@ -88,7 +89,7 @@ Tags = Annotated[
     typer.Option(
         "--tag",
         metavar="TAG",
-        help="Only messages with this tag, or one of these: 'A || B'. Repeat it for several.",
+        help="Only messages with this tag, or one of several: 'A || B'. Repeat it for several.",
         show_default=False,
     ),
 ]
@@ -107,24 +108,24 @@ Columns = Annotated[
         "--columns",
         "-c",
         metavar="A,B,...",
-        help="Columns to print, in this order. Default: all in JSON, the main ones in a table.",
+        help="Columns to print, in this order.  [default: all in JSON, the main ones in a table]",
         show_default=False,
     ),
 ]
 AsRaw = Annotated[
-    bool, typer.Option("--raw", help="Print the bodies alone, byte for byte, even to a terminal.")
+    bool, typer.Option("--raw", help="Print only the bodies, byte for byte, even to a terminal.")
 ]
 Separator = Annotated[
     str,
     typer.Option(
         "--separator",
         metavar="TEXT",
-        help=r"What --raw prints after each body; \n, \t, \0 and \\ are understood.",
+        help="Text that --raw prints after each body; \\n, \\t, \\0 and \\\\ are understood.",
         show_default="nothing",
     ),
 ]
 SkipDamaged = Annotated[
-    bool, typer.Option("--skip-damaged", help="Leave damaged records out instead of ending.")
+    bool, typer.Option("--skip-damaged", help="Skip damaged records instead of failing.")
 ]
 
 

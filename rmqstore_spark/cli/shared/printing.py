@@ -59,7 +59,8 @@ def parse_columns(text: str | None) -> tuple[str, ...] | None:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) != len(names):
         raise OptionError(
-            f"--columns {text!r} names no column, or one twice. Write it as topic,queueOffset,body."
+            f"--columns {text!r} contains no column, or one twice. Write it like "
+            "topic,queueOffset,body."
         )
     return tuple(names)
 
@@ -81,9 +82,9 @@ def make_printer(
         OptionError: the options contradict each other.
     """
     if as_raw and (as_json or columns):
-        raise OptionError("--raw prints bodies alone: leave --json and --columns out.")
+        raise OptionError("Option --raw prints only bodies: remove --json and --columns.")
     if separator and not as_raw:
-        raise OptionError("--separator belongs to --raw: add it, or leave --separator out.")
+        raise OptionError("Option --separator needs --raw: add --raw, or remove --separator.")
     if as_raw:
         return _RawPrinter(_unescape(separator))
     if as_json:

@@ -17,7 +17,10 @@ __all__ = ["ConfigFile", "Settings", "read_config"]
 ConfigFile = Annotated[
     str | None,
     typer.Option(
-        "--config", metavar="FILE", help="File of settings, as conf/store.conf.", show_default=False
+        "--config",
+        metavar="FILE",
+        help="Configuration file, such as conf/store.conf.",
+        show_default=False,
     ),
 ]
 Settings = Annotated[
@@ -25,7 +28,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any key of the configuration. Repeat it for several.",
+        help="Set a configuration key. Repeat it for several.",
         show_default=False,
     ),
 ]
@@ -51,7 +54,7 @@ def read_config(
     for text in settings or ():
         key, separator, value = text.partition("=")
         if not separator:
-            raise OptionError(f"--set takes KEY=VALUE, not {text!r}.")
+            raise OptionError(f"Option --set must be KEY=VALUE, not {text!r}.")
         config = config.with_overrides({key.strip(): value}, source="--set: ")
     for flag, (key, given) in flags.items():
         if given is not None:

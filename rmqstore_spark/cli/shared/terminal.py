@@ -63,7 +63,7 @@ def ending() -> Iterator[None]:
         raise typer.Exit(FAILED) from None
     except OSError as error:
         # The reader has its own errors for the store's files, so this is about the output.
-        say(f"the output could not be written: {error.strerror or error}.")
+        say(f"could not write the output: {error.strerror or error}.")
         _discard_output()
         raise typer.Exit(FAILED) from None
     finally:

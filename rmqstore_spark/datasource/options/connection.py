@@ -34,9 +34,9 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _endpoints,
         None,
         BOTH,
-        "Where store processes listen, as `rmqstore serve` prints it: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`; several comma-separated, one for each "
-        "store.",
+        "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
+        "`grpc+tls://host:port` or `grpc+unix:///path`. Separate several with commas, one for "
+        "each store.",
     ),
     Option(
         "tokenFile",
@@ -44,8 +44,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with the token that the store process asks for. It must be there on the driver and "
-        "on every executor; plans and logs show its name and never what is in it.",
+        "File with the token that the store process requires. It must exist on the driver and on "
+        "every executor. Plans and logs show only its name.",
     ),
     Option(
         "tlsCaFile",
@@ -53,8 +53,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with the certificates (PEM) that vouch for the store process, for `grpc+tls`.",
-        default_doc="the system's own",
+        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`.",
+        default_doc="the system's certificates",
     ),
     Option(
         "tlsCertFile",
@@ -62,7 +62,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with this client's certificate (PEM), where the store process asks for one. With "
+        "File with this client's certificate (PEM), if the store process requires one. Needs "
         "`tlsKeyFile`.",
     ),
     Option(
@@ -71,7 +71,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with the key (PEM) of `tlsCertFile`.",
+        "File with the private key (PEM) of `tlsCertFile`.",
     ),
     Option(
         "requestTimeout",
@@ -79,7 +79,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_duration_ms,
         "60s",
         BOTH,
-        "How long one request to a store process may take, a commit included.",
+        "Timeout of one request to a store process, including commits.",
         minimum=1,
     ),
     Option(
@@ -88,8 +88,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_integer,
         "5",
         BOTH,
-        "How often a request is tried again when a store process cannot be reached, does not "
-        "answer in time or is overloaded, with growing pauses between.",
+        "How often to retry a request, with growing delays, if a store process is unreachable or "
+        "overloaded, or does not answer in time.",
         minimum=0,
     ),
 )
@@ -120,7 +120,7 @@ class ConnectionOptions:
             OptionError: the certificate or the key is missing.
         """
         if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
-            raise OptionError("Options tlsCertFile and tlsKeyFile belong together: give both.")
+            raise OptionError("Options tlsCertFile and tlsKeyFile must be set together.")
         return cls(
             values["endpoint"],
             values.get("tokenFile"),

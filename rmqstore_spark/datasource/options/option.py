@@ -85,7 +85,7 @@ class OptionTable:
                 raise self.unknown(name)
             if option.name in values:
                 raise OptionError(
-                    f"Options {names[option.name]} and {name} are the same option: give one."
+                    f"Options {names[option.name]} and {name} are the same option: set only one."
                 )
             try:
                 values[option.name] = option.read(text)
@@ -116,6 +116,6 @@ class OptionTable:
 
         close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
         if close:
-            return OptionError(f"There is no option {name!r}. Did you mean {spelled[close[0]]}?")
+            return OptionError(f"Unknown option {name!r}. Did you mean {spelled[close[0]]}?")
         names = dict.fromkeys(option.name for option in self.options)
-        return OptionError(f"There is no option {name!r}. The options are: {', '.join(names)}.")
+        return OptionError(f"Unknown option {name!r}. The options are: {', '.join(names)}.")

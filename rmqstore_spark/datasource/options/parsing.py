@@ -122,7 +122,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
     _check_place(values)
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(chosen) > 1:
-        raise OptionError(f"Options {' and '.join(chosen)} contradict each other: give one.")
+        raise OptionError(f"Options {' and '.join(chosen)} contradict each other: set only one.")
     starting_option, starting = _position(
         values,
         ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
@@ -133,13 +133,13 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
     )
     if not streaming and _says(starting, Latest, LATEST):
         raise OptionError(
-            "startingOffsets: a batch query cannot start at latest (-1), it would read nothing; "
-            "give earliest, offsets, or a starting time."
+            "Option startingOffsets: a batch query cannot start at latest (-1), because it would "
+            "read nothing. Use earliest, offsets or a starting time."
         )
     if _says(ending, Earliest, EARLIEST):
         raise OptionError(
-            "endingOffsets: a batch query cannot end at earliest (-2), it would read nothing; "
-            "give latest, offsets, or an ending time."
+            "Option endingOffsets: a batch query cannot end at earliest (-2), because it would "
+            "read nothing. Use latest, offsets or an ending time."
         )
     if isinstance(starting, AtTime) and isinstance(ending, AtTime):
         _check_order("startingTimestamp", starting.timestamp, "endingTimestamp", ending.timestamp)
@@ -153,7 +153,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
     if "keys" in values and values["planBy"] != "auto":
         raise OptionError(
             "Options keys and planBy contradict each other: messages with a key are found through "
-            "the index. Leave planBy out."
+            "the index. Remove planBy."
         )
     return Options(
         paths=values.get("path", ()),
@@ -189,23 +189,23 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
 def _check_direction(given: Mapping[str, str]) -> None:
     for name in given:
         if READING.named(name) is None and WRITING.named(name) is not None:
-            raise OptionError(f"Option {name} is for writing: leave it out when reading.")
+            raise OptionError(f"Option {name} is for writing: remove it when you read.")
 
 
 def _check_place(values: Mapping[str, Any]) -> None:
     """Refuse a query that names no store, or names it in two ways."""
     if "path" not in values and "endpoint" not in values:
         raise OptionError(
-            "Option path is missing: name a store directory, as in load('/data/store'), or the "
-            "endpoint of a store process. (A table keeps its options only if it was created by "
-            "CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns and without "
-            "AS SELECT: drop it and create it so.)"
+            "Option path is missing: give a store directory, as in load('/data/store'), or set "
+            "option endpoint for a store process. (A table keeps its options only if it was "
+            "created by CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns "
+            "and without AS SELECT. Drop the table and recreate it like that.)"
         )
     for name in ("path", "storePathCommitLog"):
         if name in values and "endpoint" in values:
             raise OptionError(
-                f"Options {name} and endpoint contradict each other: the files are read either "
-                "where they lie or through the store process."
+                f"Options {name} and endpoint contradict each other: set {name} to read the files "
+                "directly, or endpoint to read through the store process."
             )
 
 
@@ -215,13 +215,12 @@ def _check_scope(values: Mapping[str, Any], streaming: bool) -> None:
             continue
         if streaming and option.scope == BATCH:
             raise OptionError(
-                f"Option {option.name} is for batch queries: a stream cannot have it. Remove it, "
-                "or use spark.read."
+                f"Option {option.name} is for batch queries only. Remove it, or use spark.read."
             )
         if not streaming and option.scope == STREAM:
             # Like Spark's Kafka source: it changes no row of a batch, so one set of options can
             # serve a stream and its backfill.
-            _log.warning("Option %s is for streams; this batch query ignores it.", option.name)
+            _log.warning("Option %s is for streams only; this batch query ignores it.", option.name)
 
 
 def _position(
@@ -251,7 +250,7 @@ def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     for name in names or ():
         if names is not None and names.count(name) > 1:
             raise OptionError(
-                f"Option brokerNames gives {name!r} twice: offsets carry the broker's name, so "
-                "each store needs its own."
+                f"Option brokerNames contains {name!r} twice: offsets contain the broker name, so "
+                "each store needs a different one."
             )
     return names

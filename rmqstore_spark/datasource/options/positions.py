@@ -102,7 +102,7 @@ def parse_offsets(text: str) -> Position:
         return Latest()
     if word[:6].lower() == "group:":
         if not word[6:].strip():
-            raise ValueError("names no group: write group:NAME")
+            raise ValueError("must name a consumer group, as in group:NAME")
         return OfGroup(word[6:].strip())
     if not word.startswith("{"):
         raise ValueError(
@@ -123,16 +123,16 @@ def parse_assign(text: str) -> Mapping[str, tuple[int, ...]]:
         if not isinstance(queues, list) or not queues:
             raise ValueError('must be a JSON such as {"topic":[0,1]}')
         if not all(type(queue) is int and 0 <= queue <= _MAX_QUEUE_ID for queue in queues):
-            raise ValueError(f"names a queue of {topic} that is no queue id")
+            raise ValueError(f"must have valid queue ids for topic {topic}")
         assigned[topic] = tuple(sorted(set(queues)))
     if not assigned:
-        raise ValueError("names no topic")
+        raise ValueError("must name a topic")
     return assigned
 
 
 def _offset(value: object) -> int:
     if type(value) is not int or not EARLIEST <= value < 2**63:
-        raise ValueError("offsets must be 0 or more, -2 (earliest) or -1 (latest)")
+        raise ValueError("must contain offsets of 0 or more, -2 (earliest) or -1 (latest)")
     return value
 
 
@@ -140,10 +140,10 @@ def _per_queue(text: str, read: Callable[[object], int]) -> PerQueue:
     values: dict[tuple[str, str | None, int], int] = {}
     topics = parse_json_object(text)
     if not topics:
-        raise ValueError("names no topic")
+        raise ValueError("must name a topic")
     for topic, queues in topics.items():
         if not isinstance(queues, dict) or not queues:
-            raise ValueError(f'must give the queues of {topic} as {{"0":23}}')
+            raise ValueError(f'must list the queues of {topic} as {{"0":23}}')
         for name, value in queues.items():
             if isinstance(value, dict):
                 for queue, inner in value.items():
@@ -155,5 +155,5 @@ def _per_queue(text: str, read: Callable[[object], int]) -> PerQueue:
 
 def _queue_id(text: Any) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _MAX_QUEUE_ID:
-        raise ValueError(f"{text!r} is no queue id")
+        raise ValueError(f"must have valid queue ids (found {text!r})")
     return int(text)

@@ -50,7 +50,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         _topic,
         None,
         BOTH,
-        "The topic of all rows. It goes before the column `topic`, which is not needed then.",
+        "The topic of all rows. Overrides the column `topic`, which is then not needed.",
     ),
     Option(
         "deliveryGuarantee",
@@ -58,10 +58,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_choice("exactly-once", "at-least-once"),
         "exactly-once",
         BOTH,
-        "`exactly-once`: rows are staged, and all rows of a micro-batch or of a batch write appear "
-        "at once when Spark commits it; one that is committed again changes nothing. "
-        "`at-least-once`: rows are stored as they come, with less delay; what a failed task has "
-        "stored stays, and its repetition stores it again.",
+        "`exactly-once`: rows are staged, and all rows of a micro-batch or batch write appear "
+        "together when Spark commits it. A repeated commit changes nothing. `at-least-once`: rows "
+        "are stored as they arrive, with less delay. If a task fails, its stored rows stay, and "
+        "its retry stores them again.",
     ),
     Option(
         "queueSelector",
@@ -69,11 +69,11 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_choice("hash", "roundrobin", "column"),
         "hash",
         BOTH,
-        "Which queue of its topic a row goes to. `hash`: by the column `shardingKey`, else by "
-        "`keys`, as RocketMQ's SelectMessageQueueByHash has it; rows with neither take turns. "
-        "`roundrobin`: all rows take turns. `column`: the column `queueId` says it. With several "
-        "stores the queues of all of them are numbered on, in the order of `endpoint`; for "
-        "`column` the key, or the turn, decides among the stores.",
+        "How to choose a row's queue. `hash`: by the hash code of `shardingKey`, or else of "
+        "`keys`, like RocketMQ's SelectMessageQueueByHash; round-robin for rows with neither. "
+        "`roundrobin`: all rows in turn. `column`: the queue in column `queueId`. With several "
+        "stores, their queues are numbered consecutively, in the order of `endpoint`; with "
+        "`column`, the key or the turn chooses the store.",
     ),
     Option(
         "preserve",
@@ -81,9 +81,9 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "false",
         BOTH,
-        'For rows that were read with `format("rmqstore")`: keep `bornHost`, `reconsumeTimes` '
-        "and UNIQ_KEY too, in place of this client's own. (`bornTimestamp` and `flag` are kept "
-        "wherever there are such columns.)",
+        'For rows that were read with `format("rmqstore")`: also keep `bornHost`, '
+        "`reconsumeTimes` and UNIQ_KEY instead of setting new ones. (`bornTimestamp` and `flag` "
+        "are always kept if the columns exist.)",
     ),
     Option(
         "maxInFlightBytes",
@@ -91,7 +91,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         "16m",
         BOTH,
-        "How much of what a task has sent to a store process may await its acknowledgement.",
+        "Maximum bytes that a task has sent to a store process and that are not acknowledged yet.",
         minimum=1,
     ),
     Option(
@@ -100,10 +100,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         "1g",
         BOTH,
-        "The most that one exactly-once commit may hold, by the size of the records. A micro-batch "
-        "that is larger fails: limit what the source gives for one. A batch write that is larger "
-        "needs `atomic=false`: then this is the limit of each task, and more partitions make them "
-        "smaller. (The store has such a limit too, by the same name.)",
+        "Maximum size of the records in one exactly-once commit. A larger micro-batch fails: "
+        "limit the size of the source's micro-batches. A larger batch write needs `atomic=false`: "
+        "the limit then applies to each task, and more partitions make tasks smaller. (The store "
+        "has a limit of the same name.)",
         minimum=1,
     ),
     Option(
@@ -112,8 +112,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "true",
         BATCH,
-        "`false`: each task of a batch write commits alone, once. Where the write fails, what its "
-        "finished tasks wrote stays.",
+        "`false`: each task of a batch write commits separately, once. If the write fails, the "
+        "rows of its finished tasks stay.",
     ),
     Option(
         "txnAppId",
@@ -121,10 +121,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
         _id,
         None,
         BATCH,
-        "With `txnVersion`: names this series of writes. A write that is run again with its "
-        "version and the same rows changes nothing, as inside `foreachBatch` (give the batch id as "
-        "version, and each write of the function a series of its own). With other rows it is an "
-        "error.",
+        "With `txnVersion`: the name of this series of writes. Running a write again with the "
+        "same version and rows changes nothing; with other rows it is an error. For "
+        "`foreachBatch`: use the batch id as version, and a different `txnAppId` for each write "
+        "of the function.",
     ),
     Option(
         "txnVersion",
@@ -132,7 +132,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BATCH,
-        "The number of this write in the series `txnAppId`. Each is above the one before.",
+        "The number of this write in the series `txnAppId`. Each new write needs a higher number.",
         minimum=0,
     ),
 )

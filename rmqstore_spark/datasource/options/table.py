@@ -31,7 +31,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"must be a valid regular expression ({error})") from None
 
 
 def _commitlog_paths(text: str) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -50,9 +50,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_paths,
         None,
         BOTH,
-        "Store directories (the folder that holds `commitlog/`), as `load(path)` or as an option: "
-        "one path or fsspec URL, several comma-separated, a glob, or a JSON list (for paths with a "
-        "comma). A relative path is taken from the driver's working directory.",
+        "The store directories, each with a folder `commitlog/`. Given to `load(path)` or as an "
+        "option: one path or fsspec URL, a comma-separated list, a glob, or a JSON list (for "
+        "paths with a comma). A relative path is resolved against the driver's working directory.",
         default_doc="required, or `endpoint`",
         aliases=("paths",),
     ),
@@ -62,10 +62,10 @@ OPTIONS: tuple[Option, ...] = (
         parse_names,
         None,
         BOTH,
-        "Names for the stores, in the order of `path` (a glob's matches are sorted). Two alike are "
-        "an error. Offsets in checkpoints carry the broker, so the names must stay the same when a "
-        "stream is restarted.",
-        default_doc="the parent folder's name for a folder called `store`, else the folder's own",
+        "Names for the stores, in the order of `path` (a glob's matches are sorted). Names must "
+        "be unique. Offsets in checkpoints contain the broker name, so keep the names when you "
+        "restart a stream.",
+        default_doc="the folder's name; for a folder `store` its parent's name",
     ),
     Option(
         "storePathCommitLog",
@@ -73,8 +73,8 @@ OPTIONS: tuple[Option, ...] = (
         _commitlog_paths,
         None,
         BOTH,
-        "CommitLog folders where they are not below the store: comma-separated or a JSON list; "
-        'with several stores a JSON object by broker, `{"broker-a":["/disk1/log","/disk2/log"]}`.',
+        "CommitLog folders outside the store: a comma-separated or JSON list. For several stores, "
+        'a JSON object by broker: `{"broker-a":["/disk1/log","/disk2/log"]}`.',
         default_doc="`commitlog` in the store",
     ),
     Option(
@@ -83,9 +83,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_names,
         None,
         BOTH,
-        "Topics to read, comma-separated. At most one of `subscribe`, `subscribePattern` and "
-        "`assign` can be given.",
-        default_doc="all topics but system ones",
+        "Topics to read, comma-separated. Set at most one of `subscribe`, `subscribePattern` and "
+        "`assign`.",
+        default_doc="all topics except system topics",
         aliases=("topic",),
     ),
     Option(
@@ -94,8 +94,8 @@ OPTIONS: tuple[Option, ...] = (
         _pattern,
         None,
         BOTH,
-        "Topics to read: those whose whole name matches. System topics only with "
-        "`includeSystemTopics`.",
+        "Topics to read: those whose whole name matches. Matches system topics only if "
+        "`includeSystemTopics` is set.",
     ),
     Option(
         "assign",
@@ -111,8 +111,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "false",
         BOTH,
-        "Read SCHEDULE_TOPIC_XXXX, RMQ_SYS_*, %RETRY%, %DLQ% and the like too. A system topic that "
-        "`subscribe` or `assign` names is read without it.",
+        "Also read system topics, such as SCHEDULE_TOPIC_XXXX, RMQ_SYS_*, %RETRY% and %DLQ%. Not "
+        "needed for system topics that `subscribe` or `assign` names.",
     ),
     Option(
         "startingOffsets",
@@ -120,10 +120,10 @@ OPTIONS: tuple[Option, ...] = (
         parse_offsets,
         None,
         BOTH,
-        'Where to start: `earliest`, `latest` (stream only), `{"topic":{"0":23,"1":-2}}` (-2 is '
-        "earliest, -1 latest; every chosen queue must be there), with several stores also "
-        '`{"topic":{"broker-a":{"0":23}}}`, or `group:NAME`: where that consumer group stands (a '
-        "queue it never read starts at earliest). In a stream it counts for the first start only; "
+        'Where to start: `earliest`; `latest` (stream only); `{"topic":{"0":23,"1":-2}}` with '
+        "every chosen queue (-2 is earliest, -1 is latest), with several stores also "
+        '`{"topic":{"broker-a":{"0":23}}}`; or `group:NAME`, the offsets of that consumer group '
+        "(earliest for queues that it never read). A stream uses this only when it first starts; "
         "queues found later start at earliest.",
         default_doc="stream `latest`, batch `earliest`",
     ),
@@ -133,7 +133,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_offsets,
         "latest",
         BATCH,
-        "Where to end (that offset is not read): as `startingOffsets`, without `earliest`.",
+        "Where to end, exclusive. The same values as `startingOffsets`, except `earliest`.",
     ),
     Option(
         "startingTimestamp",
@@ -142,8 +142,8 @@ OPTIONS: tuple[Option, ...] = (
         None,
         BOTH,
         "Start at each queue's first message stored at or after this time: milliseconds, or "
-        "ISO-8601 (UTC where no zone is given). Goes before `startingOffsetsByTimestamp`, which "
-        "goes before `startingOffsets`.",
+        "ISO-8601 (UTC if it has no zone). Overrides `startingOffsetsByTimestamp`, which "
+        "overrides `startingOffsets`.",
     ),
     Option(
         "startingOffsetsByTimestamp",
@@ -151,7 +151,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_times,
         None,
         BOTH,
-        'The same for each queue: `{"topic":{"0":1700000000000}}`, with the broker as in '
+        'A starting time for each queue: `{"topic":{"0":1700000000000}}`, with brokers as in '
         "`startingOffsets`.",
     ),
     Option(
@@ -160,8 +160,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_choice("error", "latest"),
         "error",
         BOTH,
-        "What a starting time does on a queue without a message that late: fail, or start at its "
-        "end.",
+        "What to do if a queue has no message at or after the starting time: fail, or start at "
+        "its end.",
     ),
     Option(
         "endingTimestamp",
@@ -169,8 +169,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_timestamp_ms,
         None,
         BATCH,
-        "End at each queue's first message stored at or after this time (that one is not read); at "
-        "the queue's end where there is none.",
+        "End before each queue's first message stored at or after this time, or at the queue's "
+        "end if it has none.",
     ),
     Option(
         "endingOffsetsByTimestamp",
@@ -178,7 +178,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_times,
         None,
         BATCH,
-        "The same for each queue.",
+        "An ending time for each queue, as in `startingOffsetsByTimestamp`.",
     ),
     Option(
         "failOnDataLoss",
@@ -186,8 +186,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "true",
         BOTH,
-        "Fail when messages that were to be read have expired, or when a queue was cut, or deleted "
-        "and made anew. `false`: go on with what is there, and log how much was missed.",
+        "Fail if messages expired before they were read, or if a queue was cut, or deleted and "
+        "recreated. `false`: continue with the messages that are left, and log what was lost.",
     ),
     Option(
         "maxOffsetsPerTrigger",
@@ -195,8 +195,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         STREAM,
-        "At most this many messages in a micro-batch, shared out over the queues by backlog. Each "
-        "queue with news gets one at least.",
+        "Maximum number of messages in a micro-batch, divided over the queues by backlog. Each "
+        "queue with new messages gets at least one.",
         minimum=1,
     ),
     Option(
@@ -205,8 +205,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         STREAM,
-        "Wait until there are this many messages, or `maxTriggerDelay` is over. Not with "
-        "Trigger.AvailableNow, which takes what there is.",
+        "Wait until this many messages are available or `maxTriggerDelay` has passed. "
+        "Trigger.AvailableNow ignores it.",
         minimum=1,
     ),
     Option(
@@ -215,7 +215,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_duration_ms,
         "15m",
         STREAM,
-        "How long `minOffsetsPerTrigger` may hold messages back.",
+        "Maximum time that `minOffsetsPerTrigger` delays a micro-batch.",
         minimum=1,
     ),
     Option(
@@ -224,7 +224,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         None,
         STREAM,
-        "At most about this many bytes of CommitLog in a micro-batch, shared out likewise.",
+        "Approximate maximum bytes of CommitLog in a micro-batch, divided over the queues by "
+        "backlog.",
         minimum=1,
     ),
     Option(
@@ -233,7 +234,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split until there are about this many partitions.",
+        "Split ranges until there are about this many partitions.",
         minimum=1,
     ),
     Option(
@@ -242,7 +243,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split ranges that hold more messages.",
+        "Split ranges that have more messages than this.",
         minimum=1,
     ),
     Option(
@@ -251,7 +252,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         "256m",
         BOTH,
-        "Split ranges that hold more bytes of CommitLog.",
+        "Split ranges that have more bytes of CommitLog than this.",
         minimum=1,
     ),
     Option(
@@ -260,10 +261,10 @@ OPTIONS: tuple[Option, ...] = (
         parse_tags,
         "*",
         BOTH,
-        'Only messages with one of these tags: `"TagA || TagB"`, the only operator that RocketMQ '
-        "has for tags; `*` means all. A JSON list names tags to the letter, also those with spaces "
-        "or operators in them. Decided on the hash codes in the ConsumeQueue before the CommitLog "
-        "is touched, then checked on the record.",
+        'Only messages with one of these tags: `"TagA || TagB"` (`||` is RocketMQ\'s only '
+        "operator for tags); `*` means all. A JSON list gives exact tags, which can contain "
+        "spaces and operators. Filters by the hash codes in the ConsumeQueue before it reads the "
+        "CommitLog, then by the tags of the records.",
     ),
     Option(
         "keys",
@@ -271,8 +272,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_keys,
         None,
         BATCH,
-        "Only messages with one of these keys (KEYS or UNIQ_KEY), found through the IndexFile: "
-        "separated by spaces. A JSON list names keys with spaces, commas or operators in them.",
+        "Only messages with one of these keys (KEYS or UNIQ_KEY), separated by spaces. Uses the "
+        "IndexFiles. A JSON list gives exact keys, which can contain spaces, commas and operators.",
     ),
     Option(
         "planBy",
@@ -281,9 +282,9 @@ OPTIONS: tuple[Option, ...] = (
         "auto",
         BATCH,
         "`queue`: a partition is a range of one queue. `commitlog`: a partition is a range of the "
-        "CommitLog, with all chosen queues in one pass: for backfills of a whole store. `auto` "
-        "takes the cheaper, and `commitlog` for a store without queues. Both give the same rows, "
-        "in queue order within a partition.",
+        "CommitLog and reads all chosen queues in one pass, for backfills of a whole store. "
+        "`auto` chooses the cheaper one, and `commitlog` for a store without queues. Both return "
+        "the same rows, in queue order within a partition.",
     ),
     Option(
         "decompress",
@@ -291,7 +292,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "true",
         BOTH,
-        "Give compressed bodies uncompressed; `false`: as they are stored.",
+        "Decompress compressed bodies. `false`: return them as stored.",
     ),
     Option(
         "checkCrc",
@@ -299,8 +300,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_boolean,
         "true",
         BOTH,
-        "Check the CRC of the body when `body` is read, and that of the whole record where 5.x put "
-        "one.",
+        "Check the CRC of the body if `body` is read, and that of the whole record if it has one "
+        "(5.x).",
     ),
     Option(
         "mode",
@@ -308,7 +309,8 @@ OPTIONS: tuple[Option, ...] = (
         parse_choice("FAILFAST", "DROPMALFORMED"),
         "FAILFAST",
         BOTH,
-        "What a damaged record does: fail the query, or be skipped, counted and logged.",
+        "What to do with a damaged record: fail the query (`FAILFAST`), or skip, count and log it "
+        "(`DROPMALFORMED`).",
     ),
 )
 

@@ -92,7 +92,7 @@ def timestamp_ms(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LONG_MAX:
         check_milliseconds(value)
         return value
-    raise ValueError("times must be milliseconds since 1970 or ISO-8601 texts")
+    raise ValueError("must contain times as milliseconds since 1970 or as ISO-8601 texts")
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def parse_json_object(text: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise ValueError("names a key twice")
+            raise ValueError("must be a JSON object without duplicate keys")
         return found
 
     try:

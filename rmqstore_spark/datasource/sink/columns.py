@@ -66,70 +66,73 @@ SINK_COLUMNS: Final[tuple[SinkColumn, ...]] = (
         "body",
         "binary or string",
         lambda kind: isinstance(kind, BinaryType) or _is_text(kind),
-        "The message's body. Required, and never null; it may be empty.",
+        "The body. Required and not null; may be empty.",
     ),
     SinkColumn(
         "topic",
         "string",
         _is_text,
-        "The message's topic. Required unless the option `topic` is given; never null.",
+        "The topic. Required and not null, unless option `topic` is set.",
     ),
-    SinkColumn("tags", "string", _is_text, "Its tag (the property TAGS)."),
+    SinkColumn("tags", "string", _is_text, "The tag (property TAGS)."),
     SinkColumn(
         "keys",
         "array<string> or string",
         lambda kind: _is_texts(kind) or _is_text(kind),
-        "Its keys (the property KEYS): an array of them, none with a space in it, or a string with "
-        "spaces between them.",
+        "The keys (property KEYS): an array of keys without spaces, or a string of keys separated "
+        "by spaces.",
     ),
     SinkColumn(
         "properties",
         "map<string,string>",
         _is_text_map,
-        "Its other properties; those without a value (null) are left out. Where there are columns "
-        "`tags` and `keys`, these decide, and not what is called TAGS and KEYS in here. What "
-        "belongs to a delivery is left out (DELAY, REAL_TOPIC, REAL_QID, INNER_MULTI_*, TRAN_MSG, "
-        "\\_\\_CRC32#, WAIT), and UNIQ_KEY too unless `preserve` is on.",
+        "Other properties. Null values are left out. Columns `tags` and `keys` override TAGS and "
+        "KEYS in this map. Properties of a delivery are left out (DELAY, REAL_TOPIC, REAL_QID, "
+        "INNER_MULTI_*, TRAN_MSG, \\_\\_CRC32#, WAIT), and so is UNIQ_KEY unless `preserve` is "
+        "set.",
     ),
     SinkColumn(
         "queueId",
         "integer",
         _is_integer,
-        "Its queue, with `queueSelector=column`; ignored otherwise.",
+        "The queue, with `queueSelector=column`; otherwise ignored.",
     ),
     SinkColumn(
         "shardingKey",
         "string",
         _is_text,
-        "What `queueSelector=hash` goes by; rows that share it share a queue. It is not stored.",
+        "The key for `queueSelector=hash`: rows with the same key go to the same queue. Not "
+        "stored.",
     ),
-    SinkColumn("flag", "integer", _is_integer, "The producer's own flag, 0 where null."),
+    SinkColumn("flag", "integer", _is_integer, "The producer's flag; 0 if null."),
     SinkColumn(
         "bornTimestamp",
         "timestamp or bigint",
         lambda kind: isinstance(kind, TimestampType | LongType),
-        "When it was born, a bigint in milliseconds since 1970; now where null.",
+        "When the message was created; a bigint is milliseconds since 1970. The current time if "
+        "null.",
     ),
     SinkColumn(
         "bornHost",
         "string",
         _is_text,
-        "With `preserve`: where it was born, `ip:port` or `[ip]:port`; the executor where null.",
+        "With `preserve`: the producer's address, `ip:port` or `[ip]:port`; the executor's "
+        "address if null.",
         preserved=True,
     ),
     SinkColumn(
         "reconsumeTimes",
         "integer",
         _is_integer,
-        "With `preserve`: how often it was consumed again, 0 where null.",
+        "With `preserve`: how often the message was redelivered; 0 if null.",
         preserved=True,
     ),
     SinkColumn(
         "uniqKey",
         "string",
         _is_text,
-        "With `preserve`: the id that its producer gave it. Where it is null, that of `properties` "
-        "counts, and a new one is made where there is none.",
+        "With `preserve`: the id that the producer gave the message. If null, the one in "
+        "`properties`, or else a new one.",
         preserved=True,
     ),
 )
@@ -189,14 +192,14 @@ def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
     for at, field in enumerate(schema.fields):
         name = field.name.lower()
         if name in seen:
-            raise OptionError(f"There are two columns called {field.name!r}: drop one.")
+            raise OptionError(f"Two columns are called {field.name!r}: drop one.")
         seen.add(name)
         if name in _IGNORED:
             continue
         column = _BY_NAME.get(name)
         if column is None:
             raise OptionError(
-                f"Column {field.name!r} cannot be written: drop it, or put it into body or "
+                f"Column {field.name!r} cannot be written: drop it, or move it into body or "
                 f"properties. {_right_ones()}"
             )
         if not _counts(column, options):
@@ -223,16 +226,15 @@ def _counts(column: SinkColumn, options: SinkOptions) -> bool:
 
 def _check_required(places: Mapping[str, int], options: SinkOptions) -> None:
     if "body" not in places:
-        raise OptionError(f"Column body is missing, the message's content. {_right_ones()}")
+        raise OptionError(f"Column body is missing. {_right_ones()}")
     if "topic" not in places and options.topic is None:
-        raise OptionError(
-            "It is not said which topic to write to: give the option topic, or a column of that "
-            "name."
-        )
+        raise OptionError("No topic given: set option topic or add a column topic.")
     if "queueId" not in places and options.queue_selector == "column":
-        raise OptionError("queueSelector=column goes by the column queueId: there is none.")
+        raise OptionError("queueSelector=column needs a column queueId.")
 
 
 def _right_ones() -> str:
     listed = ", ".join(f"{column.name} ({column.kinds})" for column in SINK_COLUMNS)
-    return f"The columns that can be written are: {listed}. Others that reading gives are ignored."
+    return (
+        f"The columns that can be written are: {listed}. Other columns of the source are ignored."
+    )

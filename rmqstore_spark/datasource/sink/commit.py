@@ -70,17 +70,17 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
     if not committed:
         return error
     remedy = {
-        "stream": "Start the query again from its checkpoint",
+        "stream": "Restart the query with its checkpoint",
         "batch": "Run the write again with the same txnAppId and txnVersion",
     }.get(writer.kind)
-    what = f"{', '.join(committed)} has committed its part of this write already. "
+    what = f"{', '.join(committed)} has already committed its part of this write. "
     if remedy is None:
         what += (
-            "Running the write again will store that part twice; with txnAppId and txnVersion it "
-            "would not."
+            "Running the write again stores that part twice. To avoid that, set txnAppId and "
+            "txnVersion."
         )
     else:
-        what += f"{remedy}, with the same rows: what is committed will not be stored again."
+        what += f"{remedy} and the same rows: committed rows are not stored again."
     text = f"{error} {what}"
     if isinstance(error, RefusedError):
         return RefusedError(text, error.status)
@@ -98,4 +98,4 @@ def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
             with options.connection.client(endpoint) as client:
                 client.abort([info.stage_id for info in stages])
         except RmqStoreError as error:
-            _log.warning("staged rows at %s could not be discarded now: %s", endpoint, error)
+            _log.warning("Staged rows at %s could not be discarded now: %s", endpoint, error)

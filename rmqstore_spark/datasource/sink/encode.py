@@ -145,13 +145,13 @@ class RowEncoder:
 
     def _check_present(self, columns: dict[str, pa.Array]) -> None:
         for name, remedy in (
-            ("topic", "give it one, or the option topic"),
-            ("body", "an empty body is written as an empty value"),
+            ("topic", "set a topic, set option topic"),
+            ("body", "use an empty value for an empty body"),
         ):
             column = columns[name]
             if column.null_count:
                 row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-                raise RowError(row, f"has null in column {name}: {remedy}, or filter such rows out")
+                raise RowError(row, f"has null in column {name}: {remedy}, or filter out such rows")
 
     def _check_topics(self, topics: pa.StringArray) -> None:
         for name in topics.unique().to_pylist():
@@ -170,8 +170,8 @@ class RowEncoder:
             row = int(sizes.argmax())
             raise RowError(
                 row,
-                f"has a body of {sizes[row]:,} bytes, and the store takes at most {most:,}. Split "
-                "or shorten it, or raise maxMessageSize of the store process",
+                f"has a body of {sizes[row]:,} bytes, but the store accepts at most {most:,}. "
+                "Split or shorten it, or increase the store's maxMessageSize",
             )
 
     # ---- columns -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class RowEncoder:
                 encode_host(text)
             except OptionError as error:
                 row = int(pc.index(hosts, text).as_py())
-                raise RowError(row, f"has no bornHost that can be stored: {error}") from None
+                raise RowError(row, f"has an invalid bornHost: {error}") from None
         return hosts
 
     # ---- blocks --------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _int32(columns: dict[str, pa.Array], name: str, count: int) -> pa.Int32Array
     wrong = (numbers > _INT_MAX) | (numbers < ~_INT_MAX)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise RowError(row, f"has {numbers[row]} in column {name}, which holds 32 bits")
+        raise RowError(row, f"has {numbers[row]} in column {name}, which does not fit into 32 bits")
     return pa.array(numbers.astype(np.int32))
 
 
@@ -277,7 +277,9 @@ def _reconsume_times(columns: dict[str, pa.Array], count: int) -> pa.Int32Array:
     negative = np.flatnonzero(times.to_numpy() < 0)
     if len(negative):
         row = int(negative[0])
-        raise RowError(row, f"has {times[row]} in column reconsumeTimes, which counts from 0")
+        raise RowError(
+            row, f"has {times[row]} in column reconsumeTimes, which must not be negative"
+        )
     return times
 
 

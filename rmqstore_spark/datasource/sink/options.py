@@ -64,18 +64,18 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
     values = WRITING.read(given)
     if "endpoint" not in values:
         raise OptionError(
-            "Option endpoint is missing: name the store process that writes, as in "
-            "df.write.format('rmqstore').option('endpoint', 'grpc://127.0.0.1:10921')"
-            ".mode('append').save(); Spark does not tell a table's own options to its writer, so "
-            "SQL must name it too: INSERT INTO t WITH (endpoint = '...') SELECT ..., or insert "
-            "into a temporary view that was created USING rmqstore OPTIONS (endpoint '...'). "
-            "`rmqstore serve` starts a store process and prints its endpoint; "
+            "Option endpoint is missing: set the endpoint of the store process, as in "
+            "df.write.format('rmqstore').option('endpoint', "
+            "'grpc://127.0.0.1:10921').mode('append').save(). Spark does not pass a table's "
+            "options to its writer, so SQL needs it too: INSERT INTO t WITH (endpoint = '...') "
+            "SELECT ..., or insert into a temporary view created USING rmqstore OPTIONS (endpoint "
+            "'...'). `rmqstore serve` starts a store process and prints its endpoint; "
             "rmqstore_spark.embedded(path) starts one for the life of a script."
         )
     if streaming:
         _check_stream(given)
     if ("txnAppId" in values) != ("txnVersion" in values):
-        raise OptionError("Options txnAppId and txnVersion belong together: give both.")
+        raise OptionError("Options txnAppId and txnVersion must be set together.")
     values = WRITING.with_defaults(values)
     exactly_once = values["deliveryGuarantee"] == "exactly-once"
     transaction = None
@@ -84,7 +84,7 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         if not exactly_once:
             raise OptionError(
                 "Options txnAppId and deliveryGuarantee=at-least-once contradict each other: only "
-                "an exactly-once write can know that it was run before."
+                "an exactly-once write detects that it was run before."
             )
     return SinkOptions(
         connection=ConnectionOptions.of(values),
@@ -108,10 +108,10 @@ def _check_direction(given: Mapping[str, str]) -> None:
             continue
         if option.name == "path":
             raise OptionError(
-                "A store is written by its store process: give option('endpoint', ...) in place of "
-                "a path, and call save() or start() without one."
+                "A store is written through its store process: set option('endpoint', ...) "
+                "instead of a path, and call save() or start() without a path."
             )
-        raise OptionError(f"Option {option.name} is for reading: leave it out when writing.")
+        raise OptionError(f"Option {option.name} is for reading: remove it when you write.")
 
 
 def _check_stream(given: Mapping[str, str]) -> None:
@@ -119,8 +119,8 @@ def _check_stream(given: Mapping[str, str]) -> None:
     for option in SINK_OPTIONS:
         if option.scope == BATCH and option.name in named:
             raise OptionError(
-                f"Option {option.name} is for batch writes: a stream's micro-batches are told "
-                "apart by its checkpoint, and each is committed whole. Remove it."
+                f"Option {option.name} is for batch writes only. Remove it: a stream identifies "
+                "its micro-batches by its checkpoint, and commits each one as a whole."
             )
 
 
@@ -133,16 +133,17 @@ def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
     if size <= options.max_transaction:
         return
     fault = (
-        f"{what} holds more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
+        f"{what} has more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
         f"{size:,}"
     )
     if not options.atomic:
         raise OptionError(
-            f"{fault}. With atomic=false that is the limit of each task: give the write more "
-            "partitions (repartition), or raise maxTransactionBytes."
+            f"{fault}. With atomic=false, the limit applies to each task. Use more partitions "
+            "(repartition), or increase maxTransactionBytes."
         )
     raise OptionError(
-        f"{fault}. In a stream, let a micro-batch have less (maxOffsetsPerTrigger, "
-        "maxFilesPerTrigger and the like of its source). For a batch write, set atomic=false, "
-        "where each task commits alone, and give it more partitions; or raise maxTransactionBytes."
+        f"{fault}. In a stream, make micro-batches smaller (maxOffsetsPerTrigger, "
+        "maxFilesPerTrigger or a similar option of the source). In a batch write, set "
+        "atomic=false, so that each task commits separately, and use more partitions. Or increase "
+        "maxTransactionBytes."
     )

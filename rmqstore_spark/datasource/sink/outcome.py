@@ -38,7 +38,7 @@ class Place:
 
         context = TaskContext.get()
         if context is None:
-            raise RuntimeError("this is no task of Spark")
+            raise RuntimeError("this is not a Spark task")
         batch = context.getLocalProperty(_BATCH_ID)
         return cls(context.partitionId(), context.getLocalProperty(_QUERY_ID), int(batch or 0))
 

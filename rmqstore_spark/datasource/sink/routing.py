@@ -110,7 +110,9 @@ def _of_column(queues: Queues, rows: I8, queue_ids: pa.Int64Array, numbers: I8, 
     """Return the queues that a column names; the row's number chooses among stores that have it."""
     missing = queue_ids.is_null().to_numpy(zero_copy_only=False)[rows]
     if missing.any():
-        raise RowError(int(rows[missing][0]), "has no queueId, which queueSelector=column goes by")
+        raise RowError(
+            int(rows[missing][0]), "has null in column queueId, which queueSelector=column needs"
+        )
     wanted = queue_ids.fill_null(0).to_numpy()[rows]
     most = int(queues.queue_id.max()) + 1
     wrong = (wanted < 0) | (wanted >= most)
@@ -118,8 +120,8 @@ def _of_column(queues: Queues, rows: I8, queue_ids: pa.Int64Array, numbers: I8, 
         row = int(np.flatnonzero(wrong)[0])
         raise RowError(
             int(rows[row]),
-            f"has queueId {wanted[row]}, but topic {topic!r} has the queues 0 to {most - 1}. Make "
-            "more with `rmqstore create-topic`, or choose another queueSelector",
+            f"has queueId {wanted[row]}, but topic {topic!r} has queues 0 to {most - 1}. Add "
+            "queues with `rmqstore create-topic`, or set another queueSelector",
         )
     by_id = np.argsort(queues.queue_id, kind="stable")
     first = np.searchsorted(queues.queue_id[by_id], np.arange(most + 1))

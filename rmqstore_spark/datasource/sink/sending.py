@@ -160,8 +160,8 @@ class StageSending(Sending[StageStream]):
         rows = self._rows.pop(store)
         if info.rows != rows:
             raise ServiceError(
-                f"The store process at {self._clients[store].endpoint} has staged {info.rows} of "
-                f"{rows} records. Look at its log."
+                f"The store process at {self._clients[store].endpoint} has staged only "
+                f"{info.rows} of {rows} records. See its log."
             )
         self._infos[store] = (*self._infos.get(store, ()), info)
 

@@ -67,8 +67,8 @@ class TargetStores:
             if store in ids[:number]:
                 first = self.clients[ids.index(store)].endpoint
                 raise OptionError(
-                    f"The endpoints {first} and {self.clients[number].endpoint} lead to the same "
-                    "store: name each store once."
+                    f"The endpoints {first} and {self.clients[number].endpoint} belong to the "
+                    "same store: list each store once."
                 )
 
     def queues(self, topic: str) -> Queues:
@@ -94,11 +94,11 @@ class TargetStores:
             where = some(str(client.endpoint) for client in self.clients)
             if any(settings):
                 raise TopicNotFoundError(
-                    f"Topic {topic!r} may not be written at {where}: its permissions or its write "
-                    "queues do not allow it. `rmqstore create-topic` changes them."
+                    f"Topic {topic!r} is not writable at {where}: it lacks the write permission "
+                    "or write queues. Change them with `rmqstore create-topic`."
                 )
             raise TopicNotFoundError(
-                f"There is no topic {topic!r} at {where}. Make it with `rmqstore create-topic`, or "
-                "let the store make topics by itself (autoCreateTopicEnable)."
+                f"Topic {topic!r} does not exist at {where}. Create it with `rmqstore "
+                "create-topic`, or set the store's autoCreateTopicEnable."
             )
         return queues

@@ -112,8 +112,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         query = queries.pop()
         if query is None or queries:
             raise RmqStoreError(
-                "Spark does not say which query this micro-batch belongs to, so that it could not "
-                "be told from another one. Write it in foreachBatch, with txnAppId and txnVersion."
+                "Spark did not pass the id of this micro-batch's query, so a repeated commit "
+                "could not be detected. Write in foreachBatch, with txnAppId and txnVersion."
             )
         commit_stages(self._options, WriterId("stream", query, batchId), done)
 
@@ -129,8 +129,8 @@ def _all_done(messages: Sequence[Any]) -> list[TaskDone]:
     if len(done) < len(messages):
         at = next(n for n, message in enumerate(messages) if not isinstance(message, TaskDone))
         raise RmqStoreError(
-            f"Spark commits, and does not say what task {at} of {len(messages)} has staged. "
-            "Nothing was committed. Run the write again."
+            f"Spark committed without the result of task {at} of {len(messages)}. Nothing was "
+            "committed. Run the write again."
         )
     return done
 

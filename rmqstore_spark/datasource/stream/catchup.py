@@ -76,7 +76,9 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
     for key, mark in marks.items():
         chosen = queues.get(key)
         if chosen is None:
-            lose(options, f"{key} is no longer there; it was read up to {mark.next}.")
+            lose(
+                options, f"Queue {key} no longer exists; the stream had read it up to {mark.next}."
+            )
             continue
         # Without new messages, a mark that was correct before is still correct.
         if chosen.queue.max_offset != mark.next or checked.get(key) != mark:
@@ -97,25 +99,25 @@ def _checked(key: QueueKey, mark: Mark, queue: Queue, options: Options) -> Mark:
     if queue.max_offset < mark.next:
         lose(
             options,
-            f"{key} was read up to {mark.next}, and ends at {queue.max_offset} now: it was cut, or "
-            "deleted and made anew.",
-            f"It is read on from its first message, {queue.min_offset}.",
+            f"The stream had read {key} up to {mark.next}, but the queue now ends at "
+            f"{queue.max_offset}: it was cut, or deleted and recreated.",
+            f"The stream continues at its first message, {queue.min_offset}.",
         )
         return _from_earliest(queue)
     if _is_another(queue, mark):
         lose(
             options,
-            f"{key} was read up to {mark.next}, and the message before that is another one now "
-            f"(or none; it was at {mark.last_physical} in the log): the queue was cut, or "
-            "deleted and made anew.",
-            f"It is read on from its first message, {queue.min_offset}.",
+            f"The stream had read {key} up to {mark.next}, but the message before that offset (at "
+            f"{mark.last_physical} in the log) has changed or is missing: the queue was cut, or "
+            "deleted and recreated.",
+            f"The stream continues at its first message, {queue.min_offset}.",
         )
         return _from_earliest(queue)
     if queue.min_offset > mark.next:
         lose(
             options,
-            f"{queue.min_offset - mark.next} messages of {key} have expired unread: it was read "
-            f"up to {mark.next}, and begins at {queue.min_offset} now.",
+            f"{queue.min_offset - mark.next} messages of {key} have expired unread: the stream "
+            f"had read up to {mark.next}, but the queue now begins at {queue.min_offset}.",
         )
         return _from_earliest(queue)
     return mark
@@ -207,7 +209,7 @@ def batch_ranges(
         if begin is None:
             if key not in start:
                 raise RmqStoreError(
-                    f"The checkpoint says where {key} ends, and not where it starts. Start the "
+                    f"The checkpoint has an end offset of {key}, but no start offset. Start the "
                     "stream with another checkpointLocation and explicit startingOffsets."
                 )
             begin = start[key].next
@@ -215,14 +217,17 @@ def batch_ranges(
             continue
         chosen = queues.get(key)
         if chosen is None:
-            lose(options, f"{key} is no longer there; {begin} to {mark.next - 1} were to be read.")
+            lose(
+                options,
+                f"Queue {key} no longer exists; offsets {begin} to {mark.next - 1} cannot be read.",
+            )
             continue
         queue = chosen.queue
         if mark.next > queue.max_offset or _is_another(queue, mark):
             lose(
                 options,
-                f"{begin} to {mark.next - 1} of {key} were to be read, and are other messages now: "
-                "the queue was cut, or deleted and made anew.",
+                f"Offsets {begin} to {mark.next - 1} of {key} hold other messages than before: "
+                "the queue was cut, or deleted and recreated.",
             )
             continue
         if begin < queue.min_offset:

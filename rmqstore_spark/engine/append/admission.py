@@ -201,7 +201,7 @@ class Admission:
                 )
             if queue_id >= topic.write_queue_nums:
                 raise _illegal(
-                    f"The topic {topic.name} has no write queue {queue_id}: it has "
+                    f"The topic {topic.name} has no queue {queue_id} to write to: it has "
                     f"{topic.write_queue_nums} (writeQueueNums)."
                 )
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_HELP", "columns_to_read"]
 
 SCHEMA_HELP = (
-    'columns to write, as in .schema(...): "queueOffset bigint, body string"; topic and date are '
-    "the folders (default: all)"
+    'columns to write, as in .schema(...): "queueOffset bigint, body string"; topic and date '
+    "become folders (default: all columns)"
 )
 
 
@@ -44,7 +44,7 @@ def columns_to_read(ddl: str | None, needed: tuple[str, ...]) -> tuple[StructTyp
     wanted = project(chosen)
     written = tuple(name for name in wanted.columns if name != "topic")
     if not written:
-        raise OptionError("--schema must name a column besides topic, which is in the folders.")
+        raise OptionError("--schema must contain a column besides topic, which becomes a folder.")
     read = dict.fromkeys((*wanted.columns, *needed))
     fields = [StructField(name, COLUMN_TYPES[name]) for name in read]
     if wanted.body_as_text:

@@ -100,7 +100,7 @@ class Output:
         # A run that ended early can have left its own folder without a plan.
         if plan is None and set(self._names(self.root)) - {_OWN}:
             raise OptionError(
-                f"{self.url} is not empty, and no backfill has begun there. Name a new folder."
+                f"{self.url} is not empty, and contains no backfill to continue. Use a new folder."
             )
         return plan
 
@@ -159,7 +159,7 @@ class Output:
         )
         decided = self.committed()
         if decided is None:
-            raise RmqStoreError(f"{self._own('commit.json')} went away. Run the backfill again.")
+            raise RmqStoreError(f"{self._own('commit.json')} disappeared. Run the backfill again.")
         return decided
 
     def committed(self) -> list[Attempt] | None:
@@ -188,9 +188,9 @@ class Output:
             return
         if self._size(source) != file.size:
             raise RmqStoreError(
-                f"{target} should have {file.size} bytes, but it has "
-                f"{self._size(target)}, and {source} has {self._size(source)}: files of the "
-                "output were changed or removed. Start again with a new folder."
+                f"{target} should have {file.size} bytes, but has {self._size(target)}, and "
+                f"{source} has {self._size(source)}: files of the output were changed or removed. "
+                "Start again with a new folder."
             )
         self.fs.mv(source, target)
 

@@ -81,4 +81,4 @@ class BackfillTask:
         with self.output.fs.open(path, "rb") as file:
             found = pq.read_metadata(file).num_rows
         if found != rows:
-            raise RmqStoreError(f"{path} should hold {rows:,} rows, but it holds {found:,}.")
+            raise RmqStoreError(f"{path} should have {rows:,} rows, but has {found:,}.")

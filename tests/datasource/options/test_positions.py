@@ -66,7 +66,7 @@ def test_assign() -> None:
     ],
 )
 def test_refused_offsets(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must|names no|no queue id"):
+    with pytest.raises(ValueError, match="must"):
         parse_offsets(text)
 
 
@@ -74,7 +74,7 @@ def test_refused_offsets(text: str) -> None:
     "text", ["{}", '{"T":[]}', '{"T":0}', '{"T":[-1]}', '{"T":["0"]}', '{"T":[true]}']
 )
 def test_refused_assign(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must|names"):
+    with pytest.raises(ValueError, match="must"):
         parse_assign(text)
 
 

@@ -79,5 +79,5 @@ def test_reads(parse: Callable[[str], Any], text: str, value: object) -> None:
     ],
 )
 def test_refuses(parse: Callable[[Any], Any], text: object) -> None:
-    with pytest.raises(ValueError, match=r"must|names a key twice"):
+    with pytest.raises(ValueError, match="must"):
         parse(text)

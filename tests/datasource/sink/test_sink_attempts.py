@@ -225,7 +225,7 @@ def test_two_queries_and_two_batches_are_told_apart(served: Served) -> None:
 def test_rows_without_a_query_are_refused(served: Served) -> None:
     options = options_for([served])
     done = TaskDone(Place(0, None, 0), attempt(options, range(10)).stages, 10)
-    with pytest.raises(Exception, match="does not say which query"):
+    with pytest.raises(Exception, match="did not pass the id of this micro-batch's query"):
         stream_writer(options).commit([done], 0)
 
 
@@ -317,7 +317,7 @@ def test_two_stores_share_the_rows_and_a_replay_routes_the_same(serve: Serve) ->
         assert sizes[0] == sizes[1]
     # One store has committed when the other one fails.
     stores[1].process.kill()
-    with pytest.raises(ServiceError, match="has committed its part of this write already"):
+    with pytest.raises(ServiceError, match="has already committed its part of this write"):
         stream_writer(options).commit(done, 3)
     stores[1].restart()
     stream_writer(options).commit(
@@ -331,7 +331,7 @@ def test_two_stores_share_the_rows_and_a_replay_routes_the_same(serve: Serve) ->
 def test_one_store_given_twice_is_refused(served: Served) -> None:
     twice = f"{served.endpoint},{served.endpoint.replace('127.0.0.1', 'localhost')}"
     options = parse_sink_options({"endpoint": twice, "topic": TOPIC}, streaming=True)
-    with pytest.raises(OptionError, match="lead to the same store"):
+    with pytest.raises(OptionError, match="belong to the same store"):
         attempt(options, range(10))
 
 

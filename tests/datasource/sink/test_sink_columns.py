@@ -72,10 +72,10 @@ def test_columns_that_do_not_count_may_be_anything() -> None:
     ("columns", "given", "words"),
     [
         (("topic string",), {}, "Column body is missing"),
-        (("body string",), {}, "the option topic, or a column of that name"),
+        (("body string",), {}, "No topic given: set option topic or add a column topic"),
         (("body string", "topic string", "price double"), {}, "Column 'price' cannot be written"),
         (("body string", "value string"), {"topic": "T"}, r"The columns .* body \(binary or str"),
-        (("body string", "BODY binary"), {"topic": "T"}, "two columns called 'BODY'"),
+        (("body string", "BODY binary"), {"topic": "T"}, "Two columns are called 'BODY'"),
         (("body int",), {"topic": "T"}, "Column body must be binary or string, not int: cast it"),
         (("body string", "topic int"), {}, "Column topic must be string, not int"),
         (("body string", "tags array<string>"), {"topic": "T"}, "Column tags must be string"),
@@ -92,7 +92,7 @@ def test_columns_that_do_not_count_may_be_anything() -> None:
             "must be timestamp or bigint, not timestamp_ntz: cast it",
         ),
         (("body string", "shardingKey int"), {"topic": "T"}, "shardingKey must be string"),
-        (("body string",), {"topic": "T", "queueSelector": "column"}, "the column queueId"),
+        (("body string",), {"topic": "T", "queueSelector": "column"}, "needs a column queueId"),
         (
             ("body string", "queueId string"),
             {"topic": "T", "queueSelector": "column"},

@@ -95,8 +95,8 @@ def test_a_column_says_the_queue_and_turns_or_keys_the_store() -> None:
 @pytest.mark.parametrize(
     ("ids", "row", "words"),
     [
-        ([0, None], 1, "has no queueId"),
-        ([0, 1, 4], 2, "queueId 4, but topic 'A' has the queues 0 to 3"),
+        ([0, None], 1, "has null in column queueId"),
+        ([0, 1, 4], 2, "queueId 4, but topic 'A' has queues 0 to 3"),
         ([-1], 0, "queueId -1"),
     ],
 )

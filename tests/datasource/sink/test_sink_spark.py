@@ -227,9 +227,9 @@ def test_a_write_with_txn_version_can_be_run_again(spark: SparkSession, served: 
     [
         (["body", "price"], {"topic": TOPIC}, "Column 'price' cannot be written"),
         (["keys"], {"topic": TOPIC}, "Column body is missing"),
-        (["body"], {}, "It is not said which topic to write to"),
+        (["body"], {}, "No topic given"),
         (["body"], {"topic": TOPIC, "startingOffsets": "earliest"}, "is for reading"),
-        (["body"], {"topic": TOPIC, "txnVersion": "1"}, "belong together"),
+        (["body"], {"topic": TOPIC, "txnVersion": "1"}, "must be set together"),
         (["body"], {"topic": TOPIC, "deliveryGuarante": "x"}, "Did you mean deliveryGuarantee"),
     ],
 )
@@ -248,12 +248,12 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
 
 def test_overwrite_is_refused(spark: SparkSession) -> None:
     writer = numbers(spark, 1).write.format("rmqstore").mode("overwrite")
-    with pytest.raises(PySparkException, match="Mode overwrite cannot be had"):
+    with pytest.raises(PySparkException, match="Mode overwrite is not supported"):
         writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
 
 
 def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="in place of a path"):
+    with pytest.raises(PySparkException, match="instead of a path"):
         numbers(spark, 1).write.format("rmqstore").mode("append").save(str(tmp_path))
 
 

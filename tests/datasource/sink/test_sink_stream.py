@@ -315,7 +315,7 @@ def test_at_least_once_loses_nothing_when_the_store_is_killed(
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        ("complete", "Output mode complete cannot be had"),
+        ("complete", "Output mode complete is not supported"),
         ("update", "rmqstore does not support Update mode"),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_write_that_names_no_store_is_refused(shop: Shop, way: str) -> None:
 )
 @pytest.mark.usefixtures("unchanged")
 def test_an_overwrite_is_refused(shop: Shop, write: Callable[[Shop], Any]) -> None:
-    with pytest.raises(PySparkException, match="Mode overwrite cannot be had"):
+    with pytest.raises(PySparkException, match="Mode overwrite is not supported"):
         write(shop)
 
 

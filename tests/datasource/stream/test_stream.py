@@ -94,9 +94,9 @@ def test_starting_positions(options: dict[str, Any], first: int, growing: Growin
 
 def test_positions_that_do_not_fit_are_told_by_the_first_method(growing: GrowingStore) -> None:
     stream = Stream(growing.path, startingOffsets='{"orders":{"0":40}}')
-    with pytest.raises(OptionError, match="leaves out orders/1"):
+    with pytest.raises(OptionError, match="does not list orders/1"):
         stream.initial()
-    with pytest.raises(TopicNotFoundError, match="There are: orders"):
+    with pytest.raises(TopicNotFoundError, match="Existing topics: orders"):
         Stream(growing.path, subscribe="bills").initial()
 
 
@@ -495,13 +495,13 @@ def test_a_queue_that_was_cut(growing: GrowingStore, caplog: pytest.LogCaptureFi
     checkpoint: list[str] = []
     Stream(growing.path, checkpoint, startingOffsets="earliest").drain()
     cut(growing, 1, 40)
-    with pytest.raises(DataLossError, match="orders/1 of b was read up to 50, and ends at 40"):
+    with pytest.raises(DataLossError, match=r"read orders/1 of b up to 50, .* ends at 40"):
         Stream(growing.path, checkpoint).next_batch()
     with caplog.at_level(logging.WARNING, "rmqstore_spark"):
         rows = Stream(growing.path, checkpoint, failOnDataLoss=False).next_batch()
     assert rows is not None
     assert keys_of(rows) == [("orders", 1, n) for n in range(40)]
-    assert "read on from its first message, 0" in caplog.text
+    assert "The stream continues at its first message, 0" in caplog.text
 
 
 def test_a_queue_that_was_cut_under_a_running_stream(growing: GrowingStore) -> None:
@@ -509,7 +509,7 @@ def test_a_queue_that_was_cut_under_a_running_stream(growing: GrowingStore) -> N
     stream.drain()
     cut(growing, 0, 10)
     stream.clock.sleep(60)
-    with pytest.raises(DataLossError, match="orders/0 of b was read up to 50, and ends at 10"):
+    with pytest.raises(DataLossError, match=r"read orders/0 of b up to 50, .* ends at 10"):
         stream.drain()
 
 
@@ -528,7 +528,7 @@ def test_a_queue_that_was_made_anew_and_grew_as_long(tmp_path: Path, growing: Gr
     shutil.rmtree(growing.path)
     other = GrowingStore(growing.path)
     other.put(400, body_size=300)
-    with pytest.raises(DataLossError, match="the message before that is another one now"):
+    with pytest.raises(DataLossError, match=r"the message before that offset .* has changed"):
         Stream(growing.path, checkpoint).next_batch()
     got = flat(Stream(growing.path, checkpoint, failOnDataLoss=False).drain())
     assert_each_once(got, other.rows)
@@ -539,7 +539,7 @@ def test_a_topic_that_was_deleted(growing: GrowingStore) -> None:
     checkpoint: list[str] = []
     Stream(growing.path, checkpoint, startingOffsets="earliest").drain()
     shutil.rmtree(growing.path / "consumequeue" / "bills")
-    with pytest.raises(DataLossError, match="bills/0 of b is no longer there"):
+    with pytest.raises(DataLossError, match="Queue bills/0 of b no longer exists"):
         Stream(growing.path, checkpoint).next_batch()
     again = Stream(growing.path, checkpoint, failOnDataLoss=False)
     assert again.next_batch() == []
@@ -586,7 +586,7 @@ def test_a_batch_of_a_queue_that_was_made_anew(growing: GrowingStore) -> None:
     shutil.rmtree(growing.path)
     other = GrowingStore(growing.path)
     other.put(400, body_size=300)
-    with pytest.raises(DataLossError, match="are other messages now"):
+    with pytest.raises(DataLossError, match="hold other messages than before"):
         Stream(growing.path, checkpoint, committed=0).next_batch()
     again = Stream(growing.path, checkpoint, committed=0, failOnDataLoss=False)
     assert again.next_batch() == []
@@ -619,7 +619,7 @@ def test_a_store_without_queues_is_refused(golden: Golden) -> None:
 def test_wrong_options_and_columns_are_told_by_the_first_method(growing: GrowingStore) -> None:
     # Spark would hide an error of streamReader() behind one of its own.
     stream = Stream(growing.path, schema=StructType([StructField("partition", StringType())]))
-    with pytest.raises(OptionError, match="no column 'partition'"):
+    with pytest.raises(OptionError, match="Unknown column 'partition'"):
         stream.initial()
     with pytest.raises(OptionError, match="Option endingOffsets is for batch"):
         Stream(growing.path, endingOffsets="latest")
