@@ -128,7 +128,7 @@ def test_verify_says_where_the_log_ends_and_why(half: Half) -> None:
     tail = report.torn_tail
     assert tail is not None
     assert tail.physical_offset == half.begin
-    assert "not published" in tail.cause
+    assert tail.cause == "an unpublished block begins here"
 
 
 def test_a_magic_code_lost_after_it_was_flushed_is_damage(half: Half) -> None:

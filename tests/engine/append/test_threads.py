@@ -51,6 +51,6 @@ def test_a_segment_that_is_not_made_ahead_for_any_reason_is_made_later(
         assert store.put_batch(messages([b"a"])).ok
         monkeypatch.setattr(os, "posix_fallocate", broken)
         assert store.put_batch(messages([b"a" * 2500])).ok
-        until(lambda: "not made ahead: something nobody thought of" in caplog.text)
+        until(lambda: "created ahead of time: something nobody thought of" in caplog.text)
         monkeypatch.undo()
         assert store.put_batch(messages([b"b" * 2500])).ok
