@@ -74,7 +74,7 @@ def main() -> int:
         gateway.proc.stdin.close()  # tells the JVM that its Python has gone
         gateway.proc.wait()
     if not ARCHIVE.exists():
-        print("This Java writes no archive of classes: the tests run without one, and take longer.")
+        sys.stdout.write("This Java archives no classes. The tests run without, and take longer.\n")
         ARCHIVE.touch()  # as good as none, and not tried again
     return 0
 
