@@ -10,6 +10,8 @@ PY := $(abspath $(VENV))/bin/python
 INSTALLED := $(VENV)/.installed
 # Runs a command with JAVA_HOME and PYSPARK_PYTHON set; finds Java, or downloads it.
 SPARK := $(PY) -m tools.java $(PY)
+# The classes of Spark's JVM, parsed: the tests start some forty of them.
+CLASSES := $(VENV)/spark.jsa
 PYTEST_ARGS ?=
 # Processes that share the tests, much of whose time is waiting.
 WORKERS ?= 2
@@ -29,8 +31,12 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 	@$(SPARK) examples/demo_read.py
 
 .PHONY: test
-test: lint ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
+test: lint $(CLASSES) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+$(CLASSES): $(INSTALLED) tests/support/jvm.py
+	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."
+	@$(SPARK) -m tests.support.jvm
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style, types and imports

@@ -19,7 +19,7 @@ from rmqstore_spark.reader.store import Store
 from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
 from tests.support.jvm import QUICK_JVM
 from tests.support.records import commitlog_folders, store_kwargs
-from tests.support.surroundings import settle_surroundings
+from tests.support.surroundings import path_without_pandas, settle_surroundings
 from tools.java import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             patch.setenv("JAVA_HOME", str(find_java()))
         except JavaNotFoundError as error:
             pytest.fail(str(error))
-        session = (
+        session = _with_workers_of(
+            path_without_pandas(),
             SparkSession.builder.master("local[2]")
             .appName("rmqstore-tests")
             .config("spark.ui.enabled", "false")
@@ -95,11 +96,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder} {QUICK_JVM}")
             # A crash in compiled code then shows where it was.
             .config("spark.python.worker.faulthandler.enabled", "true")
-            .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")
-            .getOrCreate()
+            .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true"),
         )
         yield session
         session.stop()
+
+
+def _with_workers_of(python_path: str, builder: SparkSession.Builder) -> SparkSession:
+    """Start the JVM: the workers that it starts have its environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", python_path)
+        return builder.getOrCreate()
 
 
 @pytest.fixture(autouse=True)

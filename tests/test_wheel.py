@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.jvm import QUICK_JVM
 from tools.java import find_java
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +70,8 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     python = str(folder / "bin" / "python")
-    return Installed(folder, {**variables, "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": python})
+    java = {"JAVA_HOME": str(find_java()), "SPARK_SUBMIT_OPTS": QUICK_JVM}
+    return Installed(folder, {**variables, **java, "PYSPARK_PYTHON": python})
 
 
 @pytest.mark.slow

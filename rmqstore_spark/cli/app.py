@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.abc import MetaPathFinder
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,18 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         with ending():
             return super().invoke(ctx)
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Says that pandas is not installed.
+
+    pyarrow imports pandas with its first scalar if it can. That takes more time and memory than
+    all other modules of a command, and no command uses it.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 app = typer.Typer(
@@ -94,6 +107,7 @@ def main() -> None:
     """Run the command with the process's arguments, and end the process."""
     # Otherwise gRPC would log failed handshakes between our messages or lines of JSON.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    sys.meta_path.insert(0, _WithoutPandas())
     try:
         app(prog_name="rmqstore")
     except KeyboardInterrupt:

@@ -41,14 +41,22 @@ def test_help_is_quick_and_imports_little() -> None:
     assert helped.stderr == ""
 
 
-def test_no_command_imports_spark(golden: Golden) -> None:
+def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
+    # pyarrow would import pandas.
     program = (
-        "import sys\n"
-        "from rmqstore_spark.cli.app import app\n"
-        f"app(['read', {str(golden('tiny') / 'store')!r}, '--json'], standalone_mode=False)\n"
-        "assert 'pyspark' not in sys.modules"
+        "import importlib.util, sys\n"
+        "from rmqstore_spark.cli import main\n"
+        "assert importlib.util.find_spec('pandas')\n"
+        f"sys.argv = ['rmqstore', 'read', {str(golden('tiny') / 'store')!r}, '--json']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print([name for name in ('pyspark', 'pandas') if sys.modules.get(name)])\n"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_usage_errors() -> None:

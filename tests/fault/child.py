@@ -26,7 +26,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.messages import TOPICS, block
-from tests.support.serving import eventually
+from tests.support.waiting import eventually
 
 __all__ = ["MUTANTS"]
 

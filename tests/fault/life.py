@@ -15,6 +15,7 @@ from typing import Final
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import Claims
+from tests.support.surroundings import path_without_pandas
 
 __all__ = ["SMALL", "Ending", "live", "settle"]
 
@@ -100,6 +101,7 @@ def live(
             **os.environ,
             # A limit on files must not cut those that Python keeps beside the sources.
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": path_without_pandas(),
             "RMQSTORE_FAILPOINT": failpoint,
             **(environment or {}),
         },

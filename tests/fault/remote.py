@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -100,9 +101,11 @@ class RemoteWriter:
                 self.claims.done("commit", first)
                 return result
 
-    def write_until(self, end: threading.Event, seed: int, commits: float = 0.5) -> None:
-        """Put and commit until told to end."""
+    def write_until(
+        self, end: threading.Event, seed: int, commits: float = 0.5, *, most: int = sys.maxsize
+    ) -> None:
+        """Put and commit until told to end, or until there are so many messages."""
         drawn = random.Random(seed)
-        while not end.is_set():
+        while not end.is_set() and self.claims.next_number < most:
             write = self.commit if drawn.random() < commits else self.put
             write(drawn.choice((2, 7, 60, 400)))

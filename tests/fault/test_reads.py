@@ -89,14 +89,17 @@ def test_reading_through_the_store_process_meanwhile(tmp_path: Path) -> None:
         writer = RemoteWriter(process.endpoint, claims)
         writer.make_topics()
         writer.commit(60)
-        writing = threads.submit(writer.write_until, end, 3)
+        writing = threads.submit(writer.write_until, end, 3, most=15_000)
+        looks = 0
         try:
             with Store.open(process.endpoint) as store:
-                for _ in range(6):
+                while not writing.done():
                     look_again(store, seen)
+                    looks += 1
         finally:
             end.set()
         writing.result()
+        assert looks > 1
         assert writer.failures == 0
     settle(path)
     claims.check(path)

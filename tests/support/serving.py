@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +21,10 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.server import StoreServer
 from tests.support.blocks import encoded
 from tests.support.traffic import FIRST_TIME
+from tests.support.waiting import PATIENCE, eventually
 
 __all__ = ["Served", "StoreProcess", "block_of", "eventually", "served"]
 
-PATIENCE = 30.0
 _START = 120.0  # a process that imports and recovers, on a machine that starves it
 
 
@@ -126,15 +125,6 @@ class StoreProcess:
     def wait(self) -> int:
         """Wait until it has ended; gives its exit code."""
         return self.process.wait(PATIENCE)
-
-
-def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
-    """Wait until a condition holds; gives what it gave."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-    return found
 
 
 def block_of(bodies: list[bytes], topic: str = "orders", queue_ids: list[int] | None = None) -> U1:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
-__all__ = ["settle_surroundings"]
+__all__ = ["path_without_pandas", "settle_surroundings"]
 
 _UMASK = 0o022
 _KEPT = {"RMQSTORE_KERNEL"}  # chooses the kernel that the suite is run with
@@ -36,3 +37,10 @@ def settle_surroundings() -> None:
         ours = name.startswith("RMQSTORE_") and name not in _KEPT
         if ours or name in _SPARK_SETTINGS:
             del os.environ[name]
+
+
+def path_without_pandas() -> str:
+    """The PYTHONPATH of a process that has no use for pandas; see `without_pandas/pandas.py`."""
+    before = os.environ.get("PYTHONPATH")
+    here = str(Path(__file__).with_name("without_pandas"))
+    return os.pathsep.join([here, before] if before else [here])

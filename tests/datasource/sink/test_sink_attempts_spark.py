@@ -17,6 +17,7 @@ import pytest
 
 from tests.datasource.sink.attempts_driver import PARTITIONS, WRITES
 from tests.datasource.sink.serving import Served
+from tests.support.jvm import QUICK_JVM
 from tools.java import find_java
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +32,8 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
     }
 
 
@@ -77,6 +80,7 @@ def test_attempts_that_fail_and_attempts_that_are_overtaken_leave_each_row_once(
 ) -> None:
     settings = {
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.multiplier": "1.1",
