@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
+from rmqstore_spark.layout.index.hashing import (
+    POWERS,
+    hash_spans,
+    index_key_hash,
+    java_hash_code_str,
+)
 from rmqstore_spark.layout.spans import Spans, text_pool
-from rmqstore_spark.verify.coverage import Coverage
-from rmqstore_spark.verify.flaws import Flaws
-from rmqstore_spark.verify.portions import portions
+from rmqstore_spark.verify.log_batch import TopicNumbers, read_batches
+from rmqstore_spark.verify.ranges import Coverage, Flaws
 from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
-from rmqstore_spark.verify.span_hash import POWERS, hash_spans, tails
-from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
 AHEAD = 128
 """Bytes in front of the first span, as a record has before its first property."""
@@ -47,11 +49,6 @@ def test_the_hash_of_a_key_is_made_of_those_of_its_parts() -> None:
     whole = (whole + java_hash_code_str(key)) & 0xFFFFFFFF
     signed = whole - (1 << 32) if whole >> 31 else whole
     assert abs(signed) == index_key_hash(topic, [key])[0]
-
-
-def test_tails_are_the_bytes_before() -> None:
-    buffer = np.arange(20, dtype=np.uint8)
-    assert tails(buffer, np.array([4, 20]), 4).tolist() == [[0, 1, 2, 3], [16, 17, 18, 19]]
 
 
 @given(st.lists(st.lists(st.text(max_size=12), max_size=20), max_size=5))
@@ -113,9 +110,9 @@ def test_flaws_hold_their_places(steps: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=40))
-def test_portions_are_bounded_and_hold_all(sizes: list[int]) -> None:
+def test_batches_are_bounded_and_hold_all(sizes: list[int]) -> None:
     rows = np.arange(len(sizes))
-    parts = list(portions(rows, np.array(sizes, np.int32)))
+    parts = list(read_batches(rows, np.array(sizes, np.int32)))
     assert np.concatenate(parts).tolist() == rows.tolist()
     for part in parts:
         assert len(part) == 1 or sum(sizes[row] for row in part) <= 16 << 20

@@ -1,4 +1,4 @@
-"""Selects the queue entries to read, and cuts them into portions."""
+"""Selects the queue entries to read, and cuts them into batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmqstore_spark.files.spans import slices_of_size
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
 from rmqstore_spark.layout.consumequeue_ext import (
@@ -27,7 +29,7 @@ from rmqstore_spark.reader.rows.splits import QueueRange
 __all__ = [
     "Selection",
     "TagFilter",
-    "portions",
+    "batches",
     "say_lost",
     "unexpired",
     "usable_entries",
@@ -76,16 +78,10 @@ class Selection:
         )
 
 
-def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
-    """Cut a selection into pieces of at most `rows` rows and about `size` bytes."""
-    total = np.cumsum(selection.sizes, dtype=np.int64)
-    first = 0
-    while first < len(selection):
-        before = int(total[first - 1]) if first else 0
-        last = int(np.searchsorted(total, before + size, side="right"))
-        last = min(max(last, first + 1), first + rows)
-        yield selection.take(slice(first, last))
-        first = last
+def batches(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
+    """Cut a selection into batches of at most `rows` rows and about `size` bytes."""
+    for part in slices_of_size(selection.sizes, rows=rows, size=size):
+        yield selection.take(part)
 
 
 def say_lost(count: int, what: str) -> None:
@@ -183,8 +179,7 @@ class TagFilter:
         buffer, at = queue.ext.read_entries(offsets[there], np.full(len(there), head))
         if not len(there):
             return passed
-        raw = np.lib.stride_tricks.sliding_window_view(buffer, head)[at]
-        heads = np.ascontiguousarray(raw).view(UNIT_HEAD_DTYPE)[:, 0]
+        heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
         whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
         passed[there] = ~whole | self._is_wanted(heads["tagsCode"].astype(np.int64))
         return passed

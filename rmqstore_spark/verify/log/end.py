@@ -23,20 +23,20 @@ from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.snapshot import QueueBounds
 
-__all__ = ["Extent", "find_extent", "readable_checkpoint"]
+__all__ = ["VerifiedEnd", "find_verified_end", "readable_checkpoint"]
 
 _HEAD: Final = 8
 
 
 @dataclass(frozen=True)
-class Extent:
+class VerifiedEnd:
     """The end of the log, and why nothing counts after it."""
 
     end: int
     cause: str
 
 
-def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
+def find_verified_end(store: Store, bounds: Sequence[QueueBounds]) -> VerifiedEnd:
     """Find the end of a store's log.
 
     Args:
@@ -46,11 +46,11 @@ def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
     lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
     if store.is_being_written:
         end = max((end for _, end in lasts), default=log.min_offset)
-        return Extent(min(end, log.file_end), "it may not have been dispatched yet")
+        return VerifiedEnd(min(end, log.file_end), "it may not have been dispatched yet")
     if log.dledger is not None:
-        return Extent(log.file_end, "it may not have been committed")
+        return VerifiedEnd(log.file_end, "it may not have been committed")
     end = _closed_end(store, bounds, lasts) if store.is_closed_cleanly else _killed_end(store)
-    return Extent(end, _cause(log, end))
+    return VerifiedEnd(end, _cause(log, end))
 
 
 def _killed_end(store: Store) -> int:
