@@ -11,6 +11,7 @@
     log_folders, segments    read a log that is split into segments
     configfiles   reads the broker's JSON
     durable       writes files that survive a power cut
+    holes         finds what is written of a sparse file
     failures      translates a file system's errors into ours
     own_names     names the files that only this project adds to a store
 

@@ -8,7 +8,6 @@ queues are not in the survey, and need a thorough check (`reader.queue`).
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.holes import solid_end
 from rmqstore_spark.files.log_folders import MAX_OFFSET, segment_start
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_DTYPE,
@@ -225,8 +225,8 @@ def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
     """
     descriptor = os.open(f"{folder}/{start:020}", _FLAGS)
     try:
-        end = os.lseek(descriptor, 0, os.SEEK_HOLE)
-        if end < size and _has_data(descriptor, end):
+        end = solid_end(descriptor, size)
+        if end is None:
             return None
         end = min(-(-end // ENTRY_SIZE) * ENTRY_SIZE, size)
         begin = max(0, end - _TAIL)
@@ -240,14 +240,6 @@ def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
     if (begin and not count) or not written_mask(entries).all():
         return None
     return (start + begin) // ENTRY_SIZE, entries
-
-
-def _has_data(descriptor: int, at: int) -> bool:
-    try:
-        os.lseek(descriptor, at, os.SEEK_DATA)
-    except OSError as error:
-        return error.errno != errno.ENXIO
-    return True
 
 
 def _is_written_up_to(descriptor: int, end: int) -> bool:
