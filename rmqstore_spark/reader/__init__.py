@@ -14,7 +14,6 @@ log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 groups     shows consumer lag and the progress of delay levels
 tip        detects that the log has grown
-bisect     implements a binary search
 """
 
 from __future__ import annotations

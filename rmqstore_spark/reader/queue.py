@@ -6,6 +6,7 @@ its record. See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
@@ -28,7 +29,6 @@ from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
 from rmqstore_spark.layout.spans import text_pool
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["Entries", "Queue"]
@@ -193,9 +193,9 @@ class Queue:
         Raises:
             CorruptRecordError: a record that the search reads is damaged.
         """
-        found = first_true(
-            self.min_offset, self.max_offset, lambda slot: self._stored_at(slot) >= timestamp
-        )
+        # The keys are read from disk, one for each step of the search.
+        slots = range(self.max_offset)
+        found = bisect_left(slots, timestamp, self.min_offset, key=self._stored_at)
         return found if found < self.max_offset else None
 
     def _stored_at(self, offset: int) -> int:
@@ -250,9 +250,9 @@ class Queue:
         physical, size, _ = self._entry(end - 1)
         log_end, _ = self._cut(physical + size)
         if physical + size > log_end:
-            end = first_true(first, end, lambda slot: self._past(slot, log_end))
+            end = bisect_left(range(end), True, first, key=lambda slot: self._past(slot, log_end))
         if end > first and self._is_stale(end - 1):
-            end = first_true(first, end, self._is_stale)
+            end = bisect_left(range(end), True, first, key=self._is_stale)
         return end
 
     def _written_end(self) -> int:
@@ -280,7 +280,9 @@ class Queue:
         blocks = -(-(last - first) // _BLOCK)
         end, block = first, 0
         while True:
-            empty = first_true(block, blocks, lambda b: not self._written(first + b * _BLOCK))
+            empty = bisect_left(
+                range(blocks), True, block, key=lambda b: not self._written(first + b * _BLOCK)
+            )
             if empty > block:
                 end = max(end, self._written_in_block(first, empty - 1, last))
             if empty >= blocks or self._cut(0)[1]:
@@ -326,4 +328,4 @@ class Queue:
         first, end = self.first_slot, self.max_offset
         if first < end and self._backed(first):
             return first
-        return first_true(first, end, self._backed)
+        return bisect_left(range(end), True, first, key=self._backed)

@@ -9,6 +9,7 @@ queues are not in the survey, and need a thorough check (`reader.queue`).
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -32,7 +33,6 @@ from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
 from rmqstore_spark.layout.spans import text_pool
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["PlainQueue", "QueueSurvey"]
@@ -249,7 +249,7 @@ def _is_written_up_to(descriptor: int, end: int) -> bool:
         return not _is_written(_entry(descriptor, part * _TAIL))
 
     parts = -(-end // _TAIL)
-    return first_true(0, parts, is_empty) == parts
+    return bisect_left(range(parts), True, key=is_empty) == parts
 
 
 def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int | None:
@@ -269,7 +269,9 @@ def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int 
         if _is_backed(entry(first), log_begin):
             return first
         stop = min(last, end)
-        found = first_true(first, stop, lambda slot: _is_backed(entry(slot), log_begin))
+        found = bisect_left(
+            range(stop), True, first, key=lambda slot: _is_backed(entry(slot), log_begin)
+        )
         if found < stop and not _is_written(entry(found)):
             return None
     finally:

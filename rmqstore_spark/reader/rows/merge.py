@@ -6,6 +6,7 @@ which records are read, not the records themselves.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from rmqstore_spark.layout.consumequeue import EntryColumns
 from rmqstore_spark.layout.spans import I8, text_pool
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
@@ -130,7 +130,7 @@ def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) 
     wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)
 
     def first_at(place: int) -> int:
-        return first_true(wanted.start, wanted.end, lambda slot: queue.stated_offset(slot) >= place)
+        return bisect_left(range(wanted.end), place, wanted.start, key=queue.stated_offset)
 
     start = first_at(split.start) if is_continued else wanted.start
     end = first_at(split.end) if number in split.unfinished else wanted.end

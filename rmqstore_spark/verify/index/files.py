@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -23,9 +24,8 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     geometry,
 )
-from rmqstore_spark.layout.index.geometry import infer_slots
+from rmqstore_spark.layout.index.geometry import infer_slots, nonzero_end
 from rmqstore_spark.layout.spans import I8
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
@@ -96,14 +96,13 @@ def _written(files: Files, bounds: IndexBounds, slots: int) -> int:
         last = geometry(bounds.size, slots)
     except CorruptStoreError:
         return 0
-    while last > 1:
-        first = max(1, last - _BLOCK)
-        data = files.read(bounds.path, entry_position(slots, first), (last - first) * ENTRY_SIZE)
-        written = np.flatnonzero(np.frombuffer(data, np.uint8))
-        if len(written):
-            return first + int(written[-1]) // ENTRY_SIZE
-        last = first
-    return 0
+
+    def read(offset: int, length: int) -> bytes:
+        return files.read(bounds.path, offset, length)
+
+    start = entry_position(slots, 1)
+    end = nonzero_end(read, start, entry_position(slots, max(last, 1)))
+    return -(-(end - start) // ENTRY_SIZE)
 
 
 class IndexSequence:
@@ -170,7 +169,7 @@ class IndexSequence:
 
     def first_at(self, offset: int) -> int:
         """Find the first entry whose record is at or past a physical offset."""
-        return first_true(0, len(self), lambda n: self._offset(n) >= offset)
+        return bisect_left(range(len(self)), offset, key=self._offset)
 
     def _offset(self, number: int) -> int:
         file = int(np.searchsorted(self.ends, number, side="right"))

@@ -8,6 +8,7 @@ it: that is damage, not the end.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,6 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import intact_end, record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
@@ -131,7 +131,7 @@ def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
     try:
         if last == first or queue.physical_offset(last - 1) < offset:
             return False
-        slot = first_true(first, last, lambda n: queue.physical_offset(n) >= offset)
+        slot = bisect_left(range(last), offset, first, key=queue.physical_offset)
         return queue.physical_offset(slot) == offset
     except (SegmentExpiredError, CorruptStoreError):
         return False  # the check of the queue reports it
