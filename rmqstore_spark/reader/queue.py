@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
     FILLER_SIZE,
@@ -25,10 +26,11 @@ from rmqstore_spark.layout.consumequeue import (
     unpack_entry,
     written_mask,
 )
+from rmqstore_spark.layout.consumequeue_ext import UNIT_HEAD_DTYPE, ext_offset
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
-from rmqstore_spark.layout.spans import text_pool
+from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["Entries", "Queue"]
@@ -168,6 +170,27 @@ class Queue:
                 offset=slot * ENTRY_SIZE - segment.start,
             )
         return found
+
+    def unit_heads(self, addresses: I8) -> tuple[I8, npt.NDArray[np.void]]:
+        """Read the heads of the extension units at some addresses, in any order.
+
+        Args:
+            addresses: n addresses that entries hold in place of a tagsCode.
+
+        Returns:
+            The rows whose units are whole, and the head of each (UNIT_HEAD_DTYPE).
+        """
+        width = UNIT_HEAD_DTYPE.itemsize
+        if self.ext is None:
+            return np.zeros(0, np.int64), np.zeros(0, UNIT_HEAD_DTYPE)
+        offsets = ext_offset(addresses)
+        there = np.flatnonzero(self.ext.covers(offsets, np.full(len(offsets), width)))
+        if not len(there):
+            return there, np.zeros(0, UNIT_HEAD_DTYPE)
+        buffer, at = self.ext.read_entries(offsets[there], np.full(len(there), width))
+        heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
+        whole = heads["size"] == width + heads["bitMapSize"].astype(np.int64)
+        return there[whole], heads[whole]
 
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""

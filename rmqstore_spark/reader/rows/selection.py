@@ -11,14 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.files.spans import slices_of_size
-from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
-from rmqstore_spark.layout.consumequeue_ext import (
-    UNIT_HEAD_DTYPE,
-    ext_offset,
-    is_ext_address,
-)
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.spans import I8, Spans
@@ -171,15 +166,6 @@ class TagFilter:
     def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
         """Check the extension units at these addresses. A unit that is missing may match."""
         passed = np.ones(len(addresses), np.bool_)
-        if queue.ext is None:
-            return passed
-        offsets = ext_offset(addresses)
-        head = UNIT_HEAD_DTYPE.itemsize
-        there = np.flatnonzero(queue.ext.covers(offsets, np.full(len(offsets), head)))
-        buffer, at = queue.ext.read_entries(offsets[there], np.full(len(there), head))
-        if not len(there):
-            return passed
-        heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
-        whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
-        passed[there] = ~whole | self._is_wanted(heads["tagsCode"].astype(np.int64))
+        rows, heads = queue.unit_heads(addresses)
+        passed[rows] = self._is_wanted(heads["tagsCode"].astype(np.int64))
         return passed

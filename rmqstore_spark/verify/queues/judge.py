@@ -8,11 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.segments import Segments
-from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_NOT_TYPE
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, is_filler
-from rmqstore_spark.layout.consumequeue_ext import UNIT_HEAD_DTYPE, ext_offset, is_ext_address
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import decode_records
@@ -125,7 +123,7 @@ class EntryJudge:
         addressed = np.flatnonzero(unlike & is_ext_address(stated))
         if len(addressed):
             times = records.store_timestamp[addressed]
-            unlike[addressed] = wrong_units(queue.ext, stated[addressed], codes[addressed], times)
+            unlike[addressed] = wrong_units(queue, stated[addressed], codes[addressed], times)
         checks = [
             (~belongs_to(records, identity), Verdict.STRANGER),
             (~live, Verdict.PENDING),
@@ -151,29 +149,16 @@ def entry_place(queue: Queue, slot: int, byte: int = 0) -> Place:
     return segment.path, slot * ENTRY_SIZE - segment.start + byte
 
 
-def wrong_units(ext: Segments | None, addresses: I8, codes: I8, times: I8) -> npt.NDArray[np.bool_]:
+def wrong_units(queue: Queue, addresses: I8, codes: I8, times: I8) -> npt.NDArray[np.bool_]:
     """Return which addresses do not lead to the extension unit of their record.
 
     Args:
-        ext: the files of a queue's extension units; None if it has none.
+        queue: the queue whose entries hold the addresses.
         addresses: n addresses that entries hold in place of a tagsCode.
         codes: n tagsCodes of the records.
         times: n storeTimestamps of the records.
     """
     wrong = np.ones(len(addresses), np.bool_)
-    if ext is None:
-        return wrong
-    offsets = ext_offset(addresses)
-    width = UNIT_HEAD_DTYPE.itemsize
-    there = np.flatnonzero(ext.covers(offsets, np.full(len(offsets), width)))
-    there = there[np.argsort(offsets[there], kind="stable")]
-    if not len(there):
-        return wrong
-    buffer, at = ext.read_entries(offsets[there], np.full(len(there), width))
-    heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
-    wrong[there] = (
-        (heads["size"] != width + heads["bitMapSize"].astype(np.int64))
-        | (heads["tagsCode"] != codes[there])
-        | (heads["storeTimestamp"] != times[there])
-    )
+    rows, heads = queue.unit_heads(addresses)
+    wrong[rows] = (heads["tagsCode"] != codes[rows]) | (heads["storeTimestamp"] != times[rows])
     return wrong

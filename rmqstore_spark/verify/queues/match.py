@@ -110,9 +110,9 @@ class QueueMatcher:
         wrong = unlike & ~addressed
         for number in np.unique(queue[addressed]).tolist():
             rows = np.flatnonzero(addressed & (queue == number))
-            ext = self._queue(number).ext
-            wrong[rows] = wrong_units(ext, stated[rows], codes[rows], times[rows])
-            addressed[rows] = ext is not None  # without units it only looks like an address
+            owner = self._queue(number)
+            wrong[rows] = wrong_units(owner, stated[rows], codes[rows], times[rows])
+            addressed[rows] = owner.ext is not None  # without units it only looks like an address
         self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
 
         def place(m: int) -> Place:
