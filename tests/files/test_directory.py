@@ -34,7 +34,7 @@ def refusal(path: Path) -> str:
     text = str(caught.value)
     assert str(path) in text
     assert "commitlog/" in text
-    assert "20-digit" in text
+    assert "20 digits" in text
     return text
 
 
