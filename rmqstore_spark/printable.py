@@ -1,4 +1,4 @@
-"""Escapes untrusted text for a terminal or a log.
+"""Text for output: untrusted text for a terminal or a log, and names for JSON.
 
 Untrusted text must not move the cursor, colour the terminal, reverse the direction of writing or
 begin another line.
@@ -6,12 +6,20 @@ begin another line.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from typing import Final
 
-__all__ = ["escaped", "is_printable"]
+__all__ = ["camel_case", "escaped", "is_printable"]
 
 _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+@functools.cache
+def camel_case(name: str) -> str:
+    """Return the name of a field as JSON and RocketMQ spell it: `queueId` for `queue_id`."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def escaped(text: str) -> str:

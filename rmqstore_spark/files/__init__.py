@@ -1,17 +1,17 @@
 """The files of a store directory, on any file system (`docs/format.md`, "A store directory").
 
     open          turns a user's path or URL into a file system and a path
-    base          the interface of a file system; `local` and `remote` implement it
+    base          the interface of a file system, and its errors; `local` and `remote` implement it
     listing       lists trees of folders
     handles       caches open files
-    spans         joins small ranges into few reads
+    spans         joins small ranges into few reads, and limits the memory of a read
     finding       finds out whether a folder is a store
     directory     names the parts of a store
     topology      lists topics and queues
     log_folders, segments    read a log that is split into segments
     configfiles   reads the broker's JSON
     durable       writes files that survive a power cut
-    failures      translates a file system's errors into ours
+    holes         finds what is written of a sparse file
     own_names     names the files that only this project adds to a store
 
 Nothing in this package knows what a message means.

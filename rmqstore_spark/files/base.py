@@ -1,21 +1,39 @@
 """The interface of a file system: all reading of files goes through it.
 
 It has two implementations: `LocalFiles` (plain `preadv`) and `FsspecFiles` (everything else).
-Tests wrap them in a third one to inject faults.
+Tests wrap them in a third one to inject faults. Both translate errors as `translated` does.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FileInfo", "Files", "Int64Array", "Listing", "Skipped", "UInt8Array", "join"]
+from rmqstore_spark.errors import RmqStoreError, StoreAccessError
+
+__all__ = [
+    "FileInfo",
+    "Files",
+    "Int64Array",
+    "Listing",
+    "Skipped",
+    "UInt8Array",
+    "join",
+    "translated",
+]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+# A dangling link, a loop of links, or a name too long for the disk holds no data either.
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class FileInfo(NamedTuple):
@@ -143,3 +161,30 @@ def join(folder: str, *names: str) -> str:
     """Join a folder and names to a path. The root of an archive is the empty string."""
     parts = [folder.rstrip("/") if folder != "/" else ""] if folder else []
     return "/".join([*parts, *names])
+
+
+def translated(error: OSError, path: str) -> Exception:
+    """Return the error to raise instead of an `OSError` on `path`.
+
+    Returns:
+        `FileNotFoundError`, `StoreAccessError` or `RmqStoreError`, with the path and a remedy.
+    """
+    if isinstance(error, FileNotFoundError) or error.errno in _MISSING:
+        return FileNotFoundError(errno.ENOENT, error.strerror or "no such file or folder", path)
+    if isinstance(error, PermissionError) or error.errno in _DENIED:
+        return StoreAccessError(
+            f"no permission to read {path}{_who()}. Let that user read the store's files and "
+            "enter its folders (r on files, r-x on folders)."
+        )
+    if error.errno in _TOO_MANY:
+        return RmqStoreError(
+            f"too many open files: {path} could not be opened. Raise the limit (ulimit -n)."
+        )
+    return RmqStoreError(
+        f"{path} could not be read: {error.strerror or error}. Check its disk or mount."
+    )
+
+
+def _who() -> str:
+    """Return this process's user, if the platform has one."""
+    return f" for user id {os.geteuid()}" if hasattr(os, "geteuid") else ""

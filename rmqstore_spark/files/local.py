@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join
-from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join, translated
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import walk_by_folder
 from rmqstore_spark.layout.kernel import pread_spans

@@ -10,7 +10,14 @@ from typing import Final, NamedTuple
 from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.own_names import GUARD_NAME
 
-__all__ = ["MAX_OFFSET", "Lineup", "Segment", "line_up", "list_or_nothing", "segment_start"]
+__all__ = [
+    "MAX_OFFSET",
+    "LogFiles",
+    "Segment",
+    "find_log_files",
+    "list_or_nothing",
+    "segment_start",
+]
 
 MAX_OFFSET: Final = (1 << 63) - 1
 
@@ -36,8 +43,8 @@ class Segment(NamedTuple):
         return self.start + self.size
 
 
-class Lineup(NamedTuple):
-    """The result of `line_up`.
+class LogFiles(NamedTuple):
+    """The result of `find_log_files`.
 
     Attributes:
         segments: the log's files by offset, each limited by the next one's start.
@@ -50,7 +57,7 @@ class Lineup(NamedTuple):
     strays: list[Skipped]
 
 
-def line_up(folders: Sequence[str], listings: Iterable[Listing]) -> Lineup:
+def find_log_files(folders: Sequence[str], listings: Iterable[Listing]) -> LogFiles:
     """Decide which files make up a log.
 
     Args:
@@ -73,12 +80,12 @@ def line_up(folders: Sequence[str], listings: Iterable[Listing]) -> Lineup:
                 strays.append(Skipped(path, f"{other} holds the same part of the log"))
             else:
                 found[start] = Segment(start, info.size, path)
-    ordered, inner = _in_line([found[start] for start in sorted(found)])
+    ordered, inner = _without_overlaps([found[start] for start in sorted(found)])
     segments = [
         segment._replace(size=min(segment.size, following.start - segment.start))
         for segment, following in itertools.pairwise(ordered)
     ] + ordered[-1:]
-    return Lineup(segments, [segment.size for segment in ordered], strays + inner)
+    return LogFiles(segments, [segment.size for segment in ordered], strays + inner)
 
 
 def list_or_nothing(files: Files, folder: str) -> Listing:
@@ -109,12 +116,12 @@ def _why_stray(info: FileInfo, start: int | None) -> str:
     return ""
 
 
-def _in_line(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
+def _without_overlaps(files: Sequence[Segment]) -> tuple[list[Segment], list[Skipped]]:
     """Drop files that overlap the file before them.
 
     The files of a log have one size. If two files overlap and the first one has the usual size, the
     second one is dropped. If neither has it, the second one is dropped if it lies wholly within the
-    first. Otherwise both are kept, and `line_up` ends the first where the second begins.
+    first. Otherwise both are kept, and `find_log_files` ends the first where the second begins.
 
     Args:
         files: ascending, not yet limited by the next one's start.

@@ -22,8 +22,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
-from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join
-from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join, translated
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import by_folder, described, last_part, walk_by_folder
 from rmqstore_spark.files.spans import plan_runs

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.base import Files, Int64Array, Listing, UInt8Array
-from rmqstore_spark.files.log_folders import MAX_OFFSET, Segment, line_up, list_or_nothing
+from rmqstore_spark.files.log_folders import MAX_OFFSET, Segment, find_log_files, list_or_nothing
 from rmqstore_spark.files.spans import plan_runs
 
 __all__ = ["MAX_ENTRY", "Segments"]
@@ -58,11 +58,11 @@ class Segments:
         return before != self._segments
 
     def _set(self, listings: Iterable[Listing]) -> None:
-        lineup = line_up(self.folders, listings)
-        self.strays = lineup.strays
-        self._segments = lineup.segments
-        self._file_sizes = lineup.file_sizes
-        self._starts = [segment.start for segment in lineup.segments]
+        found = find_log_files(self.folders, listings)
+        self.strays = found.strays
+        self._segments = found.segments
+        self._file_sizes = found.file_sizes
+        self._starts = [segment.start for segment in found.segments]
         self.starts: Int64Array = np.array(self._starts, np.int64)
         self._ends: Int64Array = np.array([s.end for s in self._segments], np.int64)
 

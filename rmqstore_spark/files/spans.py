@@ -1,14 +1,16 @@
-"""Plan few large reads that together cover many small ranges of a file."""
+"""Plans reads: joins small ranges of a file into few reads, and limits the memory of each read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rmqstore_spark.files.base import Int64Array
 
-__all__ = ["Runs", "plan_runs"]
+__all__ = ["Runs", "plan_runs", "slices_of_size"]
 
 
 class Runs(NamedTuple):
@@ -80,3 +82,21 @@ def _widest_gap(gaps: Int64Array, max_gap: int, budget: int) -> int:
     fitting = int(np.searchsorted(np.cumsum(small), budget, side="right"))
     # Leave out all gaps as wide as the first one that does not fit.
     return int(small[fitting]) - 1
+
+
+def slices_of_size(sizes: npt.NDArray[np.integer], *, rows: int, size: int) -> Iterator[slice]:
+    """Cut n ranges into slices of at most `rows` ranges and `size` bytes, but at least one range.
+
+    Args:
+        sizes: n, bytes of each range.
+        rows: most ranges of a slice.
+        size: most bytes of a slice with more than one range.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, before + size, side="right"))
+        last = min(max(last, first + 1), first + rows)
+        yield slice(first, last)
+        first = last

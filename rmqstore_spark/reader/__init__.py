@@ -13,8 +13,7 @@ queue      reads one ConsumeQueue
 log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 groups     shows consumer lag and the progress of delay levels
-tip        detects that the log has grown
-bisect     implements a binary search
+growth     detects that the log has grown
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ its record. See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
     FILLER_SIZE,
@@ -24,11 +26,11 @@ from rmqstore_spark.layout.consumequeue import (
     unpack_entry,
     written_mask,
 )
+from rmqstore_spark.layout.consumequeue_ext import UNIT_HEAD_DTYPE, ext_offset
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
-from rmqstore_spark.layout.spans import text_pool
-from rmqstore_spark.reader.bisect import first_true
+from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["Entries", "Queue"]
@@ -169,6 +171,27 @@ class Queue:
             )
         return found
 
+    def unit_heads(self, addresses: I8) -> tuple[I8, npt.NDArray[np.void]]:
+        """Read the heads of the extension units at some addresses, in any order.
+
+        Args:
+            addresses: n addresses that entries hold in place of a tagsCode.
+
+        Returns:
+            The rows whose units are whole, and the head of each (UNIT_HEAD_DTYPE).
+        """
+        width = UNIT_HEAD_DTYPE.itemsize
+        if self.ext is None:
+            return np.zeros(0, np.int64), np.zeros(0, UNIT_HEAD_DTYPE)
+        offsets = ext_offset(addresses)
+        there = np.flatnonzero(self.ext.covers(offsets, np.full(len(offsets), width)))
+        if not len(there):
+            return there, np.zeros(0, UNIT_HEAD_DTYPE)
+        buffer, at = self.ext.read_entries(offsets[there], np.full(len(there), width))
+        heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
+        whole = heads["size"] == width + heads["bitMapSize"].astype(np.int64)
+        return there[whole], heads[whole]
+
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
@@ -193,9 +216,9 @@ class Queue:
         Raises:
             CorruptRecordError: a record that the search reads is damaged.
         """
-        found = first_true(
-            self.min_offset, self.max_offset, lambda slot: self._stored_at(slot) >= timestamp
-        )
+        # The keys are read from disk, one for each step of the search.
+        slots = range(self.max_offset)
+        found = bisect_left(slots, timestamp, self.min_offset, key=self._stored_at)
         return found if found < self.max_offset else None
 
     def _stored_at(self, offset: int) -> int:
@@ -250,9 +273,9 @@ class Queue:
         physical, size, _ = self._entry(end - 1)
         log_end, _ = self._cut(physical + size)
         if physical + size > log_end:
-            end = first_true(first, end, lambda slot: self._past(slot, log_end))
+            end = bisect_left(range(end), True, first, key=lambda slot: self._past(slot, log_end))
         if end > first and self._is_stale(end - 1):
-            end = first_true(first, end, self._is_stale)
+            end = bisect_left(range(end), True, first, key=self._is_stale)
         return end
 
     def _written_end(self) -> int:
@@ -280,7 +303,9 @@ class Queue:
         blocks = -(-(last - first) // _BLOCK)
         end, block = first, 0
         while True:
-            empty = first_true(block, blocks, lambda b: not self._written(first + b * _BLOCK))
+            empty = bisect_left(
+                range(blocks), True, block, key=lambda b: not self._written(first + b * _BLOCK)
+            )
             if empty > block:
                 end = max(end, self._written_in_block(first, empty - 1, last))
             if empty >= blocks or self._cut(0)[1]:
@@ -326,4 +351,4 @@ class Queue:
         first, end = self.first_slot, self.max_offset
         if first < end and self._backed(first):
             return first
-        return first_true(first, end, self._backed)
+        return bisect_left(range(end), True, first, key=self._backed)

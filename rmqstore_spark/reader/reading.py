@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rmqstore_spark.reader.keys.split import read_key_split
+from rmqstore_spark.reader.keys.read import read_key_split
 from rmqstore_spark.reader.rows.read import read_log_split, read_queue_split
 from rmqstore_spark.reader.rows.scan import read_scan_split
 from rmqstore_spark.reader.rows.splits import KeySplit, LogSplit, QueueSplit, Split

@@ -5,14 +5,14 @@ for running the units on many machines. docs/verify.md lists the checks and what
 The log is walked once. Each record is looked up in its queue, and its keys in the index. `Coverage`
 keeps the entries that match. Then every other entry is checked by itself.
 
-run        verifies a store: runs the units and builds the report
-plan       takes a snapshot of the store, and cuts the work into units
-snapshot, extent    define the snapshot and the units, and find the end of the log
+run         verifies a store: runs the units and builds the report
+plan        takes a snapshot of the store, and cuts the work into units
+snapshot    defines the snapshot and the units
 log/, queues/, index/    check records, queue entries and index entries
-log_files, settings      check file names and sizes, the checkpoint and the configuration
-log_batch, topic_numbers, span_hash, portions    are shared by these checks
-findings, coverage, flaws    collect problems, matched entries, and damaged stretches of the log
-report, problem_kinds        define the report and the kinds of problems
+log_batch   holds the records that these checks compare
+store_files checks names and sizes of files, the configuration and the checkpoint
+findings    collects problems; `ranges` holds matched entries and damaged stretches of the log
+report      defines the report and the kinds of problems
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.verify.coverage import Coverage
-from rmqstore_spark.verify.problem_kinds import KINDS
-from rmqstore_spark.verify.report import Problem, Severity, TornTail
+from rmqstore_spark.verify.ranges import Coverage
+from rmqstore_spark.verify.report import KINDS, Problem, Severity, TornTail
 
 __all__ = ["LISTED", "Findings", "Place", "place_of"]
 

@@ -10,15 +10,9 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.log.commitlog import LogSegment
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify.extent import find_extent, readable_checkpoint
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
-from rmqstore_spark.verify.index.bounds import find_index
-from rmqstore_spark.verify.log_files import check_segments
-from rmqstore_spark.verify.settings import (
-    check_configuration,
-    check_topics,
-    configured_topics,
-)
+from rmqstore_spark.verify.index.files import find_index
+from rmqstore_spark.verify.log.end import find_verified_end, readable_checkpoint
 from rmqstore_spark.verify.snapshot import (
     DELAY_LEVELS,
     DLedgerUnits,
@@ -32,6 +26,12 @@ from rmqstore_spark.verify.snapshot import (
     TailUnit,
     Unit,
     delays,
+)
+from rmqstore_spark.verify.store_files import (
+    check_configuration,
+    check_segments,
+    check_topics,
+    configured_topics,
 )
 
 __all__ = ["Plan", "left_over", "make_plan"]
@@ -89,11 +89,11 @@ def make_plan(
         store, indexed if killed else _ALWAYS, findings, open_end=being_written or killed
     )
     queues = tuple(_bounds(queue, findings) for queue in store.queues())
-    extent = find_extent(store, queues)
+    log_end = find_verified_end(store, queues)
     topics = configured_topics(store)
     snapshot = Snapshot(
         begin=store.min_offset,
-        end=extent.end,
+        end=log_end.end,
         being_written=being_written,
         killed=killed,
         vouched_time=vouched if killed else _ALWAYS,
@@ -112,7 +112,7 @@ def make_plan(
     units: list[Unit] = list(_log_units(store, snapshot.end, unit_bytes))
     log_files = store.log.dledger or store.log.plain
     if log_files.end_offset > snapshot.end and not being_written:
-        units.append(TailUnit(snapshot.end, log_files.end_offset, extent.cause))
+        units.append(TailUnit(snapshot.end, log_files.end_offset, log_end.cause))
     units += _queue_units(store, snapshot)
     units += [IndexFileUnit(n, bounds.size) for n, bounds in enumerate(index)]
     if store.log.dledger is not None:

@@ -7,17 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from rmqstore_spark.errors import RmqStoreError, SegmentExpiredError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
-from rmqstore_spark.verify.index.check import check_index_entries
-from rmqstore_spark.verify.index.unit import check_index_file
+from rmqstore_spark.verify.index.check import check_index_entries, check_index_file
+from rmqstore_spark.verify.log.check import check_log, check_tail
 from rmqstore_spark.verify.log.dledger import check_units
-from rmqstore_spark.verify.log.unit import check_log
-from rmqstore_spark.verify.log_files import check_tail
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
-from rmqstore_spark.verify.queues.check import check_entries
+from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
-from rmqstore_spark.verify.queues.unit import check_queues
 from rmqstore_spark.verify.report import VerifyReport
-from rmqstore_spark.verify.settings import check_checkpoint
 from rmqstore_spark.verify.snapshot import (
     DELAY_LEVELS,
     DLedgerUnits,
@@ -30,6 +26,7 @@ from rmqstore_spark.verify.snapshot import (
     TailUnit,
     Unit,
 )
+from rmqstore_spark.verify.store_files import check_checkpoint
 
 __all__ = ["Progress", "Work", "check_unit", "verify", "verify_plan"]
 

@@ -25,6 +25,8 @@ from typing import (
     get_type_hints,
 )
 
+from rmqstore_spark.printable import camel_case
+
 __all__ = ["AtMost", "Between", "MessageError", "decode", "encode", "read_json"]
 
 M = TypeVar("M")
@@ -104,7 +106,7 @@ def _plain(value: Any) -> Any:
     """Convert a message to types that JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
-            _camel(field.name): _plain(getattr(value, field.name))
+            camel_case(field.name): _plain(getattr(value, field.name))
             for field in dataclasses.fields(value)
         }
     if isinstance(value, Mapping):
@@ -112,12 +114,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
-
-
-@functools.cache
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
 
 
 class _Field(NamedTuple):
@@ -131,7 +127,7 @@ def _fields(kind: Any) -> dict[str, _Field]:
     """Return the fields of a message by their JSON names."""
     hints = get_type_hints(kind, include_extras=True)
     return {
-        _camel(field.name): _Field(
+        camel_case(field.name): _Field(
             field.name,
             hints[field.name],
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,

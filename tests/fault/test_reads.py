@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.tip import LogTip
 from tests.fault.claims import Claims
 from tests.fault.life import Ending, live, settle
 from tests.fault.messages import TOPICS, read_numbers
@@ -53,7 +53,7 @@ def test_what_was_seen_is_there_after_a_kill(tmp_path: Path, place: str) -> None
     scanned: set[int] = set()
     looks = 0
     with ThreadPoolExecutor(1) as threads, Store.open(path) as store:
-        tip = LogTip(store)
+        tip = LogGrowth(store)
         kill_after = None if place else 2.0
         life: Future[Ending] = threads.submit(
             partial(live, path, claims, 1, kill_after_s=kill_after, failpoint=place, commits=0.5)

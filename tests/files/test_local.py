@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.failures import translated
+from rmqstore_spark.files.base import translated
 from rmqstore_spark.files.local import LocalFiles
 
 ROOT = Path(__file__).resolve().parents[2]

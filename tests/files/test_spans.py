@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.files.spans import plan_runs
+from rmqstore_spark.files.spans import plan_runs, slices_of_size
 
 SPANS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 90)), max_size=40)
 
@@ -63,3 +63,12 @@ def test_ranges_that_touch_are_joined_whatever_the_limits() -> None:
     assert runs.offsets.tolist() == [0]
     assert runs.lengths.tolist() == [35]
     assert runs.positions.tolist() == [30, 0, 10, 10, 25]
+
+
+@given(st.lists(st.integers(0, 90), max_size=40), st.integers(1, 9), st.integers(1, 200))
+def test_slices_hold_all_and_are_limited(sizes: list[int], rows: int, size: int) -> None:
+    slices = list(slices_of_size(np.array(sizes, np.int32), rows=rows, size=size))
+    assert [n for part in slices for n in range(part.start, part.stop)] == list(range(len(sizes)))
+    for part in slices:
+        assert part.stop - part.start <= rows
+        assert part.stop - part.start == 1 or sum(sizes[part]) <= size

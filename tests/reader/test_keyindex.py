@@ -144,6 +144,21 @@ def test_the_zeros_behind_a_log_are_not_read(tmp_path: Path) -> None:
         assert sum(files.read_bytes.values()) < 1 << 20
 
 
+def test_each_step_of_a_search_by_time_reads_one_entry_and_one_record(tmp_path: Path) -> None:
+    build_store(tmp_path / "store", Traffic(2000))
+    with Store.open(tmp_path / "store") as store:
+        files = Counting(store)
+        queue = max(store.queues(), key=lambda queue: queue.max_offset)
+        count = queue.max_offset - queue.min_offset
+        assert count > 100
+        first = queue.offset_at(0)
+        for timestamp in (0, 1 << 62):
+            files.calls = 0
+            found = queue.offset_at(timestamp)
+            assert 0 < files.calls <= 2 * count.bit_length()
+            assert found == (first if not timestamp else None)
+
+
 # --- damaged index files --------------------------------------------------------------------------
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_scan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.tip import LogTip
 from rmqstore_spark.verify import verify
 from tests.support.storebuilder import StoreBuilder
 from tests.support.traffic import FIRST_TIME, Traffic
@@ -112,7 +112,7 @@ def test_queues_and_keys_end_before_it(half: Half, state: str) -> None:
 
 def test_the_tip_does_not_walk_into_it(half: Half) -> None:
     with Store.open(half.path) as store:
-        tip = LogTip(store)
+        tip = LogGrowth(store)
         tip.moved()
         tip.dispatched(half.begin)
         tip.moved()

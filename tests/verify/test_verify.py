@@ -23,7 +23,7 @@ from rmqstore_spark.verify import (
     verify,
     verify_plan,
 )
-from rmqstore_spark.verify.problem_kinds import KINDS
+from rmqstore_spark.verify.report import KINDS
 from tests.reader.test_live import Writer, writer  # noqa: F401  # a fixture
 from tests.support.golden import GOLDEN_NAMES, load_entries, load_queues, load_records
 from tests.support.records import store_kwargs

@@ -3,55 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
-from rmqstore_spark.layout.spans import Spans, text_pool
-from rmqstore_spark.verify.coverage import Coverage
-from rmqstore_spark.verify.flaws import Flaws
-from rmqstore_spark.verify.portions import portions
+from rmqstore_spark.verify.log_batch import TopicNumbers, read_batches
+from rmqstore_spark.verify.ranges import Coverage, Flaws
 from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
-from rmqstore_spark.verify.span_hash import POWERS, hash_spans, tails
-from rmqstore_spark.verify.topic_numbers import TopicNumbers
-
-AHEAD = 128
-"""Bytes in front of the first span, as a record has before its first property."""
-
-texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=200), max_size=30)
-
-
-def spans_of(strings: list[str]) -> Spans:
-    pool = text_pool(["#" * AHEAD, *strings])
-    return pool.take(np.arange(1, len(strings) + 1))
-
-
-@given(texts)
-def test_hashes_of_spans_are_java_s(strings: list[str]) -> None:
-    hashes, wide = hash_spans(spans_of(strings))
-    assert hashes.view(np.int32).tolist() == [java_hash_code_str(s) for s in strings]
-    assert wide.tolist() == [not s.isascii() for s in strings]
-
-
-def test_a_missing_value_hashes_to_zero() -> None:
-    spans = spans_of(["ab", "c"])
-    missing = Spans(spans.buffer, spans.starts, np.array([2, -1], np.int32))
-    assert hash_spans(missing)[0].tolist() == [31 * ord("a") + ord("b"), 0]
-
-
-def test_the_hash_of_a_key_is_made_of_those_of_its_parts() -> None:
-    topic, key = "orders", "order-0000000017"
-    whole = (java_hash_code_str(topic + "#") & 0xFFFFFFFF) * int(POWERS[len(key)])
-    whole = (whole + java_hash_code_str(key)) & 0xFFFFFFFF
-    signed = whole - (1 << 32) if whole >> 31 else whole
-    assert abs(signed) == index_key_hash(topic, [key])[0]
-
-
-def test_tails_are_the_bytes_before() -> None:
-    buffer = np.arange(20, dtype=np.uint8)
-    assert tails(buffer, np.array([4, 20]), 4).tolist() == [[0, 1, 2, 3], [16, 17, 18, 19]]
+from tests.support.spans import spans_of
 
 
 @given(st.lists(st.lists(st.text(max_size=12), max_size=20), max_size=5))
@@ -113,9 +72,9 @@ def test_flaws_hold_their_places(steps: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=40))
-def test_portions_are_bounded_and_hold_all(sizes: list[int]) -> None:
+def test_batches_are_bounded_and_hold_all(sizes: list[int]) -> None:
     rows = np.arange(len(sizes))
-    parts = list(portions(rows, np.array(sizes, np.int32)))
+    parts = list(read_batches(rows, np.array(sizes, np.int32)))
     assert np.concatenate(parts).tolist() == rows.tolist()
     for part in parts:
         assert len(part) == 1 or sum(sizes[row] for row in part) <= 16 << 20
@@ -127,9 +86,3 @@ def test_delay_levels_are_read_as_a_broker_does() -> None:
     for wrong in ("5", "s", "-1s", "1w"):
         with pytest.raises(ValueError, match="not a delay"):
             delays(wrong)
-
-
-def test_arrow_s_hash_of_no_strings() -> None:
-    hashes, wide = hash_spans(spans_of([]))
-    assert len(hashes) == len(wide) == 0
-    assert index_key_hash("a", pa.array([], pa.string())).tolist() == []

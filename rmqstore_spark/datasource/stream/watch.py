@@ -1,10 +1,10 @@
 """Track which queues a stream reads, and how far they reach, at low cost.
 
 An idle query asks many times a second. Each time, only one or two positions of the log are checked
-(`LogTip`). The queues are checked when those have changed, then again at growing intervals, because
-a record is dispatched to its queue some time after it was written, and every 30 seconds in any
-case. Topics and queues are listed when the log has grown, at most once a second. The queues' own
-folders are listed from time to time, to find queues that were deleted and recreated.
+(`LogGrowth`). The queues are checked when those have changed, then again at growing intervals,
+because a record is dispatched to its queue some time after it was written, and every 30 seconds in
+any case. Topics and queues are listed when the log has grown, at most once a second. The queues'
+own folders are listed from time to time, to find queues that were deleted and recreated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.reader.tip import LogTip
+from rmqstore_spark.reader.growth import LogGrowth
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
@@ -82,7 +82,7 @@ class StoreWatch:
         self._store = store
         self._clock = clock
         self._local = store.directory.files.is_local
-        self._tip = LogTip(store)
+        self._tip = LogGrowth(store)
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self._reach: dict[QueueKey, int] = {}
         now = clock()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from rmqstore_spark.printable import camel_case
+
 __all__ = ["Key", "choice", "flag", "keys_of", "number", "text"]
 
 _METADATA: Final = "key"
@@ -118,7 +120,7 @@ def keys_of(configuration: type) -> Iterator[Key]:
         key = item.metadata[_METADATA]
         yield Key(
             key.kind, key.read, key.doc, key.group, key.own,
-            _camel_case(item.name), item.name, item.default,
+            _spelled(item.name), item.name, item.default,
         )  # fmt: skip
 
 
@@ -126,7 +128,6 @@ def _field(key: Key, default: Any) -> Any:
     return field(default=default, metadata={_METADATA: key})
 
 
-def _camel_case(attribute: str) -> str:
-    head, *rest = attribute.split("_")
+def _spelled(attribute: str) -> str:
     # `brokerIP1` is the only name of RocketMQ that does not follow from its words.
-    return "".join([head, *("IP1" if word == "ip1" else word.capitalize() for word in rest)])
+    return camel_case(attribute).replace("Ip1", "IP1")

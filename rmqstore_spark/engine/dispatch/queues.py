@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.engine.log.cut import written_extent
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,
@@ -36,6 +35,7 @@ from rmqstore_spark.files.durable import (
     write_all,
 )
 from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.holes import written_end
 from rmqstore_spark.files.log_folders import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
@@ -395,7 +395,7 @@ class ConsumeQueues:
 
     def _wipe(self, path: str, within: int) -> int:
         """Zero a file from a byte on. Return the number of entries that were written there."""
-        last = written_extent(path, within)
+        last = written_end(path, within)
         handle = self._open(path, make=True)  # lengthens a file that is too short
         wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
         with explained(path, "wiped"):

@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Final
 
-import numpy as np
-
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.files.durable import (
     FILE_MODE,
@@ -28,10 +26,11 @@ from rmqstore_spark.files.durable import (
     sync_file,
     sync_folder,
 )
+from rmqstore_spark.files.holes import written_end
 from rmqstore_spark.files.log_folders import Segment
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["CutRange", "end_log", "written_extent"]
+__all__ = ["CutRange", "end_log"]
 
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"
@@ -81,7 +80,7 @@ def end_log(
     behind = [segment for segment in segments if segment.end > end]
     extents = []
     for segment in behind:
-        found = written_extent(segment.path, max(0, end - segment.start))
+        found = written_end(segment.path, max(0, end - segment.start))
         if found is not None:
             extents.append((segment, max(0, end - segment.start), found))
     kept = _keep(store, extents, end, cause, now) if extents else ()
@@ -96,33 +95,6 @@ def end_log(
     for folder in {os.path.dirname(segment.path) for segment in behind}:
         sync_folder(folder)
     return kept
-
-
-def written_extent(path: str, start: int) -> int | None:
-    """Return one past the last nonzero byte of a file, from an offset on; None if all are zeros.
-
-    Holes are skipped without reading them.
-    """
-    last = None
-    with explained(path, "read"):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            at, size = start, os.fstat(descriptor).st_size
-            while at < size:
-                try:
-                    at = os.lseek(descriptor, at, os.SEEK_DATA)
-                except OSError:  # only a hole follows
-                    break
-                count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
-                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
-                if not len(data):
-                    break
-                if data.any():
-                    last = at + int(np.flatnonzero(data)[-1]) + 1
-                at += len(data)
-        finally:
-            os.close(descriptor)
-    return last
 
 
 def _keep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,6 @@ from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpir
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue
@@ -77,9 +77,8 @@ def clean_start(
     if newest is None or target <= log.min_offset:
         return log.min_offset, named_end
     found = _queue(directory, log, *newest, _NO_CUT, killed=False)
-    slot = first_true(
-        found.min_offset, found.max_offset - 1, lambda n: found.stated_offset(n) >= target
-    )
+    slots = range(found.max_offset - 1)
+    slot = bisect_left(slots, target, found.min_offset, key=found.stated_offset)
     start = found.stated_offset(slot)
     if log.min_offset <= start < named_end and record_head(log, start) is not None:
         return start, named_end

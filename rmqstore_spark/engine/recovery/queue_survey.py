@@ -8,8 +8,8 @@ queues are not in the survey, and need a thorough check (`reader.queue`).
 
 from __future__ import annotations
 
-import errno
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.holes import solid_end
 from rmqstore_spark.files.log_folders import MAX_OFFSET, segment_start
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_DTYPE,
@@ -32,7 +33,6 @@ from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
 from rmqstore_spark.layout.spans import text_pool
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["PlainQueue", "QueueSurvey"]
@@ -225,8 +225,8 @@ def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
     """
     descriptor = os.open(f"{folder}/{start:020}", _FLAGS)
     try:
-        end = os.lseek(descriptor, 0, os.SEEK_HOLE)
-        if end < size and _has_data(descriptor, end):
+        end = solid_end(descriptor, size)
+        if end is None:
             return None
         end = min(-(-end // ENTRY_SIZE) * ENTRY_SIZE, size)
         begin = max(0, end - _TAIL)
@@ -242,14 +242,6 @@ def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
     return (start + begin) // ENTRY_SIZE, entries
 
 
-def _has_data(descriptor: int, at: int) -> bool:
-    try:
-        os.lseek(descriptor, at, os.SEEK_DATA)
-    except OSError as error:
-        return error.errno != errno.ENXIO
-    return True
-
-
 def _is_written_up_to(descriptor: int, end: int) -> bool:
     """Return whether a file is written up to a byte, as far as a few probes show."""
 
@@ -257,7 +249,7 @@ def _is_written_up_to(descriptor: int, end: int) -> bool:
         return not _is_written(_entry(descriptor, part * _TAIL))
 
     parts = -(-end // _TAIL)
-    return first_true(0, parts, is_empty) == parts
+    return bisect_left(range(parts), True, key=is_empty) == parts
 
 
 def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int | None:
@@ -277,7 +269,9 @@ def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int 
         if _is_backed(entry(first), log_begin):
             return first
         stop = min(last, end)
-        found = first_true(first, stop, lambda slot: _is_backed(entry(slot), log_begin))
+        found = bisect_left(
+            range(stop), True, first, key=lambda slot: _is_backed(entry(slot), log_begin)
+        )
         if found < stop and not _is_written(entry(found)):
             return None
     finally:

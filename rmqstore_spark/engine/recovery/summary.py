@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmqstore_spark.engine.log.cut import CutRange
+from rmqstore_spark.printable import camel_case
 
 __all__ = ["Recovery"]
 
@@ -49,7 +50,7 @@ class Recovery:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON values, with names as in other commands."""
-        return {_camel_case(name): value for name, value in asdict(self).items()}
+        return {camel_case(name): value for name, value in asdict(self).items()}
 
     def lines(self) -> Iterator[str]:
         """Yield the outcome for people, one fact a line. What did not happen is left out."""
@@ -80,8 +81,3 @@ class Recovery:
                 f"{self.indexed_keys:,} keys were indexed again"
                 + (f" ({', '.join(self.made_index_files)})." if self.made_index_files else ".")
             )
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))

@@ -28,7 +28,7 @@ from rmqstore_spark.layout.index.format import (
     slot_position,
 )
 
-__all__ = ["infer_slots", "slots_match"]
+__all__ = ["infer_slots", "nonzero_end", "slots_match"]
 
 _BLOCK: Final = 1 << 20
 _ATTEMPTS: Final = 3
@@ -118,15 +118,25 @@ def _slot_of(entry: np.void, slots: int, read: ReadAt) -> int:
 
 def _slots_before_the_rest(file_size: int, header: IndexHeader, read: ReadAt) -> int:
     """Return the number of slots for which the last entry is the last that is not all zeros."""
-    end = file_size
-    while end > HEADER_SIZE:
-        start = max(HEADER_SIZE, end - _BLOCK)
-        written = np.flatnonzero(octets(read(start, end - start)))
-        if written.size:
-            end = start + int(written[-1]) + 1
-            break
-        end = start
+    end = nonzero_end(read, HEADER_SIZE, file_size)
     # Entries are aligned to their size, counted from the file's end.
     unused = (file_size - end) // ENTRY_SIZE
     words = (file_size - HEADER_SIZE) // SLOT_SIZE
     return words - (unused + header.index_count) * (ENTRY_SIZE // SLOT_SIZE)
+
+
+def nonzero_end(read: ReadAt, start: int, end: int) -> int:
+    """Return one past the last byte of a stretch that is not zero; `start` if all are zeros.
+
+    Args:
+        read: reads bytes, given offset and length.
+        start: where the stretch begins.
+        end: one past its last byte.
+    """
+    while end > start:
+        begin = max(start, end - _BLOCK)
+        written = np.flatnonzero(octets(read(begin, end - begin)))
+        if written.size:
+            return begin + int(written[-1]) + 1
+        end = begin
+    return start

@@ -17,11 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.hashing import key_hashes
+from rmqstore_spark.layout.spans import Spans, string_array
 
-__all__ = ["index_key_hash", "java_hash_code", "java_hash_code_str"]
+__all__ = ["POWERS", "hash_spans", "index_key_hash", "java_hash_code", "java_hash_code_str"]
+
+U4 = npt.NDArray[np.uint32]
 
 _BASE: Final = 31
+_WIDEST: Final = 96
+
+
+def _powers() -> U4:
+    table = np.full(1 << 16, _BASE, np.uint32)
+    table[0] = 1
+    return np.cumprod(table, dtype=np.uint32)
+
+
+POWERS: Final = _powers()
+"""31**0, 31**1, ... modulo 2**32."""
 
 
 def java_hash_code(strings: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int32]:
@@ -42,6 +57,40 @@ def java_hash_code_str(text: str) -> int:
     for unit in units.tolist():
         code = (code * _BASE + unit) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code
+
+
+def hash_spans(spans: Spans) -> tuple[U4, npt.NDArray[np.bool_]]:
+    """Compute `String.hashCode` of the string in each of n spans; 0 for an empty or missing string.
+
+    Short strings that are scattered in a buffer are hashed without copying them to an array.
+
+    Returns:
+        The hashes modulo 2**32, and which strings are not ASCII (their UTF-16 units are not bytes).
+    """
+    # The strings become the rows of a table, right-aligned and padded with zeros on the left. The
+    # product of this table and the powers of 31 holds their hashes: leading zeros add nothing.
+    hashes = np.zeros(len(spans), np.uint32)
+    wide = np.zeros(len(spans), np.bool_)
+    lengths = np.maximum(spans.lengths, 0)
+    longest = int(lengths.max()) if len(spans) else 0
+    if not longest:
+        return hashes, wide
+    width = min(longest, _WIDEST)
+    ends = spans.starts + lengths
+    easy = (lengths <= width) & (ends >= width)
+    rows = np.flatnonzero(easy) if not easy.all() else slice(None)
+    table = windows(spans.buffer, ends[rows] - width, width)
+    if int(lengths.min()) < width:
+        table = table * (np.arange(width) >= (width - lengths[rows])[:, None])
+    hashes[rows] = np.einsum("ij,j->i", table.astype(np.uint32), POWERS[width - 1 :: -1])
+    if table.max(initial=0) >= 0x80:
+        wide[rows] = (table >= 0x80).any(axis=1)
+    hard = np.flatnonzero(wide | ~easy)
+    if len(hard):
+        texts = spans.take(hard)
+        hashes[hard] = java_hash_code(string_array(texts)).view(np.uint32)
+        wide[hard] = [not text.as_py().isascii() for text in string_array(texts).fill_null("")]
+    return hashes, wide
 
 
 def index_key_hash(

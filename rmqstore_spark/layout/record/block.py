@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
 from rmqstore_spark.layout.kernel.reference import block as plain_block
@@ -222,8 +223,7 @@ def body_sizes(block: Block) -> I4:
     flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
     wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
     at = starts + _BODY_LENGTH + _V6_EXTRA * wide
-    found = block.data[at[:, None] + np.arange(4)].view(">i4")
-    return found.astype(np.int32).reshape(-1)
+    return values_at(block.data, np.dtype(">i4"), at).astype(np.int32)
 
 
 def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -> I8:

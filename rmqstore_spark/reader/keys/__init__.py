@@ -2,5 +2,5 @@
 
 index    decides which IndexFiles of a store can be trusted, and looks up keys in them
 search   finds the records that have a key, through the index or in the log
-split    runs a search for keys as a split, in a task
+read     runs a search for keys as a split, in a task
 """

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.errors import CorruptRecordError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.layout.index.hashing import index_key_hash
 from rmqstore_spark.layout.record.format import (
@@ -278,8 +279,7 @@ class KeySearch:
         lengths = np.full(len(offsets), _SIZE_SIZE, np.int32)
         self._require(log.covers(offsets, lengths), offsets)
         buffer, at = log.read_entries(offsets, lengths, self._buffer)
-        raw = np.lib.stride_tricks.sliding_window_view(buffer, _SIZE_SIZE)[at]
-        sizes = np.ascontiguousarray(raw).view(">i4")[:, 0].astype(np.int32)
+        sizes = values_at(buffer, np.dtype(">i4"), at).astype(np.int32)
         sane = (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
         self._require(sane & log.covers(offsets, sizes), offsets)
         self._buffer = buffer

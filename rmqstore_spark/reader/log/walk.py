@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import BLANK_SIZE, BORNHOST_V6_FLAG
 from rmqstore_spark.layout.dledger import decode_entry_headers
 from rmqstore_spark.layout.kernel.reference.plain import STOP_BAD, STOP_BLANK, STOP_MORE
@@ -315,5 +316,5 @@ def _candidates(data: U1, base: int) -> list[int]:
         begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]
     if not len(begins):
         return []
-    own = np.lib.stride_tricks.sliding_window_view(data, 8)[begins + 28]
-    return begins[np.ascontiguousarray(own).view(">i8")[:, 0] == begins + base].tolist()
+    own = values_at(data, np.dtype(">i8"), begins + 28)
+    return begins[own == begins + base].tolist()

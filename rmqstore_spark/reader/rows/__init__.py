@@ -3,9 +3,9 @@
 splits      defines the pieces that tasks read: ranges of queues, or of the log
 read        reads a split through queue entries
 scan        reads a split of the log, without queues
-selection   selects the entries of a queue by tag, and cuts them into portions
+selection   selects the entries of a queue by tag, and cuts them into batches
 merge       merges several queues in the order in which the broker stored their messages
-intake      reads the records of selected entries into memory
+fetch       reads the records of selected entries into memory
 decoder     checks and filters records, and turns them into rows
 unpack      decompresses bodies within a memory limit
 """

@@ -6,6 +6,7 @@ which records are read, not the records themselves.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from rmqstore_spark.layout.consumequeue import EntryColumns
 from rmqstore_spark.layout.spans import I8, text_pool
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
@@ -29,7 +29,7 @@ _NEVER: Final = 1 << 62
 
 
 class _Cursor:
-    """Reads the entries of some slots of a queue, in portions that grow if the queue is busy.
+    """Reads the entries of some slots of a queue, in batches that grow if the queue is busy.
 
     The physical offsets of a queue's entries ascend. An entry that breaks this order is damaged. It
     is sorted as if it had the offset of the next entry, so that it does not hold up the others. The
@@ -41,7 +41,7 @@ class _Cursor:
         self._left = slots
         self._most = most
         self._options = options
-        self._portion = _FEWEST
+        self._count = _FEWEST
         self._entries, self._slots = usable_entries(queue, slots.start, slots.start, options)
         self._places = np.empty(0, np.int64)
         self._at = 0
@@ -49,7 +49,7 @@ class _Cursor:
     def next_place(self) -> int:
         """Return the physical offset of the next entry."""
         while self._at == len(self._entries) and self._left:
-            now, self._left = self._left[: self._portion], self._left[self._portion :]
+            now, self._left = self._left[: self._count], self._left[self._count :]
             self._entries, self._slots = usable_entries(
                 self._queue, now.start, now.stop, self._options
             )
@@ -57,11 +57,11 @@ class _Cursor:
             if (self._places[1:] < self._places[:-1]).any():
                 self._places = np.minimum.accumulate(self._places[::-1])[::-1]
             self._at = 0
-            self._portion = min(2 * self._portion, self._most)
+            self._count = min(2 * self._count, self._most)
         return int(self._places[self._at]) if self._at < len(self._entries) else _NEVER
 
     def take(self, end: int) -> Iterator[tuple[EntryColumns, I8]]:
-        """Yield the entries before a physical offset, and their slots, in portions."""
+        """Yield the entries before a physical offset, and their slots, in batches."""
         while self.next_place() < end:
             upto = int(np.searchsorted(self._places, end))
             yield self._entries[self._at : upto], self._slots[self._at : upto]
@@ -130,7 +130,7 @@ def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) 
     wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)
 
     def first_at(place: int) -> int:
-        return first_true(wanted.start, wanted.end, lambda slot: queue.stated_offset(slot) >= place)
+        return bisect_left(range(wanted.end), place, wanted.start, key=queue.stated_offset)
 
     start = first_at(split.start) if is_continued else wanted.start
     end = first_at(split.end) if number in split.unfinished else wanted.end

@@ -15,12 +15,12 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.decoder import Decoder
-from rmqstore_spark.reader.rows.intake import Intake
+from rmqstore_spark.reader.rows.fetch import RecordFetcher
 from rmqstore_spark.reader.rows.merge import merged
 from rmqstore_spark.reader.rows.selection import (
     Selection,
     TagFilter,
-    portions,
+    batches,
     say_lost,
     unexpired,
     usable_entries,
@@ -111,61 +111,61 @@ def read_entries_of(
     """Read and decode the records of selected entries."""
     reader = _Reader(store, options)
     for selection in selections:
-        for portion in portions(selection, options.batch_rows, options.batch_bytes):
-            yield from reader.batches(portion)
+        for batch in batches(selection, options.batch_rows, options.batch_bytes):
+            yield from reader.read(batch)
 
 
 class _Reader:
-    """Reads portions, and reuses one buffer for all of them."""
+    """Reads batches of entries, and reuses one buffer for all of them."""
 
     def __init__(self, store: QueueSource, options: ReadOptions) -> None:
         self._store = store
         self._options = options
-        self._intake = Intake(
+        self._fetcher = RecordFetcher(
             store.log, bodies="body" in options.columns, check_crc=options.check_crc
         )
         self._decoder = Decoder(store.broker_name, options, store.log.place)
 
-    def batches(self, portion: Selection) -> Iterator[pa.RecordBatch]:
-        portion = self._present(portion)
+    def read(self, batch: Selection) -> Iterator[pa.RecordBatch]:
+        batch = self._present(batch)
         try:
-            yield from self._decode(portion)
+            yield from self._decode(batch)
         except SegmentExpiredError:
             if self._options.fail_on_data_loss:
                 raise
             # The file expired after `_present` had checked it.
             self._store.refresh(topology=False)
-            yield from self._decode(self._present(portion))
+            yield from self._decode(self._present(batch))
 
-    def _present(self, portion: Selection) -> Selection:
-        """Return the part of a portion that the log holds. Raise or log an error for the rest."""
+    def _present(self, batch: Selection) -> Selection:
+        """Return the part of a batch that the log holds. Raise or log an error for the rest."""
         log = self._store.log
-        there = log.covers(portion.offsets, portion.sizes)
-        if (portion.offsets[~there] >= log.file_end).any():
+        there = log.covers(batch.offsets, batch.sizes)
+        if (batch.offsets[~there] >= log.file_end).any():
             # The queue may point into a file that was created after the log was listed.
             self._store.refresh(topology=False)
-            there = log.covers(portion.offsets, portion.sizes)
+            there = log.covers(batch.offsets, batch.sizes)
         if there.all():
-            return portion
-        expired = ~there & log.missing(portion.offsets)
+            return batch
+        expired = ~there & log.missing(batch.offsets)
         damaged = ~there & ~expired
         if expired.any() and self._options.fail_on_data_loss:
-            raise log.gone(int(portion.offsets[expired][0]), int(portion.sizes[expired][0]))
+            raise log.gone(int(batch.offsets[expired][0]), int(batch.sizes[expired][0]))
         if expired.any():
             say_lost(int(expired.sum()), "the range")
         if damaged.any():
-            error = log.gone(int(portion.offsets[damaged][0]), int(portion.sizes[damaged][0]))
+            error = log.gone(int(batch.offsets[damaged][0]), int(batch.sizes[damaged][0]))
             if self._options.mode == "FAILFAST":
                 raise error
             _log.warning("DROPMALFORMED: left out %d record(s): %s", damaged.sum(), error)
-        return portion.take(np.flatnonzero(there))
+        return batch.take(np.flatnonzero(there))
 
-    def _decode(self, portion: Selection) -> Iterator[pa.RecordBatch]:
-        if not len(portion):
+    def _decode(self, batch: Selection) -> Iterator[pa.RecordBatch]:
+        if not len(batch):
             return
         yield from self._decoder.decode(
-            self._intake.take(portion),
-            expected_offset=portion.offsets,
-            expected_size=portion.sizes,
-            identity=portion.identity,
+            self._fetcher.fetch(batch),
+            expected_offset=batch.offsets,
+            expected_size=batch.sizes,
+            identity=batch.identity,
         )

@@ -1,4 +1,4 @@
-"""Selects the queue entries to read, and cuts them into portions."""
+"""Selects the queue entries to read, and cuts them into batches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmqstore_spark.files.spans import slices_of_size
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
-from rmqstore_spark.layout.consumequeue_ext import (
-    UNIT_HEAD_DTYPE,
-    ext_offset,
-    is_ext_address,
-)
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.spans import I8, Spans
@@ -27,7 +24,7 @@ from rmqstore_spark.reader.rows.splits import QueueRange
 __all__ = [
     "Selection",
     "TagFilter",
-    "portions",
+    "batches",
     "say_lost",
     "unexpired",
     "usable_entries",
@@ -76,16 +73,10 @@ class Selection:
         )
 
 
-def portions(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
-    """Cut a selection into pieces of at most `rows` rows and about `size` bytes."""
-    total = np.cumsum(selection.sizes, dtype=np.int64)
-    first = 0
-    while first < len(selection):
-        before = int(total[first - 1]) if first else 0
-        last = int(np.searchsorted(total, before + size, side="right"))
-        last = min(max(last, first + 1), first + rows)
-        yield selection.take(slice(first, last))
-        first = last
+def batches(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
+    """Cut a selection into batches of at most `rows` rows and about `size` bytes."""
+    for part in slices_of_size(selection.sizes, rows=rows, size=size):
+        yield selection.take(part)
 
 
 def say_lost(count: int, what: str) -> None:
@@ -175,16 +166,6 @@ class TagFilter:
     def _units_may_match(self, queue: Queue, addresses: I8) -> npt.NDArray[np.bool_]:
         """Check the extension units at these addresses. A unit that is missing may match."""
         passed = np.ones(len(addresses), np.bool_)
-        if queue.ext is None:
-            return passed
-        offsets = ext_offset(addresses)
-        head = UNIT_HEAD_DTYPE.itemsize
-        there = np.flatnonzero(queue.ext.covers(offsets, np.full(len(offsets), head)))
-        buffer, at = queue.ext.read_entries(offsets[there], np.full(len(there), head))
-        if not len(there):
-            return passed
-        raw = np.lib.stride_tricks.sliding_window_view(buffer, head)[at]
-        heads = np.ascontiguousarray(raw).view(UNIT_HEAD_DTYPE)[:, 0]
-        whole = heads["size"] == head + heads["bitMapSize"].astype(np.int64)
-        passed[there] = ~whole | self._is_wanted(heads["tagsCode"].astype(np.int64))
+        rows, heads = queue.unit_heads(addresses)
+        passed[rows] = self._is_wanted(heads["tagsCode"].astype(np.int64))
         return passed

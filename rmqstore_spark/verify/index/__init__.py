@@ -1,9 +1,7 @@
 """Verifies the IndexFiles.
 
-bounds   lists the files, and finds how many slots and keys each holds
-unit     checks a file by itself: header, slots, chains
+files    finds the files, and reads the entries of all of them as one sequence
 keys     hashes the keys under which a broker indexes records
-line     reads the entries of all files as one sequence
 match    compares the keys of the log with these entries, in one pass
-check    checks the entries that no record matched
+check    checks each file by itself, and the entries that no record matched
 """

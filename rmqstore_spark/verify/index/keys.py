@@ -17,10 +17,14 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_UNIQ_KEY,
     TRANSACTION_ROLLBACK_TYPE,
 )
-from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
+from rmqstore_spark.layout.index.hashing import (
+    POWERS,
+    hash_spans,
+    index_key_hash,
+    java_hash_code_str,
+)
 from rmqstore_spark.layout.spans import I4, I8, Spans, string_array
 from rmqstore_spark.verify.log_batch import LogBatch
-from rmqstore_spark.verify.span_hash import POWERS, hash_spans
 
 __all__ = ["IndexKeys", "KeyHasher"]
 

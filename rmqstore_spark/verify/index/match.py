@@ -24,8 +24,8 @@ from rmqstore_spark.layout.index.format import (
 )
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.verify.findings import Findings, Place
+from rmqstore_spark.verify.index.files import IndexSequence
 from rmqstore_spark.verify.index.keys import IndexKeys, KeyHasher
-from rmqstore_spark.verify.index.line import IndexLine
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.snapshot import Snapshot
 
@@ -56,9 +56,9 @@ class IndexMatcher:
         self._index = snapshot.index
         self._files = files
         self._findings = findings
-        self._line = IndexLine(files, snapshot.index)
+        self._entries = IndexSequence(files, snapshot.index)
         self._hasher = KeyHasher()
-        self._next = self._line.first_at(start)
+        self._next = self._entries.first_at(start)
         self._begin_times = np.array(
             [bounds.header.begin_timestamp for bounds in snapshot.index], np.int64
         )
@@ -66,20 +66,20 @@ class IndexMatcher:
             (max(first, b.header.begin_phy_offset), min(last, b.header.end_phy_offset), n)
             for n, b in enumerate(snapshot.index)
             if b.keys
-            for first, last in [self._line.ends_of(n)]
+            for first, last in [self._entries.ends_of(n)]
         )
         self._spans = np.array(spans or [(1 << 62, 0, 0)], np.int64)
         self._chains: dict[tuple[int, int], frozenset[int]] = {}
 
     def check(self, batch: LogBatch) -> None:
         """Match the keys of a batch's records."""
-        if not len(self._line) or not len(batch):
+        if not len(self._entries) or not len(batch):
             return
         keys = self._hasher.keys(batch)
         if not len(keys.rows):
             return
         offsets = batch.offsets[keys.rows]
-        entries = self._line.read(self._next, len(offsets))
+        entries = self._entries.read(self._next, len(offsets))
         if (
             len(entries) == len(offsets)
             and (entries["phyOffset"] == offsets).all()
@@ -95,7 +95,7 @@ class IndexMatcher:
         """Match keys and entries that are not in the same order."""
         base, last = int(batch.offsets[0]), int(batch.offsets[-1])
         self._skip_to(base)
-        entries = self._line.read(self._next, len(offsets) + _SLACK)
+        entries = self._entries.read(self._next, len(offsets) + _SLACK)
         places = entries["phyOffset"].astype(np.int64)
         inside = np.flatnonzero((places >= base) & (places <= last))
         wanted = (offsets - base) << _HASH_BITS | keys.hashes
@@ -112,8 +112,8 @@ class IndexMatcher:
 
     def _skip_to(self, offset: int) -> None:
         """Skip the entries of records before an offset."""
-        while self._next < len(self._line):
-            places = self._line.read(self._next, _SLACK)["phyOffset"]
+        while self._next < len(self._entries):
+            places = self._entries.read(self._next, _SLACK)["phyOffset"]
             later = np.flatnonzero(places >= offset)
             self._next += int(later[0]) if len(later) else len(places)
             if len(later):
@@ -121,7 +121,7 @@ class IndexMatcher:
 
     def _matched(self, numbers: I8, entries: IndexEntries, times: I8) -> None:
         """Cover entries that name a record with their key, and check their timeDiff."""
-        owner, own = self._line.locate(numbers)
+        owner, own = self._entries.locate(numbers)
         self._findings.index.add_numbers(owner, own)
         self._findings.counts["indexEntries"] += len(numbers)
         begin = self._begin_times[owner]

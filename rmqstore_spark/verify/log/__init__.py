@@ -1,6 +1,7 @@
 """Verifies the CommitLog.
 
-unit      walks over whole files of the log, record by record
+end       finds the end of the log
+check     walks over the files of the log, and checks the bytes after its end
 records   checks each record by itself
 dledger   checks DLedger's entries and index
 """

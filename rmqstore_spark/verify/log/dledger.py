@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC,
@@ -82,8 +83,7 @@ class DLedgerChecker:
         if not len(rows):
             return
         buffer, starts = self._units.read_entries(at[rows], np.full(len(rows), INDEX_UNIT_SIZE))
-        raw = np.lib.stride_tricks.sliding_window_view(buffer, INDEX_UNIT_SIZE)[starts]
-        units = np.ascontiguousarray(raw).view(INDEX_UNIT_DTYPE)[:, 0]
+        units = values_at(buffer, INDEX_UNIT_DTYPE, starts)
         same = np.ones(len(batch), np.bool_)
         for name, byte in _FIELDS.items():
             unlike = np.zeros(len(batch), np.bool_)

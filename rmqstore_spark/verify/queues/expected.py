@@ -27,9 +27,9 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_NOT_TYPE,
 )
+from rmqstore_spark.layout.index.hashing import hash_spans
 from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.verify.log_batch import LogBatch
-from rmqstore_spark.verify.span_hash import hash_spans
 
 __all__ = ["EntryMaker", "Expected", "tags_codes"]
 

@@ -7,8 +7,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_NOT_TYPE
-from rmqstore_spark.layout.consumequeue import is_filler
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, is_filler
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
@@ -17,15 +18,13 @@ from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Entries, Queue
-from rmqstore_spark.verify.flaws import Flaws
-from rmqstore_spark.verify.log_batch import LogBatch
-from rmqstore_spark.verify.portions import portions
-from rmqstore_spark.verify.queues.entries import wrong_units
+from rmqstore_spark.verify.findings import Place
+from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers, read_batches
 from rmqstore_spark.verify.queues.expected import tags_codes
+from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.snapshot import Snapshot
-from rmqstore_spark.verify.topic_numbers import TopicNumbers
 
-__all__ = ["EntryJudge", "Verdict"]
+__all__ = ["EntryJudge", "Verdict", "entry_place", "wrong_units"]
 
 
 class Verdict(IntEnum):
@@ -83,7 +82,7 @@ class EntryJudge:
         settle(~self._log.covers(offsets, sizes), Verdict.NO_RECORD)
         rows = np.flatnonzero(left)
         rows = rows[np.argsort(offsets[rows], kind="stable")]
-        for part in portions(rows, sizes):
+        for part in read_batches(rows, sizes):
             verdict[part] = self._follow(queue, slots[part], entries[part])
         for row in np.flatnonzero(verdict == Verdict.NO_RECORD).tolist():
             if record_head(self._log, int(offsets[row])) is not None:
@@ -124,7 +123,7 @@ class EntryJudge:
         addressed = np.flatnonzero(unlike & is_ext_address(stated))
         if len(addressed):
             times = records.store_timestamp[addressed]
-            unlike[addressed] = wrong_units(queue.ext, stated[addressed], codes[addressed], times)
+            unlike[addressed] = wrong_units(queue, stated[addressed], codes[addressed], times)
         checks = [
             (~belongs_to(records, identity), Verdict.STRANGER),
             (~live, Verdict.PENDING),
@@ -134,3 +133,32 @@ class EntryJudge:
         return np.select(
             [bad for bad, _ in checks], [what for _, what in checks], Verdict.RIGHT
         ).astype(np.int8)
+
+
+def entry_place(queue: Queue, slot: int, byte: int = 0) -> Place:
+    """Return the file and offset of an entry; the queue's folder if no file holds the entry.
+
+    Args:
+        slot: the entry's offset in its queue.
+        byte: offset in the entry.
+    """
+    try:
+        segment = queue.segments.locate(slot * ENTRY_SIZE)
+    except (SegmentExpiredError, CorruptStoreError):
+        return ", ".join(queue.segments.folders), None
+    return segment.path, slot * ENTRY_SIZE - segment.start + byte
+
+
+def wrong_units(queue: Queue, addresses: I8, codes: I8, times: I8) -> npt.NDArray[np.bool_]:
+    """Return which addresses do not lead to the extension unit of their record.
+
+    Args:
+        queue: the queue whose entries hold the addresses.
+        addresses: n addresses that entries hold in place of a tagsCode.
+        codes: n tagsCodes of the records.
+        times: n storeTimestamps of the records.
+    """
+    wrong = np.ones(len(addresses), np.bool_)
+    rows, heads = queue.unit_heads(addresses)
+    wrong[rows] = (heads["tagsCode"] != codes[rows]) | (heads["storeTimestamp"] != times[rows])
+    return wrong

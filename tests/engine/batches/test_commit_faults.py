@@ -23,8 +23,8 @@ from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.tip import LogTip
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.batches import (
@@ -146,7 +146,7 @@ def test_every_reader_of_a_live_store_sees_the_log_end_before_a_hidden_block(
     with stopped(path, place, settings) as process:
         with Store.open(path) as store:
             assert store.is_being_written
-            tip = LogTip(store)
+            tip = LogGrowth(store)
             while tip.moved():
                 tip.dispatched(store.dispatched_end())
             report = verify(store)

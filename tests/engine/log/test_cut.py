@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.log.cut import end_log, written_extent
+from rmqstore_spark.engine.log.cut import end_log
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_folders import Segment
 from rmqstore_spark.files.segments import Segments
@@ -76,14 +76,3 @@ def test_the_same_again_keeps_nothing_more(store: Path) -> None:
     assert end_log(str(store), segments(store), 100, cause="", now=2) == ()
     assert content(store) == before
     assert len(list((store / "rmqstore" / "cut").iterdir())) == 1
-
-
-def test_the_extent_of_what_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with path.open("wb") as file:
-        file.truncate(64 << 20)
-        file.seek(33 << 20)
-        file.write(b"\0\0x\0")
-    assert written_extent(str(path), 0) == (33 << 20) + 3
-    assert written_extent(str(path), (33 << 20) + 2) == (33 << 20) + 3
-    assert written_extent(str(path), (33 << 20) + 3) is None

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.index import hashing
+from rmqstore_spark.layout.spans import Spans
 from tests.support.golden import load_entries, load_records
+from tests.support.spans import spans_of
 from tests.support.strategies import TEXTS
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -138,3 +140,33 @@ def _text_that_hashes_to(code: int) -> str:
         missing //= 31
     assert missing == 0
     return "t#" + "".join(reversed(digits))
+
+
+# --- of spans -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=200), max_size=30))
+def test_hashes_of_spans_are_java_s(strings: list[str]) -> None:
+    hashes, wide = hashing.hash_spans(spans_of(strings))
+    assert hashes.view(np.int32).tolist() == [hashing.java_hash_code_str(s) for s in strings]
+    assert wide.tolist() == [not s.isascii() for s in strings]
+
+
+def test_a_missing_value_hashes_to_zero() -> None:
+    spans = spans_of(["ab", "c"])
+    missing = Spans(spans.buffer, spans.starts, np.array([2, -1], np.int32))
+    assert hashing.hash_spans(missing)[0].tolist() == [31 * ord("a") + ord("b"), 0]
+
+
+def test_the_hash_of_a_key_is_made_of_those_of_its_parts() -> None:
+    topic, key = "orders", "order-0000000017"
+    whole = (hashing.java_hash_code_str(topic + "#") & 0xFFFFFFFF) * int(hashing.POWERS[len(key)])
+    whole = (whole + hashing.java_hash_code_str(key)) & 0xFFFFFFFF
+    signed = whole - (1 << 32) if whole >> 31 else whole
+    assert abs(signed) == hashing.index_key_hash(topic, [key])[0]
+
+
+def test_arrow_s_hash_of_no_strings() -> None:
+    hashes, wide = hashing.hash_spans(spans_of([]))
+    assert len(hashes) == len(wide) == 0
+    assert hashing.index_key_hash("a", pa.array([], pa.string())).tolist() == []

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
@@ -212,8 +213,7 @@ def _has_crc_property(data: U1, start: I8, ints: I4) -> npt.NDArray[np.bool_]:
     has = ints[12] >= _TRAILER
     at = (start + ints[0] - _TRAILER)[has]
     if len(at):
-        windows = np.lib.stride_tricks.sliding_window_view(data, len(_TRAILER_HEAD))
-        has[has] = (windows[at] == _TRAILER_HEAD).all(axis=1)
+        has[has] = (windows(data, at, len(_TRAILER_HEAD)) == _TRAILER_HEAD).all(axis=1)
     return has
 
 

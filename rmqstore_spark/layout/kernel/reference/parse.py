@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
 __all__ = [
@@ -32,8 +33,7 @@ def field_at(buffer: U1, at: I8, width: int, kind: str) -> npt.NDArray[Any]:
     """Return the field of `width` bytes at each position in a buffer, as type `kind`."""
     if len(buffer) < width or not len(at):
         return np.zeros(len(at), kind)
-    windows = np.lib.stride_tricks.sliding_window_view(buffer, width)
-    return np.ascontiguousarray(windows[at]).view(kind)[:, 0]
+    return values_at(buffer, np.dtype(kind), at)
 
 
 def _u4(buffer: U1, at: I8) -> npt.NDArray[np.int64]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
@@ -198,7 +199,7 @@ def record_crc_differs(
     rows, at = rows[hit], at[hit]
     if not len(rows):
         return bad
-    trailers = np.lib.stride_tricks.sliding_window_view(buffer, _TRAILER)[at]
+    trailers = windows(buffer, at, _TRAILER)
     hit = (trailers[:, : len(_TRAILER_HEAD)] == _TRAILER_HEAD).all(axis=1)
     rows, trailers = rows[hit], trailers[hit]
     digits = trailers[:, len(_TRAILER_HEAD) : -1].astype(np.int64) - ord("0")

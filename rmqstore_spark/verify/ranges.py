@@ -1,18 +1,18 @@
-"""Keeps the numbers of the queue and index entries that are right, as ranges."""
+"""Holds ranges of numbers: the entries that are right, the stretches of the log without records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Coverage"]
+from rmqstore_spark.layout.spans import I8
+
+__all__ = ["Coverage", "Flaws"]
 
 _MOST_RANGES: Final = 4096
-
-I8 = npt.NDArray[np.int64]
 
 
 class Coverage:
@@ -61,3 +61,21 @@ class Coverage:
                 return
         if start < end:
             yield start, end
+
+
+class Flaws:
+    """Stretches of the log that do not overlap.
+
+    Args:
+        stretches: (from, to), in any order.
+    """
+
+    def __init__(self, stretches: Sequence[tuple[int, int]]) -> None:
+        table = np.array(sorted(stretches) or [(0, 0)], np.int64)
+        self._starts, self._ends = table[:, 0], table[:, 1]
+
+    def hold(self, offsets: I8) -> npt.NDArray[np.bool_]:
+        """Return which physical offsets lie in one of the stretches."""
+        at = np.searchsorted(self._starts, offsets, side="right") - 1
+        inside: npt.NDArray[np.bool_] = (at >= 0) & (offsets < self._ends[np.maximum(at, 0)])
+        return inside

@@ -1,25 +1,29 @@
-"""Checks whole files of the log: each record, its queue entries and its keys in the index."""
+"""Checks the records of a log, with their queue entries and keys, and the bytes after its end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD
-from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
+import numpy as np
+
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.index.match import IndexMatcher
 from rmqstore_spark.verify.log.dledger import DLedgerChecker
 from rmqstore_spark.verify.log.records import RecordChecker
-from rmqstore_spark.verify.log_batch import LogBatch
+from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers
 from rmqstore_spark.verify.queues.match import QueueMatcher
-from rmqstore_spark.verify.snapshot import LogUnit, Snapshot
-from rmqstore_spark.verify.topic_numbers import TopicNumbers
+from rmqstore_spark.verify.report import TornTail
+from rmqstore_spark.verify.snapshot import LogUnit, Snapshot, TailUnit
 
-__all__ = ["check_log"]
+__all__ = ["check_log", "check_tail"]
 
 _MOST_FLAWS: Final = 1_000
+_CHUNK = 4 << 20
 
 
 def check_log(
@@ -109,3 +113,34 @@ class _LogPass:
                 f"{_MOST_FLAWS} damaged places were found: the log was not checked from here to "
                 f"{self._unit.end}",
             )  # fmt: skip
+
+
+def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
+    """Look for bytes after the end of the log, which a crash left there."""
+    segments = log.dledger if log.dledger is not None else log.plain
+    last, at = -1, unit.start
+    while at < unit.end:
+        buffer = np.empty(min(_CHUNK, unit.end - at), np.uint8)
+        try:
+            filled = segments.read_into(at, buffer)
+        except SegmentExpiredError:  # a file that should follow is missing
+            following = segments.starts[segments.starts > at]
+            if not len(following):
+                break
+            at = int(following[0])
+            continue
+        data = buffer[:filled]
+        if data.any():
+            last = at + int(np.flatnonzero(data)[-1])
+        at += filled
+    if last < 0:
+        return
+    segment = segments.locate(unit.start)
+    findings.torn_tail = TornTail(
+        unit.start,
+        segment.path,
+        unit.start - segment.start,
+        last + 1 - unit.start,
+        unit.cause,
+        next_record(log, unit.start) is not None,
+    )

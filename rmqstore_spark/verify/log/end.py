@@ -8,6 +8,7 @@ it: that is damage, not the end.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,27 +17,26 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.reader.bisect import first_true
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import intact_end, record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.snapshot import QueueBounds
 
-__all__ = ["Extent", "find_extent", "readable_checkpoint"]
+__all__ = ["VerifiedEnd", "find_verified_end", "readable_checkpoint"]
 
 _HEAD: Final = 8
 
 
 @dataclass(frozen=True)
-class Extent:
+class VerifiedEnd:
     """The end of the log, and why nothing counts after it."""
 
     end: int
     cause: str
 
 
-def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
+def find_verified_end(store: Store, bounds: Sequence[QueueBounds]) -> VerifiedEnd:
     """Find the end of a store's log.
 
     Args:
@@ -46,11 +46,11 @@ def find_extent(store: Store, bounds: Sequence[QueueBounds]) -> Extent:
     lasts = [last for queue in bounds if (last := _last_record(store, queue)) is not None]
     if store.is_being_written:
         end = max((end for _, end in lasts), default=log.min_offset)
-        return Extent(min(end, log.file_end), "it may not have been dispatched yet")
+        return VerifiedEnd(min(end, log.file_end), "it may not have been dispatched yet")
     if log.dledger is not None:
-        return Extent(log.file_end, "it may not have been committed")
+        return VerifiedEnd(log.file_end, "it may not have been committed")
     end = _closed_end(store, bounds, lasts) if store.is_closed_cleanly else _killed_end(store)
-    return Extent(end, _cause(log, end))
+    return VerifiedEnd(end, _cause(log, end))
 
 
 def _killed_end(store: Store) -> int:
@@ -131,7 +131,7 @@ def _names(store: Store, bounds: QueueBounds, offset: int) -> bool:
     try:
         if last == first or queue.physical_offset(last - 1) < offset:
             return False
-        slot = first_true(first, last, lambda n: queue.physical_offset(n) >= offset)
+        slot = bisect_left(range(last), offset, first, key=queue.physical_offset)
         return queue.physical_offset(slot) == offset
     except (SegmentExpiredError, CorruptStoreError):
         return False  # the check of the queue reports it

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.tip import LogTip
 from tests.support.golden import GOLDEN_NAMES, load_records
 from tests.support.storebuilder import StoreBuilder, Traffic
 
@@ -21,7 +21,7 @@ class Growing:
         self.builder = StoreBuilder(path, segment_size=4 << 20)
         self.put(10)
         self.store = Store.open(path)
-        self.tip = LogTip(self.store)
+        self.tip = LogGrowth(self.store)
         while self.tip.moved():
             pass
 
@@ -70,7 +70,7 @@ def test_the_next_file_is_followed(growing: Growing) -> None:
 
 
 def test_a_long_way_is_walked_in_several_looks(growing: Growing) -> None:
-    tip = LogTip(growing.store)
+    tip = LogGrowth(growing.store)
     for _ in range(12):
         growing.put(1000, body_size=2000)
     growing.store.refresh(topology=False)
@@ -88,7 +88,7 @@ def test_records_over_stale_bytes_are_noticed(tmp_path: Path, growing: Growing) 
     end = growing.builder.end_offset
     growing.put(50)
     segment = Path(path) / "commitlog" / f"{0:020}"
-    tip = LogTip(growing.store)
+    tip = LogGrowth(growing.store)
     tip.dispatched(end)
     while tip.moved():
         pass
@@ -102,7 +102,7 @@ def test_records_over_stale_bytes_are_noticed(tmp_path: Path, growing: Growing) 
 def test_an_expired_place_is_left(growing: Growing) -> None:
     growing.put(3, body_size=3 << 20)
     growing.store.refresh(topology=False)
-    tip = LogTip(growing.store)
+    tip = LogGrowth(growing.store)
     first = min((Path(growing.store.path) / "commitlog").iterdir())
     first.unlink()
     growing.store.refresh(topology=False)
@@ -118,7 +118,7 @@ def test_a_dledger_log_counts_up_to_what_is_committed(
     path = tmp_path / "store"
     shutil.copytree(golden("dledger") / "store", path)
     with Store.open(path) as store:
-        tip = LogTip(store)
+        tip = LogGrowth(store)
         tip.moved()
         assert not tip.moved()
         checkpoint = next(path.glob("dledger-*/checkpoint"))
@@ -129,7 +129,7 @@ def test_a_dledger_log_counts_up_to_what_is_committed(
 @pytest.mark.parametrize("name", [n for n in GOLDEN_NAMES if n not in ("dledger", "multipath")])
 def test_the_walk_ends_behind_the_last_record(name: str, golden: Callable[[str], Path]) -> None:
     with Store.open(golden(name) / "store") as store:
-        tip = LogTip(store)
+        tip = LogGrowth(store)
         while tip.moved():
             pass
         last = max(load_records(golden(name)), key=lambda record: record.physical_offset)

@@ -1,12 +1,15 @@
-"""Checks the checkpoint and the configuration of a store."""
+"""Checks the files of a store without its records: segments, configuration, checkpoint."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.files.log_folders import Segment
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import LMQ_PREFIX, is_system_topic
 from rmqstore_spark.layout.fastjson import parse_fastjson
@@ -15,7 +18,13 @@ from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import QueueBounds, Snapshot
 
-__all__ = ["check_checkpoint", "check_configuration", "check_topics", "configured_topics"]
+__all__ = [
+    "check_checkpoint",
+    "check_configuration",
+    "check_segments",
+    "check_topics",
+    "configured_topics",
+]
 
 _MAX_CONFIG: Final = 256 << 20
 _TIMES: Final = (
@@ -23,6 +32,56 @@ _TIMES: Final = (
     (8, "logicsMsgTimestamp"),
     (16, "indexMsgTimestamp"),
 )
+
+
+def check_segments(
+    segments: Segments, findings: Findings, kind: str, *, unit: int = 1, growing: bool = False
+) -> None:
+    """Check that the files of a log have one size and no gaps, and that no other files lie there.
+
+    Otherwise a broker refuses to start.
+
+    Args:
+        kind: the kind of the problems.
+        unit: bytes of an entry. A file must hold a whole number of entries.
+        growing: a broker writes the files. A new file can be listed before it has its full length.
+    """
+    for stray in segments.strays:
+        text = f"{stray.reason}: a broker refuses it"
+        findings.say("note" if growing else "error", "stray-file", (stray.path, None), text)
+    if not len(segments):
+        return
+    size, odd = _usual_size(segments)
+    for segment in odd:
+        findings.error(
+            kind, (segment.path, None),
+            f"the file differs in size from the others ({size} bytes): a broker refuses it",
+        )  # fmt: skip
+    last = segments[-1]
+    if last.size != size:
+        findings.say(
+            "note" if last.size < size or growing else "error", kind, (last.path, last.size),
+            f"the last file has {last.size} bytes, the others {size}: a broker refuses it",
+        )  # fmt: skip
+    for start, end in segments.gaps:
+        place = ", ".join(segments.folders), None
+        findings.error(kind, place, f"no file holds the log from {start} to {end}")
+    for segment in segments:
+        if segment.start % size or segment.start % unit:
+            findings.error(
+                kind, (segment.path, None),
+                f"the name is not a multiple of the files' size ({size} bytes)",
+            )  # fmt: skip
+
+
+def _usual_size(segments: Segments) -> tuple[int, list[Segment]]:
+    """Return the size of most files, and the files of other sizes except the last file."""
+    sizes = Counter(segment.size for segment in segments)
+    size = max(sizes, key=lambda value: (sizes[value], value))
+    odd = {segment for segment in list(segments)[:-1] if segment.size != size}
+    # A file that is too long overlaps the next one. `Segments` cuts it there.
+    odd |= set(segments.odd_sizes) if segments.segment_size == size else {segments[0]}
+    return size, sorted(odd)
 
 
 def check_configuration(store: Store, findings: Findings) -> None:

@@ -2,10 +2,10 @@
 
 File sizes and times do not show that a broker writes: files have their full length from the start,
 and their times do not change while they are written through memory. But the bytes after the last
-record change. So `LogTip` remembers two physical offsets and the bytes there. The first is the end
-of the newest record that is known to be dispatched to a queue. The second is the end of the records
-that can be walked from there. It is further on if records of other queues follow, or if stale bytes
-that an earlier use of the file left look like records.
+record change. So `LogGrowth` remembers two physical offsets and the bytes there. The first is the
+end of the newest record that is known to be dispatched to a queue. The second is the end of the
+records that can be walked from there. It is further on if records of other queues follow, or if
+stale bytes that an earlier use of the file left look like records.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rmqstore_spark.layout.record.format import walk_records
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["LogTip"]
+__all__ = ["LogGrowth"]
 
 _HEAD: Final = 64  # up to and including storeTimestamp: another record has other bytes here
 _CHUNK: Final = 1 << 20
 _MAX_CHUNKS: Final = 16  # of one call: a long stretch is walked in several calls
 
 
-class LogTip:
+class LogGrowth:
     """Remembers where a log ends, and detects writes there.
 
     Args:

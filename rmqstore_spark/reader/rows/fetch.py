@@ -1,7 +1,7 @@
 """Reads records from the log: bodies into the buffer of their column, the rest separately.
 
 The body is most of a record, and its column is a copy of what the log holds. So if the records of a
-portion lie close together, the log is read directly into the buffer of the body column, in
+batch lie close together, the log is read directly into the buffer of the body column, in
 stretches that fit the processor's cache. The bodies are then moved together over the bytes between
 them.
 """
@@ -20,14 +20,14 @@ from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.rows.selection import Selection
 
-__all__ = ["Intake"]
+__all__ = ["RecordFetcher"]
 
 _STRETCH: Final = 1 << 20
 _WASTE: Final = 0.25
 
 
-class Intake:
-    """Reads the records of portions of entries. Its result is valid until the next portion.
+class RecordFetcher:
+    """Reads the records of batches of entries. Its result is valid until the next batch.
 
     Args:
         log: the log that holds the records.
@@ -42,41 +42,39 @@ class Intake:
         self._scratch: U1 | None = None
         self._rest = np.empty(0, np.uint8)
 
-    def take(self, portion: Selection) -> Records:
-        """Read the records of a portion, ascending by physical offset.
+    def fetch(self, batch: Selection) -> Records:
+        """Read the records of a batch, ascending by physical offset.
 
         The `status` of each record says whether it is sound.
 
         Raises:
             SegmentExpiredError: a file has expired.
         """
-        total = int(portion.sizes.sum(dtype=np.int64))
+        total = int(batch.sizes.sum(dtype=np.int64))
         if len(self._rest) < total:
             self._rest = np.empty(total, np.uint8)
-        space = _Space(len(portion), self._rest, self._checks)
-        if self._is_dense(portion, total):
-            return self._dense(portion, space)
-        self._scratch, positions = self._log.read_entries(
-            portion.offsets, portion.sizes, self._scratch
-        )
+        space = _Space(len(batch), self._rest, self._checks)
+        if self._is_dense(batch, total):
+            return self._dense(batch, space)
+        self._scratch, positions = self._log.read_entries(batch.offsets, batch.sizes, self._scratch)
         bodies = _body_buffer(total if self._wants_bodies else 0)
-        space.absorb(self._scratch, positions, portion.sizes, 0, len(portion), bodies)
+        space.absorb(self._scratch, positions, batch.sizes, 0, len(batch), bodies)
         return space.records(bodies if self._wants_bodies else None)
 
-    def _is_dense(self, portion: Selection, total: int) -> bool:
+    def _is_dense(self, batch: Selection, total: int) -> bool:
         """Return whether the records lie in one file, in order, with little between them."""
-        first, last = int(portion.offsets[0]), int(portion.offsets[-1])
-        end = last + int(portion.sizes[-1])
+        first, last = int(batch.offsets[0]), int(batch.offsets[-1])
+        end = last + int(batch.sizes[-1])
         if end - first > total * (1 + _WASTE):
             return False
         segment = self._log.segment_at(first)
-        ends = portion.offsets[:-1] + portion.sizes[:-1]
+        ends = batch.offsets[:-1] + batch.sizes[:-1]
         return (
-            segment is not None and end <= segment.end and bool((portion.offsets[1:] >= ends).all())
+            segment is not None and end <= segment.end and bool((batch.offsets[1:] >= ends).all())
         )
 
-    def _dense(self, portion: Selection, space: _Space) -> Records:
-        offsets, sizes = portion.offsets, portion.sizes
+    def _dense(self, batch: Selection, space: _Space) -> Records:
+        offsets, sizes = batch.offsets, batch.sizes
         ends = offsets + sizes
         span = int(ends[-1] - offsets[0])
         room = span if self._wants_bodies else min(span, 2 * _STRETCH + int(sizes.max()))
@@ -87,9 +85,9 @@ class Intake:
                 self._scratch = np.empty(room, np.uint8)
             target = self._scratch
         bodies = target if self._wants_bodies else target[:0]
-        positions = np.empty(len(portion), np.int64)
+        positions = np.empty(len(batch), np.int64)
         first = 0
-        while first < len(portion):
+        while first < len(batch):
             begin = int(offsets[first])
             last = max(int(np.searchsorted(ends, begin + _STRETCH, side="right")), first + 1)
             length = int(ends[last - 1]) - begin

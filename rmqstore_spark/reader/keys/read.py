@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
@@ -137,8 +138,7 @@ class _Holders:
         if not held.any():
             return held
         buffer, at = segments.read_entries(places[held], lengths[held])
-        raw = np.lib.stride_tricks.sliding_window_view(buffer, ENTRY_SIZE)[at]
-        entries = np.ascontiguousarray(raw).view(ENTRY_DTYPE)[:, 0]
+        entries = values_at(buffer, ENTRY_DTYPE, at)
         same = entries["physicalOffset"] == records.physical_offset[held]
         held[held] = same & (entries["size"] == records.store_size[held])
         return held

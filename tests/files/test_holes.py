@@ -1,0 +1,60 @@
+"""What is written of a file that has its full length from the start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.holes import solid_end, written_end
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(33 << 20)
+        file.write(b"\0\0x\0")
+    return path
+
+
+def test_the_end_of_what_is_written(sparse: Path) -> None:
+    assert written_end(str(sparse), 0) == (33 << 20) + 3
+    assert written_end(str(sparse), (33 << 20) + 2) == (33 << 20) + 3
+    assert written_end(str(sparse), (33 << 20) + 3) is None
+    assert written_end(str(sparse), 64 << 20) is None
+
+
+def test_a_missing_file_has_no_end(tmp_path: Path) -> None:
+    with pytest.raises(StoreWriteError, match="could not be read"):
+        written_end(str(tmp_path / "file"), 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "solid"),
+    [([], 0), ([0], 1 << 16), ([0, 1], 2 << 16), ([1], None), ([0, 5], None)],
+)
+def test_a_file_is_solid_up_to_its_only_hole(
+    written: list[int], solid: int | None, tmp_path: Path
+) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        file.truncate(SIZE)
+        for block in written:
+            file.seek(block << 16)
+            file.write(b"x" * (1 << 16))
+        file.flush()
+        assert solid_end(file.fileno(), SIZE) == solid
+
+
+def test_a_full_file_is_solid(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100)
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        assert solid_end(descriptor, 100) == 100
+    finally:
+        os.close(descriptor)
