@@ -16,7 +16,7 @@ from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.record.encode import EncodedRecords, encode_records
 from rmqstore_spark.layout.spans import I4, I8
-from rmqstore_spark.produce.hosts import born_host, own_address, unknown_host
+from rmqstore_spark.produce.addresses import born_host, own_address, unknown_host
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
 from rmqstore_spark.produce.queue_choice import Router
 from rmqstore_spark.produce.records import Origin, record_batch

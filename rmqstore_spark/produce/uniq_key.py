@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.produce.hosts import own_address
+from rmqstore_spark.produce.addresses import own_address
 
 __all__ = ["UniqKeys"]
 
