@@ -1,6 +1,6 @@
 """The client of a store process, for Spark's tasks, the commands and scripts.
 
-    store        `StoreClient`: calls a store process
+    store_client `StoreClient`: calls a store process
     streams      `PutStream`, `StageStream`: put blocks, or stage them
     blockstream  sends blocks, many in flight, and takes their acknowledgements
     connection   one connection, with time limits, retries and plain errors
@@ -10,7 +10,7 @@
 It imports neither the engine nor the reader, so that Spark tasks start fast.
 """
 
-from rmqstore_spark.client.store import StoreClient
+from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.client.streams import PutStream, StageStream
 
 __all__ = ["PutStream", "StageStream", "StoreClient"]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from fsspec.spec import AbstractFileSystem
 
-from rmqstore_spark.client.store import StoreClient
+from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND

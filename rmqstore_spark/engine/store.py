@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from rmqstore_spark.engine.append.admission import Admission
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.append.rows import record_columns
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.histogram import Histogram
@@ -32,6 +31,7 @@ from rmqstore_spark.engine.workers import Running
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.types import CommitRequest, CommitResult
 
 __all__ = ["StoreWriter"]

@@ -9,7 +9,6 @@ the instance is the hash code of a class loader, a number that differs from proc
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import threading
 import time
@@ -20,27 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["UniqKeys", "own_address"]
+from rmqstore_spark.produce.addresses import own_address
+
+__all__ = ["UniqKeys"]
 
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _HEX_PAIRS: Final = np.stack([np.repeat(_HEX, 16), np.tile(_HEX, 16)], axis=1).reshape(-1)
 _PAIRS: Final = np.ascontiguousarray(_HEX_PAIRS).view(np.uint16)
 _TAIL_BYTES: Final = 6
 _COUNTER_BITS: Final = 16
-_ROUTES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses for documentation (RFC 5737, RFC 3849): no packet is ever sent to them."""
-
-
-def own_address() -> bytes | None:
-    """Return the source address of this machine's packets, IPv4 before IPv6; None without one."""
-    for family, anywhere in _ROUTES:
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((anywhere, 9))  # chooses a route; a datagram socket sends nothing
-                return socket.inet_pton(family, probe.getsockname()[0])
-        except OSError:
-            continue
-    return None
 
 
 class UniqKeys:

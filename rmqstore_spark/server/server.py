@@ -31,6 +31,7 @@ from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.calls import Call, Calls, EvictedError, TooManyCallsError
 from rmqstore_spark.server.flight import status as grpc
 from rmqstore_spark.server.flight.connection import Service
+from rmqstore_spark.server.flight.inbox import MessageTooLargeError
 from rmqstore_spark.server.flight.listener import Listener, listen_on_path, listen_on_port
 from rmqstore_spark.server.flight.messages import (
     action_type_bytes,
@@ -40,7 +41,7 @@ from rmqstore_spark.server.flight.messages import (
     result_head,
 )
 from rmqstore_spark.server.flight.status import EndedError, Status
-from rmqstore_spark.server.flight.stream import MessageTooLargeError, Stream
+from rmqstore_spark.server.flight.stream import Stream
 from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import range_messages
 from rmqstore_spark.server.view import StoreView, ViewError

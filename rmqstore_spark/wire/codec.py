@@ -3,6 +3,12 @@
 A message is a frozen dataclass, and its annotations say what a field may be. JSON names are the
 names of the fields in camelCase. Values are not converted and unknown fields are not skipped.
 Everything is bounded: the text before it is parsed; numbers, strings and lists afterwards.
+
+msgspec 0.22 was measured against `tests/wire/test_codec.py`, and is not used. It keeps the last of
+two equal keys. It accepts unknown fields of dataclasses, so that all messages, also those of
+`types`, would have to be its own Structs. It bounds a number or text only where a field says so. It
+can neither write nor read the name of a file that is not UTF-8, which Python holds as surrogates.
+Besides it takes 11 ms to import, in each of Spark's tasks.
 """
 
 from __future__ import annotations

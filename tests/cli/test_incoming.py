@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.cli.shared.incoming import Message, Template, lines_of
-from rmqstore_spark.cli.shared.outgoing import MessageEncoder
+from rmqstore_spark.cli.shared.outgoing import LineEncoder
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.record.block import check_block
@@ -100,11 +100,9 @@ def test_lines_come_whole(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def encoder(v6: bool = False) -> MessageEncoder:
+def encoder(v6: bool = False) -> LineEncoder:
     topics = {"orders": TopicSettings(4, 4, 6), "one": TopicSettings(1, 1, 6)}
-    return MessageEncoder(
-        OpenReply(1, "id", "broker-a", v6, 1_000, 1 << 20, 1 << 16, True, 8, topics)
-    )
+    return LineEncoder(OpenReply(1, "id", "broker-a", v6, 1_000, 1 << 20, 1 << 16, True, 8, topics))
 
 
 @pytest.mark.parametrize("v6", [False, True])

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.engine.append.rows import record_columns
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -33,6 +32,7 @@ from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.serving import block_of
@@ -330,7 +330,7 @@ def test_a_batch_without_what_it_needs_is_refused(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         for columns, words in (
             ({"topic": ["T"]}, "no column body"),
-            ({"topic": ["T"], "body": [b""], "tag": ["x"]}, "has the column tag"),
+            ({"topic": ["T"], "body": [b""], "tag": ["x"]}, "has the unknown column tag"),
             ({"topic": [None], "body": [b""]}, "topic has 1 nulls"),
             ({"topic": ["T"], "body": [b""], "queueId": [1 << 40]}, "queueId is no int32"),
         ):

@@ -102,9 +102,9 @@ def test_maps_that_no_record_can_hold(
 
 
 def test_texts_that_no_record_can_hold() -> None:
-    with pytest.raises(RowError, match="0x02 in TAGS"):
+    with pytest.raises(RowError, match="0x02, the separator of properties, in TAGS"):
         joined(2, tags=pa.array(["a", "b\x02"]))
-    with pytest.raises(RowError, match="0x02 in KEYS") as caught:
+    with pytest.raises(RowError, match="0x02, the separator of properties, in KEYS") as caught:
         joined(3, keys=pa.array(["a", "\x02b", None]))
     assert caught.value.row == 1
 

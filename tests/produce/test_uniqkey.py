@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rmqstore_spark.produce.uniq_key import UniqKeys, own_address
+from rmqstore_spark.produce.addresses import own_address
+from rmqstore_spark.produce.uniq_key import UniqKeys
 
 ADDRESS = bytes([10, 0, 0, 7])
 INSTANCE = bytes.fromhex("0A0B0C0D")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given
 
 from rmqstore_spark.wire.codec import AtMost, Between, MessageError, decode, encode
-from rmqstore_spark.wire.messages import CommitRequest, OpenReply, OpenRequest, StreamCommand
+from rmqstore_spark.wire.messages import (
+    CommitRequest,
+    FileEntry,
+    ListReply,
+    OpenReply,
+    OpenRequest,
+    StreamCommand,
+)
 
 MOST = 1 << 20
 
@@ -30,6 +38,9 @@ class Outer:
     many: tuple[Inner, ...]
     by_name: Mapping[str, Inner]
     perhaps: int | None = None
+    number: int = 0
+    plain: str = ""
+    numbers: tuple[int, ...] = ()
 
 
 GOOD: dict[str, Any] = {
@@ -44,7 +55,7 @@ GOOD: dict[str, Any] = {
 
 def read(**changed: Any) -> Outer:
     raw = {key: value for key, value in {**GOOD, **changed}.items() if value != "absent"}
-    return decode(Outer, json.dumps(raw).encode(), most=MOST)
+    return decode(Outer, json.dumps(raw).encode(), most=4 * MOST)
 
 
 def test_what_is_written_is_read() -> None:
@@ -81,9 +92,23 @@ def test_what_is_written_is_read() -> None:
         {"perhaps": -1},
         {"perhaps": 1 << 63},
         {"perhaps": "7"},
+        {"perhaps": 1e2},
+        {"perhaps": False},
+        {"perhaps": 1 << 70},
+        {"number": -1},
+        {"number": 1 << 63},
+        {"number": None},
+        {"plain": "x" * 4097},
+        {"plain": ["x"]},
+        {"numbers": "12"},
+        {"numbers": [1, None]},
+        {"numbers": [1] * 1_000_001},
+        {"byName": {"x" * 4097: {"someNumber": 1}}},
+        {"many": [{"someNumber": 1}, {"someNumber": 1, "other": 2}]},
         {"unknown": 1},
+        {"unknown": None},
     ],
-    ids=str,
+    ids=lambda changed: str(changed)[:60],
 )
 def test_what_is_not_as_declared_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(MessageError):
@@ -99,6 +124,47 @@ def test_what_is_not_as_declared_is_refused(changed: dict[str, Any]) -> None:
 def test_what_is_no_message(data: bytes) -> None:
     with pytest.raises(MessageError):
         decode(OpenRequest, data, most=MOST)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b'"text":"a"',
+        b'"inner":{"someNumber":1,"someNumber":1}',
+        b'"many":[{"someNumber":1,"someNumber":2}]',
+        b'"byName":{"x":{"someNumber":1},"x":{"someNumber":2}}',
+        b'"perhaps":NaN',
+        b'"perhaps":-Infinity',
+        b'"perhaps":1.0',
+        b'"perhaps":01',
+        b'"perhaps":' + b"9" * 5000,
+        b'"plain":"\xff"',
+        b'"plain":"\xc0\xaf"',
+        b'"plain":"\xed\xa0\x80"',
+        b'"plain":"\n"',
+        b'"plain":' + b"[" * 100_000,
+        b'"numbers":[1,]',
+        b'"perhaps":1}{',
+    ],
+    ids=lambda data: str(data[:50]),
+)
+def test_fields_that_json_or_utf_8_forbid(field: bytes) -> None:
+    data = json.dumps(GOOD).encode()
+    assert decode(Outer, data, most=MOST) == read()
+    with pytest.raises(MessageError):
+        decode(Outer, data[:-1] + b"," + field + b"}", most=MOST)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_only_utf_8_is_read(encoding: str) -> None:
+    with pytest.raises(MessageError):
+        decode(Outer, json.dumps(GOOD).encode(encoding), most=MOST)
+
+
+def test_names_of_files_that_are_not_utf_8_travel() -> None:
+    name = os.fsdecode(b"config/\xff.json")
+    listed = ListReply((FileEntry(name, 1, False, 2),))
+    assert decode(ListReply, encode(listed), most=MOST) == listed
 
 
 def test_length_is_looked_at_first() -> None:

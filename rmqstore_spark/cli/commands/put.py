@@ -16,7 +16,7 @@ from rmqstore_spark.layout.constants import topic_fault
 
 if TYPE_CHECKING:
     from rmqstore_spark.cli.shared.incoming import Message, Template
-    from rmqstore_spark.cli.shared.outgoing import MessageEncoder
+    from rmqstore_spark.cli.shared.outgoing import LineEncoder
     from rmqstore_spark.client import PutStream, StoreClient
 
 __all__ = ["put"]
@@ -74,10 +74,10 @@ def put(
 
 def _put(client: StoreClient, template: Template) -> int:
     from rmqstore_spark.cli.shared.incoming import lines_of
-    from rmqstore_spark.cli.shared.outgoing import MessageEncoder
+    from rmqstore_spark.cli.shared.outgoing import LineEncoder
 
     store = client.open([] if template.topic is None else [_safe(template.topic)])
-    encoder = MessageEncoder(store)
+    encoder = LineEncoder(store)
     with _counted(client) as stream:
         number = 1
         for lines in lines_of(sys.stdin.fileno(), store.max_message_size * _LINE_ROOM):
@@ -108,7 +108,7 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
 
 
 def _learn_topics(
-    client: StoreClient, encoder: MessageEncoder, read: Iterable[tuple[int, Message]]
+    client: StoreClient, encoder: LineEncoder, read: Iterable[tuple[int, Message]]
 ) -> None:
     """Fetch the topics that messages name for the first time; the store may create them."""
     named: dict[str, int] = {}

@@ -3,9 +3,8 @@
 writers      the classes that Spark calls
 options, columns    check a write's options, and find its columns
 task         writes one partition
-stores       opens the stores of a task, and finds their queues
-routing      chooses a queue for each row
-encode       encodes rows as blocks of records
+target_stores    opens the stores of a task, and finds their queues
+encode       checks rows, and encodes them as blocks with `produce.encoder`
 sending      sends blocks to the stores
 outcome      what a task reports to the driver
 commit       commits or aborts on the driver

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,19 +13,12 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.options import SinkOptions
-from rmqstore_spark.datasource.sink.routing import Routed, Router
-from rmqstore_spark.datasource.sink.stores import Queues
-from rmqstore_spark.errors import OptionError, RowError
-from rmqstore_spark.layout.constants import (
-    PROPERTY_KEYS,
-    PROPERTY_UNIQ_KEY,
-    topic_fault,
-)
-from rmqstore_spark.layout.hosts import encode_host, same_host
-from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, EncodedRecords, encode_records
+from rmqstore_spark.errors import RowError
+from rmqstore_spark.layout.constants import topic_fault
+from rmqstore_spark.layout.record.encode import EncodedRecords
 from rmqstore_spark.layout.spans import I8, U1
-from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
-from rmqstore_spark.produce.uniq_key import UniqKeys, own_address
+from rmqstore_spark.produce.encoder import MessageEncoder, ReadyMessages
+from rmqstore_spark.produce.queue_choice import Queues, Router
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import OpenReply
@@ -42,8 +34,6 @@ _BLOCK_BYTES: Final = 4 << 20
 one while the next is being sent."""
 
 _PER_ROW: Final = 256
-_NO_HOST: Final = {False: "0.0.0.0:0", True: "[::]:0"}
-_INT_MAX: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -86,10 +76,14 @@ class RowEncoder:
         self._columns = columns
         self._opened = opened
         self._max_body = min(reply.max_message_size for reply in opened)
-        self._clock = clock
-        self._router = Router(options.queue_selector, queues, first_turn)
-        self._ids = UniqKeys()
-        self._host = _own_host()
+        router = Router(
+            queues,
+            by_key=options.queue_selector != "roundrobin",
+            first_turn=first_turn,
+            all_take_turns=True,
+            remedy=", or set another queueSelector",
+        )
+        self._encoder = MessageEncoder(router, keep_ids=options.preserve, clock=clock)
         self._checked_topics: set[str] = set()
         self._row = 0
 
@@ -105,7 +99,7 @@ class RowEncoder:
             if self._options.topic is not None:
                 columns["topic"] = pa.repeat(self._options.topic, len(part))
             try:
-                yield from self._encode(columns, len(part))
+                yield from self._blocks(self._prepare(columns))
             except RowError as error:
                 raise self._placed(error, columns) from None
             self._row += len(part)
@@ -116,32 +110,12 @@ class RowEncoder:
         of_topic = f" (topic {topic!r})" if topic is not None else ""
         return RowError(self._row + error.row, f"of this task{of_topic} {error.cause}")
 
-    def _encode(self, columns: dict[str, pa.Array], count: int) -> Iterator[BlockToSend]:
+    def _prepare(self, columns: dict[str, pa.Array]) -> ReadyMessages:
         self._check_present(columns)
         self._check_topics(columns["topic"])
         self._check_bodies(columns["body"])
-        maps, keys = columns.get("properties"), columns.get("keys")
-        if keys is not None and pa.types.is_list(keys.type):
-            keys = join_keys(keys)
-        routed = self._router.route(
-            columns["topic"], self._sharding(columns, keys), columns.get("queueId")
-        )
-        properties = join_properties(
-            self._uniq_keys(columns, count), keys, columns.get("tags"), maps
-        )
-        messages = {
-            "topic": columns["topic"],
-            "queueId": pa.array(routed.queue_id),
-            "flag": _int32(columns, "flag", count),
-            "bornTimestamp": self._born_timestamp(columns, count),
-            "bornHost": self._born_host(columns, count),
-            "reconsumeTimes": _reconsume_times(columns, count),
-            "body": columns["body"],
-            "properties": properties,
-        }
-        yield from self._blocks(messages, routed)
-
-    # ---- checks --------------------------------------------------------------------------------
+        self._check_queue_ids(columns.get("queueId"))
+        return self._encoder.prepare(columns)
 
     def _check_present(self, columns: dict[str, pa.Array]) -> None:
         for name, remedy in (
@@ -174,77 +148,22 @@ class RowEncoder:
                 "Split or shorten it, or increase the store's maxMessageSize",
             )
 
-    # ---- columns -------------------------------------------------------------------------------
+    def _check_queue_ids(self, queue_ids: pa.Int64Array | None) -> None:
+        if queue_ids is not None and queue_ids.null_count:
+            row = int(np.flatnonzero(queue_ids.is_null().to_numpy(zero_copy_only=False))[0])
+            raise RowError(row, "has null in column queueId, which queueSelector=column needs")
 
-    def _sharding(
-        self, columns: dict[str, pa.Array], keys: pa.StringArray | None
-    ) -> pa.StringArray | None:
-        """Return the text that chooses the queue: shardingKey, or the keys if that is empty."""
-        if self._options.queue_selector == "roundrobin":
-            return None
-        maps = columns.get("properties")
-        if keys is None and maps is not None:
-            keys = property_of(maps, PROPERTY_KEYS)
-        sharding = columns.get("shardingKey")
-        if sharding is None or keys is None:
-            return sharding if keys is None else keys
-        given = pc.fill_null(pc.greater(pc.binary_length(sharding), 0), fill_value=False)
-        return pc.if_else(given, sharding, keys)
-
-    def _uniq_keys(self, columns: dict[str, pa.Array], count: int) -> pa.StringArray:
-        made = self._ids.take(count)
-        if not self._options.preserve:
-            return made
-        known = [columns["uniqKey"]] if "uniqKey" in columns else []
-        if "properties" in columns:
-            known.append(property_of(columns["properties"], PROPERTY_UNIQ_KEY))
-        filled = [pc.if_else(pc.equal(pc.binary_length(k), 0), None, k) for k in known]
-        return pc.coalesce(*filled, made)
-
-    def _born_timestamp(self, columns: dict[str, pa.Array], count: int) -> pa.Int64Array:
-        now = self._clock()
-        given = columns.get("bornTimestamp")
-        if given is None:
-            return pa.array(np.full(count, now, np.int64))
-        return given.fill_null(now)
-
-    def _born_host(
-        self, columns: dict[str, pa.Array], count: int
-    ) -> pa.StringArray | pa.DictionaryArray:
-        given = columns.get("bornHost")
-        if given is None:
-            return same_host(self._host, count)
-        hosts = given.fill_null(self._host)
-        for text in hosts.unique().to_pylist():
-            try:
-                encode_host(text)
-            except OptionError as error:
-                row = int(pc.index(hosts, text).as_py())
-                raise RowError(row, f"has an invalid bornHost: {error}") from None
-        return hosts
-
-    # ---- blocks --------------------------------------------------------------------------------
-
-    def _blocks(self, messages: dict[str, pa.Array], routed: Routed) -> Iterator[BlockToSend]:
+    def _blocks(self, messages: ReadyMessages) -> Iterator[BlockToSend]:
         for store, reply in enumerate(self._opened):
-            batch = _record_batch(messages, reply.store_host_v6)
+            rows = None
             if len(self._opened) > 1:
-                rows = np.flatnonzero(routed.store == store)
+                rows = np.flatnonzero(messages.store == store)
                 if not len(rows):
                     continue
-                batch = batch.take(pa.array(rows))
+            records = messages.encode(store_host_v6=reply.store_host_v6, rows=rows)
             most_bytes = min(reply.max_block_bytes, _BLOCK_BYTES)
-            for data, rows_in in _cut(encode_records(batch), most_bytes, reply.max_block_rows):
+            for data, rows_in in _cut(records, most_bytes, reply.max_block_rows):
                 yield BlockToSend(store, data, rows_in)
-
-
-def _own_host() -> str:
-    """Return this machine's address in bornHost's form; the port is unknown, so it is 0."""
-    address = own_address()
-    if address is None:
-        return _NO_HOST[False]
-    text = str(ipaddress.ip_address(address))
-    return f"{text}:0" if len(address) == ipaddress.IPV4LENGTH // 8 else f"[{text}]:0"
 
 
 def _parts(batch: pa.RecordBatch, body: int) -> Iterator[pa.RecordBatch]:
@@ -258,44 +177,6 @@ def _parts(batch: pa.RecordBatch, body: int) -> Iterator[pa.RecordBatch]:
         last = max(int(np.searchsorted(ends, before + _AT_ONCE, "right")), first + 1)
         yield batch.slice(first, last - first)
         first = last
-
-
-def _int32(columns: dict[str, pa.Array], name: str, count: int) -> pa.Int32Array:
-    given = columns.get(name)
-    if given is None:
-        return pa.array(np.zeros(count, np.int32))
-    numbers = given.fill_null(0).to_numpy()
-    wrong = (numbers > _INT_MAX) | (numbers < ~_INT_MAX)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise RowError(row, f"has {numbers[row]} in column {name}, which does not fit into 32 bits")
-    return pa.array(numbers.astype(np.int32))
-
-
-def _reconsume_times(columns: dict[str, pa.Array], count: int) -> pa.Int32Array:
-    times = _int32(columns, "reconsumeTimes", count)
-    negative = np.flatnonzero(times.to_numpy() < 0)
-    if len(negative):
-        row = int(negative[0])
-        raise RowError(
-            row, f"has {times[row]} in column reconsumeTimes, which must not be negative"
-        )
-    return times
-
-
-def _record_batch(messages: dict[str, pa.Array], store_host_v6: bool) -> pa.RecordBatch:
-    """Build the input of `encode_records`; fields that the store process stamps are zero."""
-    count = len(messages["body"])
-    zeros = {pa.int32(): np.zeros(count, np.int32), pa.int64(): np.zeros(count, np.int64)}
-    arrays = []
-    for name, kind in RECORD_COLUMNS.items():
-        if name in messages:
-            arrays.append(messages[name])
-        elif name == "storeHost":
-            arrays.append(same_host(_NO_HOST[store_host_v6], count))
-        else:
-            arrays.append(pa.array(zeros[kind]))
-    return pa.RecordBatch.from_arrays(arrays, names=list(RECORD_COLUMNS))
 
 
 def _cut(records: EncodedRecords, most_bytes: int, most_rows: int) -> Iterator[tuple[U1, int]]:

@@ -47,7 +47,7 @@ def run_task(
     """
     from rmqstore_spark.datasource.sink.encode import RowEncoder
     from rmqstore_spark.datasource.sink.sending import PutSending, Sending, StageSending
-    from rmqstore_spark.datasource.sink.stores import TargetStores
+    from rmqstore_spark.datasource.sink.target_stores import TargetStores
 
     with ExitStack() as closing:
         connection = options.connection

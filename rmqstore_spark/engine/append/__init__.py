@@ -1,6 +1,5 @@
 """Puts messages: from a block to its outcome.
 
-rows         fills in the missing columns of messages
 puts         handles a put, from its block to its answer
 combiner     combines single messages of many threads
 admission    decides whether a store accepts a block

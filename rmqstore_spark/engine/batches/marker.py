@@ -24,8 +24,10 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
 from rmqstore_spark.layout.record.block import Route, index_hashes, read_block
-from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.properties import MAP_TYPE, encode_properties
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.types import Content, WriterId
 
 __all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
@@ -104,17 +106,12 @@ class Marker:
 
     def __init__(self, writer: WriterId, body: bytes, host: str, born: int) -> None:
         given = {
-            "topic": MARKER_TOPIC,
-            "body": body,
-            "properties": f"{PROPERTY_KEYS}\x01{writer.name}".encode(),
-            "bornTimestamp": born,
-            "bornHost": host,
-            "storeHost": host,
+            "topic": pa.array([MARKER_TOPIC]),
+            "body": pa.array([body], pa.binary()),
+            "properties": encode_properties(pa.array([[(PROPERTY_KEYS, writer.name)]], MAP_TYPE)),
         }
-        columns = {
-            name: pa.array([given.get(name, 0)], kind) for name, kind in RECORD_COLUMNS.items()
-        }
-        self._data = np.array(encode_records(pa.RecordBatch.from_pydict(columns)).data)
+        batch = record_batch(given, Origin(born, host), host)
+        self._data = np.array(encode_records(batch).data)
         self._block = read_block(self._data)
 
     @property

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import javaproperties
+
 from rmqstore_spark.engine.config.broker_keys import (
     BROKER_KEYS,
     STRAY_KEYS,
@@ -22,7 +24,7 @@ from rmqstore_spark.engine.config.broker_keys import (
     tell_passed_over,
 )
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
-from rmqstore_spark.engine.config.properties_file import dump_properties, parse_properties
+from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
 
@@ -309,7 +311,8 @@ class StoreConfig:
 
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
-        return dump_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
+        values = {key.name: key.write(getattr(self, key.attribute)) for key in KEYS}
+        return javaproperties.dumps(values, timestamp=False, ensure_ascii=False)
 
     @property
     def store_host(self) -> bytes:

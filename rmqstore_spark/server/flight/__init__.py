@@ -8,7 +8,8 @@ within its budgets. In the order in which a call passes them:
     frames      encodes and decodes HTTP/2: frame headers, header blocks, errors
     connection  reads frames, answers pings, grants room
     outbound    writes frames, within the client's windows
-    stream      handles one call: messages in under flow control, messages out
+    stream      handles one call, from its first message to its status
+    inbox       puts the messages of a call together, under flow control
     received    a message of a call, and the room that it takes
     status      says how a call ends
     messages    encodes and decodes Flight's protobuf messages

@@ -34,9 +34,10 @@ from rmqstore_spark.server.flight.frames import (
     unpadded,
     window_update,
 )
+from rmqstore_spark.server.flight.inbox import INITIAL_WINDOW
 from rmqstore_spark.server.flight.outbound import Outbound
 from rmqstore_spark.server.flight.status import EndedError
-from rmqstore_spark.server.flight.stream import INITIAL_WINDOW, Stream
+from rmqstore_spark.server.flight.stream import Stream
 from rmqstore_spark.server.flight.transport import Transport
 
 __all__ = ["ClientConnection", "Service"]

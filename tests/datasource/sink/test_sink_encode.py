@@ -15,11 +15,11 @@ from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.encode import BlockToSend, RowEncoder
 from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.sink.stores import Queues
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.record.block import check_block
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.produce.queue_choice import Queues
 from rmqstore_spark.wire.messages import OpenReply
 from tests.datasource.sink.test_sink_columns import fields
 
@@ -239,19 +239,22 @@ def test_an_empty_batch() -> None:
         ({"topic": "TBW102"}, "Topic 'TBW102' is a system topic"),
         ({"body": b"x" * 1001}, r"\(topic 'A'\) has a body of 1,001 bytes, but .* at most 1,000"),
         ({"keys": ["a b"]}, "has a key with a space"),
-        ({"tags": "a\x02"}, "0x02 in TAGS"),
+        ({"tags": "a\x02"}, "0x02, the separator of properties, in TAGS"),
         ({"properties": [("a", "")]}, "with an empty name or value"),
         ({"properties": [("a", "x" * 32_767)]}, "32,[0-9]{3} bytes of properties"),
         ({"queueId": 9}, "queueId 9, but topic 'A' has queues 0 to 3"),
         ({"queueId": None}, "has null in column queueId"),
         ({"flag": 1 << 31}, "has 2147483648 in column flag"),
         ({"reconsumeTimes": -1}, "has -1 in column reconsumeTimes, which must not be neg"),
-        ({"uniqKey": "a\x02INNER_MULTI_DISPATCH\x01q"}, "0x02 in UNIQ_KEY"),
+        (
+            {"uniqKey": "a\x02INNER_MULTI_DISPATCH\x01q"},
+            "0x02, the separator of properties, in UNIQ_KEY",
+        ),
         ({"properties": [("x__CRC32#", "01234567890")]}, "end like the CRC of RocketMQ 5"),
         ({"properties": [("x", "y__CRC32#\x0101234567890")]}, "end like the CRC of RocketMQ 5"),
         ({"bornHost": "1.2.3.4:65536"}, "with a port up to 65535"),
         ({"bornHost": "1.2.3.4:-1"}, "with a port up to 65535"),
-        ({"bornHost": "nowhere"}, "has an invalid bornHost: 'nowhere' is no host"),
+        ({"bornHost": "nowhere"}, "has an invalid bornHost: 'nowhere' is not a host"),
     ],
 )
 def test_rows_that_cannot_be_stored_are_named(row: Row, words: str) -> None:

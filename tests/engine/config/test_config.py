@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.engine.config.broker_keys import BROKER_KEYS, STRAY_KEYS
-from rmqstore_spark.engine.config.properties_file import dump_properties, parse_properties
+from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.engine.config.store_config import KEYS, StoreConfig
 from rmqstore_spark.errors import OptionError
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "IP address": st.sampled_from(["10.0.0.7", "::1", "2001:db8::17"]),
@@ -46,34 +44,6 @@ def test_what_is_written_is_read_again(settings: dict[str, str]) -> None:
     settings["maxBlockBytes"] = str(1 << 30)
     config = StoreConfig().with_overrides(settings)
     assert StoreConfig().with_overrides(parse_properties(config.to_properties())) == config
-
-
-@given(st.dictionaries(TEXTS, TEXTS))
-def test_any_properties_are_read_as_they_were_written(values: dict[str, str]) -> None:
-    assert parse_properties(dump_properties(values)) == values
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a=1\nb = 2\r\nc:3\rd 4\n", {"a": "1", "b": "2", "c": "3", "d": "4"}),
-        ("# no\n  ! no\n\n a=1", {"a": "1"}),
-        ("a=1\\\n   2\\\n3", {"a": "123"}),
-        ("a\\ b=c\\=d\\\\", {"a b": "c=d\\"}),
-        ("a=\\u4e3b\\u9898 \\ud83d\\ude00", {"a": "主题 😀"}),
-        ("a=1\na=2", {"a": "2"}),
-        ("alone", {"alone": ""}),
-        ("a=b=c", {"a": "b=c"}),
-        ("a=1\\", {"a": "1"}),
-    ],
-)
-def test_properties_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
-    assert parse_properties(text) == expected
-
-
-def test_a_broken_escape_is_named_with_its_line() -> None:
-    with pytest.raises(ValueError, match="line 2: "):
-        parse_properties("a=1\nb=\\u12")
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

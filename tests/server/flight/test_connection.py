@@ -29,8 +29,8 @@ from rmqstore_spark.server.flight.frames import (
     header_block,
     read_headers,
 )
+from rmqstore_spark.server.flight.inbox import INITIAL_WINDOW
 from rmqstore_spark.server.flight.messages import flight_data_head
-from rmqstore_spark.server.flight.stream import INITIAL_WINDOW
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, block_batch, number_bytes
 from tests.support.certificates import make_certificates
 from tests.support.serving import Served, block_of, eventually, served
@@ -251,7 +251,7 @@ def test_a_call_that_is_given_up_leaves_nothing(here: Served) -> None:
 def test_a_sender_that_others_wait_for_loses_its_room(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.server.flight.stream._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("rmqstore_spark.server.flight.inbox._GRACE_SECONDS", 0.2)
     size = 30 << 20
     with ExitStack() as opened:
         for _ in range(8):  # more than there is room for
@@ -279,7 +279,7 @@ def test_empty_messages_are_bounded(here: Served) -> None:
         eventually(lambda: call.stream.blocked_since)
         peer.send(*[data(1, bytes(5 * 1000))] * 20, frame(Frame.PING, 0, 0, bytes(8)))
         peer.until(Frame.PING)
-        assert len(call.stream._queue) == 256
+        assert len(call.stream._inbox) == 256
 
 
 def test_what_is_refused_leaves_the_window_open(here: Served) -> None:

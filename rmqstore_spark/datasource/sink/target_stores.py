@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.layout.spans import I4
+from rmqstore_spark.produce.queue_choice import Queues
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.wire.messages import OpenReply
 
-__all__ = ["Queues", "TargetStores"]
+__all__ = ["TargetStores"]
 
 _PERM_WRITE: Final = 2
-
-
-@dataclass(frozen=True)
-class Queues:
-    """The writable queues of one topic, of all stores, in a fixed order.
-
-    Attributes:
-        store: n, the store's number among the endpoints.
-        queue_id: n.
-    """
-
-    store: I4
-    queue_id: I4
-
-    @classmethod
-    def of(cls, counts: Sequence[int]) -> Queues:
-        """Number queues: those of the first store, then those of the second, and so on.
-
-        Args:
-            counts: number of queues of each store.
-        """
-        stores = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        ids = [np.arange(count, dtype=np.int32) for count in counts]
-        return cls(stores, np.concatenate([*ids, np.empty(0, np.int32)]))
-
-    def __len__(self) -> int:
-        return len(self.queue_id)
 
 
 class TargetStores:

@@ -1,0 +1,160 @@
+"""Encode columns of messages as records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import OptionError, RowError
+from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.record.encode import EncodedRecords, encode_records
+from rmqstore_spark.layout.spans import I4, I8
+from rmqstore_spark.produce.addresses import born_host, own_address, unknown_host
+from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
+from rmqstore_spark.produce.queue_choice import Router
+from rmqstore_spark.produce.records import Origin, record_batch
+from rmqstore_spark.produce.uniq_key import UniqKeys
+
+__all__ = ["MessageEncoder", "ReadyMessages"]
+
+_INT_MAX: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class ReadyMessages:
+    """n messages that lack only what their store decides.
+
+    Attributes:
+        store: n, the number of the store of each.
+        columns: the others of RECORD_COLUMNS, by name.
+        origin: bornTimestamp and bornHost, where they have no column.
+    """
+
+    store: I4
+    columns: Mapping[str, pa.Array]
+    origin: Origin
+
+    def encode(self, *, store_host_v6: bool, rows: I8 | None = None) -> EncodedRecords:
+        """Encode messages for one store, which stamps its own address later.
+
+        Args:
+            store_host_v6: whether the store's records have room for an IPv6 address.
+            rows: the messages to encode; by default all.
+        """
+        batch = record_batch(self.columns, self.origin, unknown_host(v6=store_host_v6))
+        return encode_records(batch if rows is None else batch.take(pa.array(rows)))
+
+
+class MessageEncoder:
+    """Encodes messages as a producer's client does, and fills in what they lack.
+
+    Args:
+        router: chooses their queues.
+        keep_ids: whether messages keep the UNIQ_KEY that they have.
+        clock: returns milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        keep_ids: bool = False,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._router = router
+        self._keep_ids = keep_ids
+        self._clock = clock
+        address = own_address()
+        self._host = born_host(address)
+        self._ids = UniqKeys(address)
+
+    def prepare(self, columns: Mapping[str, pa.Array]) -> ReadyMessages:
+        """Complete n messages.
+
+        Args:
+            columns: `topic` and `body`, none null. Optional, and null where a message has none:
+                `tags`; `keys` as text or as lists of keys; `properties` as maps; `uniqKey`;
+                `queueId`, or `shardingKey` by whose hash the queue is chosen, before that of the
+                keys; `flag`, `bornTimestamp` in milliseconds, `reconsumeTimes`; `bornHost`.
+                Numbers are int64.
+
+        Raises:
+            RowError: a message cannot be stored; the error names the row and the reason.
+        """
+        count = len(columns["body"])
+        maps, keys = columns.get("properties"), columns.get("keys")
+        if keys is not None and pa.types.is_list(keys.type):
+            keys = join_keys(keys)
+        sharding = _sharding(columns, keys) if self._router.by_key else None
+        routed = self._router.route(columns["topic"], sharding, columns.get("queueId"))
+        uniq_keys = self._uniq_keys(columns, count)
+        origin = Origin(self._clock(), self._host)
+        ready = {
+            "topic": columns["topic"],
+            "queueId": pa.array(routed.queue_id),
+            "body": columns["body"],
+            "properties": join_properties(uniq_keys, keys, columns.get("tags"), maps),
+        }
+        for name in ("flag", "reconsumeTimes"):
+            if name in columns:
+                ready[name] = _int32(name, columns[name], least=0 if name != "flag" else ~_INT_MAX)
+        if "bornTimestamp" in columns:
+            ready["bornTimestamp"] = columns["bornTimestamp"].fill_null(origin.time)
+        if "bornHost" in columns:
+            ready["bornHost"] = _hosts(columns["bornHost"].fill_null(origin.host))
+        return ReadyMessages(routed.store, ready, origin)
+
+    def _uniq_keys(self, columns: Mapping[str, pa.Array], count: int) -> pa.StringArray:
+        made = self._ids.take(count)
+        if not self._keep_ids:
+            return made
+        known = [columns["uniqKey"]] if "uniqKey" in columns else []
+        if "properties" in columns:
+            known.append(property_of(columns["properties"], PROPERTY_UNIQ_KEY))
+        filled = [pc.if_else(pc.equal(pc.binary_length(k), 0), None, k) for k in known]
+        return pc.coalesce(*filled, made)
+
+
+def _sharding(
+    columns: Mapping[str, pa.Array], keys: pa.StringArray | None
+) -> pa.StringArray | None:
+    """Return the text that chooses the queue: shardingKey, or the keys if that is empty."""
+    maps = columns.get("properties")
+    if keys is None and maps is not None:
+        keys = property_of(maps, PROPERTY_KEYS)
+    sharding = columns.get("shardingKey")
+    if sharding is None or keys is None:
+        return sharding if keys is None else keys
+    given = pc.fill_null(pc.greater(pc.binary_length(sharding), 0), fill_value=False)
+    return pc.if_else(given, sharding, keys)
+
+
+def _int32(name: str, given: pa.Int64Array, *, least: int) -> pa.Int32Array:
+    """Return numbers in 32 bits; 0 in place of null."""
+    numbers = given.fill_null(0).to_numpy()
+    wrong = np.flatnonzero((numbers > _INT_MAX) | (numbers < ~_INT_MAX))
+    if len(wrong):
+        row = int(wrong[0])
+        raise RowError(row, f"has {numbers[row]} in column {name}, which does not fit into 32 bits")
+    low = np.flatnonzero(numbers < least)
+    if len(low):
+        row = int(low[0])
+        raise RowError(row, f"has {numbers[row]} in column {name}, which must not be negative")
+    return pa.array(numbers.astype(np.int32))
+
+
+def _hosts(hosts: pa.StringArray) -> pa.StringArray:
+    for text in hosts.unique().to_pylist():
+        try:
+            encode_host(text)
+        except OptionError as error:
+            row = int(pc.index(hosts, text).as_py())
+            raise RowError(row, f"has an invalid bornHost: {error}") from None
+    return hosts

@@ -1,0 +1,98 @@
+"""Fill in the columns of records that messages lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.hosts import same_host
+from rmqstore_spark.layout.record.encode import RECORD_COLUMNS
+
+__all__ = ["Origin", "record_batch", "record_columns"]
+
+_NEEDED: Final = frozenset({"topic", "body"})
+_OF_STORE: Final = frozenset({"queueOffset", "physicalOffset", "storeTimestamp", "storeHost"})
+
+
+@dataclass(frozen=True)
+class Origin:
+    """When and where messages were created that do not say so themselves.
+
+    Attributes:
+        time: bornTimestamp, milliseconds.
+        host: bornHost, `ip:port` or `[ip]:port`.
+    """
+
+    time: int
+    host: str
+
+
+def record_batch(given: Mapping[str, pa.Array], origin: Origin, store_host: str) -> pa.RecordBatch:
+    """Return messages with all columns of a record, the input of `encode_records`.
+
+    Args:
+        given: topic and body, and any other RECORD_COLUMNS but those that the store sets; in their
+            types, without nulls. Hosts may be dictionary-encoded.
+        origin: defaults of bornTimestamp and bornHost.
+        store_host: storeHost. The other columns that the store sets are 0.
+    """
+    count = len(given["body"])
+    hosts = {"bornHost": origin.host, "storeHost": store_host}
+    zeros = {pa.int32(): np.zeros(count, np.int32), pa.int64(): np.zeros(count, np.int64)}
+    arrays = []
+    for name, kind in RECORD_COLUMNS.items():
+        if name in given:
+            arrays.append(given[name])
+        elif name in hosts:
+            arrays.append(same_host(hosts[name], count))
+        elif name == "bornTimestamp":
+            arrays.append(pa.array(np.full(count, origin.time, np.int64)))
+        elif name == "properties":
+            arrays.append(pa.repeat(pa.scalar(b"", kind), count))
+        else:
+            arrays.append(pa.array(zeros[kind]))
+    return pa.RecordBatch.from_arrays(arrays, names=list(RECORD_COLUMNS))
+
+
+def record_columns(batch: pa.RecordBatch, now: int, host: str) -> pa.RecordBatch:
+    """Check columns that a program made, and return them with all columns of a record.
+
+    Args:
+        batch: some of RECORD_COLUMNS, without nulls; topic and body are required. Columns that the
+            store sets (offsets, storeTimestamp, storeHost) are ignored.
+        now: default of bornTimestamp, milliseconds.
+        host: default of bornHost; and storeHost.
+
+    Raises:
+        OptionError: a column is missing or unknown, or holds an invalid value.
+    """
+    names = set(batch.schema.names)
+    if missing := sorted(_NEEDED - names):
+        raise OptionError(f"A batch of messages has no column {', '.join(missing)}.")
+    if unknown := sorted(names - set(RECORD_COLUMNS)):
+        known = ", ".join(RECORD_COLUMNS)
+        raise OptionError(
+            f"A batch of messages has the unknown column {', '.join(unknown)}. Known "
+            f"columns: {known}."
+        )
+    given = {
+        name: _checked(name, column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if name not in _OF_STORE
+    }
+    return record_batch(given, Origin(now, host), host)
+
+
+def _checked(name: str, column: pa.Array) -> pa.Array:
+    kind = RECORD_COLUMNS[name]
+    if column.null_count:
+        raise OptionError(f"The column {name} has {column.null_count} nulls.")
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise OptionError(f"The column {name} is not of type {kind}: {error}.") from error
