@@ -560,7 +560,7 @@ def test_blocks_put_at_once_share_a_flush_and_stop_at_the_first_that_may_pass(
     ]
     assert [o for result in results for o in result.queue_offset.tolist()] == list(range(6))
     assert disk.calls == 1
-    with store._running.appender.appending():
+    with store._appender.appending():
         busy = store.put_all(blocks())
     assert [result.status for result in busy] == [PutStatus.OS_PAGECACHE_BUSY]
     disk.error = errno.EIO
@@ -786,7 +786,7 @@ def test_promise_6_queues_without_room_hold_the_log_up(
     with StoreWriter.open(tmp_path / "s", config()) as store:
         monkeypatch.setattr(os, "pwrite", full)
         assert store.put_batch(messages([b"a"])).ok  # it is in the log
-        until(lambda: store._running.dispatcher.stalled is not None)
+        until(lambda: store._workers.dispatcher.stalled is not None)
         refused = store.put_batch(messages([b"b"]))
         assert (refused.status, refused.rows) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
         assert "no space for queues and index" in refused.remark
@@ -846,7 +846,7 @@ def test_the_disks_use_is_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ratio = 0.95
-    monkeypatch.setattr("rmqstore_spark.engine.append.admission.disk_used_ratio", lambda _: ratio)
+    monkeypatch.setattr("rmqstore_spark.engine.admission.disk_used_ratio", lambda _: ratio)
     with StoreWriter.open(tmp_path / "s", config(diskMaxUsedSpaceRatio=90)) as store:
         assert store.state == "DISK_FULL"
         assert store.put_batch(messages([b"x"])).status is PutStatus.SERVICE_NOT_AVAILABLE

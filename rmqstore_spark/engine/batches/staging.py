@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.record.block import Block
-from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
@@ -56,7 +55,7 @@ class Staging:
 
     Args:
         folder: `<store>/rmqstore/staging`; stages left by an earlier process are removed from it.
-        check: checks a block on receipt; raises RefusedError.
+        admission: checks each block on receipt.
         limits: the limits of staging.
         clock: returns the time in milliseconds.
         indexed: whether the store keeps an index.
@@ -65,16 +64,16 @@ class Staging:
     def __init__(
         self,
         folder: Path,
-        check: Callable[[U1], Block],
+        admission: Admission,
         limits: StagingLimits,
         clock: Callable[[], int],
         *,
         indexed: bool = True,
     ) -> None:
-        self.check = check
         self.clock = clock
         self.indexed = indexed
         self.failures = Failures()
+        self._admission = admission
         self._folder = folder
         self._limits = limits
         self._lock = threading.Lock()
@@ -131,7 +130,8 @@ class Staging:
                     "OS_PAGECACHE_BUSY",
                 )
             try:
-                stage = Stage(self, stage_id, owner, self._folder / stage_id, identity)
+                folder = self._folder / stage_id
+                stage = Stage(self, self._admission, stage_id, owner, folder, identity)
             except OSError as error:
                 shutil.rmtree(self._folder / stage_id, ignore_errors=True)
                 text = f"No stage can be created in {self._folder}: {error}."

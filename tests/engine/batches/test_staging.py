@@ -6,15 +6,17 @@ import errno
 import os
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.stage import PORTION_BYTES, Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
@@ -52,10 +54,16 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="module")
+def admission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admission]:
+    with StoreWriter.open(tmp_path_factory.mktemp("open") / "store") as store:
+        yield store._admission
+
+
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Callable[..., Staging]:
+def make(tmp_path: Path, admission: Admission, clock: Clock) -> Callable[..., Staging]:
     def make_one(limits: StagingLimits = LIMITS) -> Staging:
-        return Staging(tmp_path / "rmqstore" / "staging", check, limits, clock)
+        return Staging(tmp_path / "rmqstore" / "staging", admission, limits, clock)
 
     return make_one
 
@@ -137,8 +145,10 @@ def test_keys_are_hashed_on_receipt_and_read_back_by_portion(staging: Staging) -
     FILES.close()
 
 
-def test_without_an_index_no_key_is_kept(tmp_path: Path, clock: Clock) -> None:
-    staging = Staging(tmp_path / "staging", check, LIMITS, clock, indexed=False)
+def test_without_an_index_no_key_is_kept(
+    tmp_path: Path, admission: Admission, clock: Clock
+) -> None:
+    staging = Staging(tmp_path / "staging", admission, LIMITS, clock, indexed=False)
     (stage,) = staging.claim([staged(staging, 1, block())])
     assert not len(stage.read_keys(stage.portions[0], FILES).hashes)
     FILES.close()

@@ -101,8 +101,8 @@ def test_too_many_open_files_do_not_end_a_store(
     with StoreWriter.open(tmp_path / "s", config(flushIntervalConsumeQueue=1)) as store:
         monkeypatch.setattr(os, "open", failing)
         assert store.put_batch(messages([b"a"])).ok
-        store._running._flush_queues_if_room()
-        until(lambda: store._running.dispatcher.stalled is not None)
+        store._workers._flush_queues_if_room()
+        until(lambda: store._workers.dispatcher.stalled is not None)
         monkeypatch.undo()
         until(lambda: store.put_batch(messages([b"b"])).ok)
         store.flush()
