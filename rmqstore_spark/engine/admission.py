@@ -20,7 +20,6 @@ from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
-    is_safe_folder_name,
     topic_fault,
 )
 from rmqstore_spark.layout.packed import check_bodies
@@ -32,13 +31,11 @@ __all__ = ["Admission", "disk_used_ratio"]
 _log = logging.getLogger(__name__)
 
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
-_ANY_SYS_FLAG: Final = 0x7FFFFFFF
 _UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
 """The number of blocks whose bodies are decompressed at a time.
 
 A small block can take long. The bound leaves processors for other puts.
 """
-_ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
 
 
 def disk_used_ratio(path: str) -> float:
@@ -148,7 +145,7 @@ class Admission:
                 "SERVICE_NOT_AVAILABLE",
             )
 
-    def check(self, data: U1, *, as_client: bool = True) -> Block:
+    def check(self, data: U1) -> Block:
         """Check a block, and that the store and the topics accept it. Create missing topics.
 
         Raises:
@@ -166,23 +163,20 @@ class Admission:
             data,
             max_body=self._config.max_message_size,
             store_host_v6=self._config.store_host_v6,
-            allowed_sys_flag=_ALLOWED[as_client],
-            as_producer=as_client,
+            allowed_sys_flag=_CLIENTS_SYS_FLAG,
             max_rows=self._config.max_block_rows,
         )
-        if as_client and block.compressed:
+        if block.compressed:
             with self._unpacking:
                 check_bodies(block)
-        self.check_routes(block.routes, as_client=as_client)
+        self.check_routes(block.routes)
         return block
 
-    def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
+    def check_routes(self, routes: Iterable[Route]) -> None:
         """Check that queues accept messages. Create missing topics if allowed.
 
         Args:
             routes: the queues.
-            as_client: check as a broker does for its clients. Otherwise, check only that the
-                topics' names can be folders.
 
         Raises:
             RefusedError: a queue does not accept messages.
@@ -190,11 +184,6 @@ class Admission:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)
-        if not as_client:
-            for name in last:
-                if not is_safe_folder_name(name) or not name.isprintable():
-                    raise _illegal(f"The topic name {name!r} cannot be the name of a folder.")
-            return
         self._make_missing(last)
         for name, queue_id in last.items():
             topic = self._topics.get(name)

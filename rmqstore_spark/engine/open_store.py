@@ -153,10 +153,7 @@ def open_store(
             )
         topics = TopicTable(path, clock, config.max_topics)
         last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
-        segments = SegmentFiles(
-            log_folder, os.path.join(path, OWN_FOLDER, "ready"), size,
-            warm=config.warm_maped_file_enable,
-        )  # fmt: skip
+        segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)
         return OpenStore(
             path=path,
             log_folder=log_folder,

@@ -205,21 +205,16 @@ class StoreWriter:
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def put(
-        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
-    ) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True) -> PutResult:
         """Store a block of encoded records: all of them or none.
 
         Args:
             data: uint8, see `layout.block`. The store may stamp a writable array in place. The
                 caller must not change it afterwards.
-            whole: store all records in one segment, as a MessageExtBatch is stored.
-            check: check topics as a broker does for its clients. False accepts system topics,
-                queues that are not configured and any sysFlag, as replication needs.
             wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
                 wait for that.
         """
-        return self._puts.put(data, whole=whole, check=check, wait=wait)
+        return self._puts.put(data, wait=wait)
 
     def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
@@ -233,20 +228,19 @@ class StoreWriter:
         """
         return self._puts.put_all(blocks)
 
-    def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
+    def put_batch(self, batch: pa.RecordBatch) -> PutResult:
         """Encode and store messages.
 
         Args:
             batch: columns of RECORD_COLUMNS, without nulls. topic and body are required, the others
                 have defaults. Columns that the store sets (offsets, storeTimestamp, storeHost) are
                 ignored.
-            whole: as in `put`.
 
         Raises:
             OptionError: a column is missing, or holds a value that no record can.
         """
         columns = record_columns(batch, self._store.clock(), self.config.host[0])
-        return self.put(encode_records(columns).data, whole=whole)
+        return self.put(encode_records(columns).data)
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the flush that `flushDiskType` requires; return the result after it."""

@@ -71,12 +71,11 @@ class Appender:
         self._held_since: float | None = None
         self._next: dict[Route, int] = {}
 
-    def append(self, block: Block, *, whole: bool = False) -> Stored:
+    def append(self, block: Block) -> Stored:
         """Append the records of a checked block.
 
         Args:
             block: its data is changed in place, and must not be changed by others afterwards.
-            whole: append all records to one segment.
 
         Raises:
             RefusedError: the records were not appended. If `is_open` is set, they may be in the
@@ -84,7 +83,7 @@ class Appender:
         """
         with self.appending():
             try:
-                placement = self.log.place(block.sizes, whole=whole)
+                placement = self.log.place(block.sizes)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
             self.reserve_until(placement.end)

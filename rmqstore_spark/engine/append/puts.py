@@ -56,15 +56,13 @@ class Puts:
         patience = config.os_page_cache_busy_time_out_mills / 1000
         self._group_commit = GroupCommit(self._append, self._settle, patience)
 
-    def put(
-        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
-    ) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True) -> PutResult:
         """Store a block; see `StoreWriter.put`."""
         begin = time.monotonic()
-        if wait and check and not whole and is_single(data):
+        if wait and is_single(data):
             result = self._group_commit.put(data)
         else:
-            result = self._append(data, whole=whole, check=check)
+            result = self._append(data)
             if wait:
                 result = self._settle(result)
         self._failures.count(result.status)
@@ -127,12 +125,12 @@ class Puts:
                 if result.status.is_transient:
                     return
 
-    def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
+    def _append(self, data: U1) -> PutResult:
         """Append a block without waiting for the disk."""
         try:
             mine = data if data.flags.writeable else data.copy()
-            block = self._admission.check(mine, as_client=check)
-            stored = self._appender.append(block, whole=whole)
+            block = self._admission.check(mine)
+            stored = self._appender.append(block)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:

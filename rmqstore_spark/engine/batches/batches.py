@@ -57,7 +57,6 @@ class Batches:
         limits = StagingLimits(
             config.staging_max_bytes,
             config.staging_max_stage_bytes,
-            config.staging_max_stages,
             config.staging_timeout,
         )
         self._staging = Staging(

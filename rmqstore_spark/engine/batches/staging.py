@@ -30,6 +30,7 @@ __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 _log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 100_000
+_MOST_STAGES: Final = 10_000
 _STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -40,13 +41,11 @@ class StagingLimits:
     Attributes:
         max_bytes: bytes of all stages together.
         max_stage_bytes: bytes of one stage.
-        max_stages: number of stages.
         timeout_ms: a stage that nobody has touched for this time is removed.
     """
 
     max_bytes: int
     max_stage_bytes: int
-    max_stages: int
     timeout_ms: int
 
 
@@ -123,10 +122,10 @@ class Staging:
                 owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
                 text = f"The stage {stage_id} is already being {doing}{owned}."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
-            if len(self._stages) >= self._limits.max_stages:
+            if len(self._stages) >= _MOST_STAGES:
                 raise RefusedError(
-                    f"There are {len(self._stages)} stages, the maximum (stagingMaxStages). "
-                    "Wait for other batches to be committed.",
+                    f"There are {len(self._stages)} stages, the maximum. Wait for other batches to "
+                    "be committed.",
                     "OS_PAGECACHE_BUSY",
                 )
             try:

@@ -99,9 +99,9 @@ class CommitLogWriter:
 
     # ---- appending -----------------------------------------------------------------------------
 
-    def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
+    def place(self, sizes: npt.NDArray[np.int32] | I8) -> Placement:
         """Find places for the next records; see `placement.place`. Nothing is written."""
-        return place(sizes, self._max_offset, self.segment_size, whole=whole)
+        return place(sizes, self._max_offset, self.segment_size)
 
     def reserve_until(self, end: int) -> None:
         """Create the missing segments up to a physical offset.

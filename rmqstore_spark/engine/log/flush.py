@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.health import Health
@@ -23,8 +22,6 @@ from rmqstore_spark.errors import StoreWriteError
 
 __all__ = ["FlushService"]
 
-_PAGE: Final = 4096
-
 
 class FlushService:
     """Flushes a log. Thread-safe.
@@ -32,7 +29,7 @@ class FlushService:
     Args:
         log: the log.
         checkpoint: records the storeTimestamp up to which all messages are on disk.
-        config: the mode and the intervals.
+        config: the interval.
         health: fails with the error that ended flushing.
     """
 
@@ -45,10 +42,7 @@ class FlushService:
     ) -> None:
         self._log = log
         self._checkpoint = checkpoint
-        self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._interval = config.flush_interval_commit_log / 1000
-        self._least = config.flush_commit_log_least_pages * _PAGE
-        self._thorough = config.flush_commit_log_thorough_interval / 1000
         self._health = health
         self.latency = Histogram()
         self._lock = threading.Lock()
@@ -57,7 +51,6 @@ class FlushService:
         self._bell = _closed_gate()
         self._closing = False
         self._failure: StoreWriteError | None = None
-        self._last_flush = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
         self._thread.start()
 
@@ -111,8 +104,7 @@ class FlushService:
             raise
         finally:
             self._wake()
-        self._last_flush = time.monotonic()
-        self.latency.observe(self._last_flush - begin)
+        self.latency.observe(time.monotonic() - begin)
         self._checkpoint.advance(physic=timestamp)
         return flushed
 
@@ -160,11 +152,7 @@ class FlushService:
                     return
 
     def _is_due(self) -> bool:
-        behind = self._log.max_offset - self._log.flushed_offset
-        if not behind:
-            return False
-        late = time.monotonic() - self._last_flush >= self._thorough
-        return self._sync or late or behind >= self._least
+        return self._log.max_offset > self._log.flushed_offset
 
 
 def _closed_gate() -> threading.Lock:

@@ -26,7 +26,7 @@ from tests.support.blocks import encoded_traffic
 from tests.support.traffic import Traffic
 
 FILES: HandleCache[int] = HandleCache(os.close, 4)
-LIMITS = StagingLimits(1 << 30, 1 << 29, 100, 10_000)
+LIMITS = StagingLimits(1 << 30, 1 << 29, 10_000)
 
 
 def check(data: U1) -> Block:
@@ -358,7 +358,7 @@ def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
     rows = check(data)
     keys = len(index_hashes(data, rows.starts, rows.sizes)[0])
     size = len(data) + 16 * 100 + 8 * keys
-    staging = make(StagingLimits(3 * size, 2 * size, 100, 1000))
+    staging = make(StagingLimits(3 * size, 2 * size, 1000))
     first = staging.begin(name(1))
     first.append(data)
     first.append(data)
@@ -376,8 +376,8 @@ def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
     assert staging.staged_bytes == 2 * size
 
 
-def test_no_more_stages_than_are_allowed(make: Callable[..., Staging]) -> None:
-    staging = make(StagingLimits(1 << 30, 1 << 30, 2, 1000))
+def test_no_more_stages_than_are_allowed(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqstore_spark.engine.batches.staging._MOST_STAGES", 2)
     info = staged(staging, 1, block())
     staged(staging, 2, block())
     with pytest.raises(RefusedError, match="2 stages, the maximum") as raised:

@@ -13,7 +13,7 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from tests.support.storing import config, in_queues, messages, until
 
-SELDOM = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogLeastPages": 1 << 20}
+SELDOM = {"flushIntervalCommitLog": 3_600_000}
 MANY_SEGMENTS = [bytes([n]) * 3000 for n in range(100)]
 
 
