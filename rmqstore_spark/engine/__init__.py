@@ -1,9 +1,11 @@
 """The single writer of a store: `StoreWriter`.
 
-    store        the API of the writer; `opening` has the steps of opening a store
+    store        the API of the writer
+    open_store   the open store: opens and closes it
     lock, guard  keep other writers and brokers away
     config/      the configuration of a store
     recovery/    recovers a store when it is opened
+    admission    decides whether the store accepts a block; `health` remembers what failed
     append/      handles a put, from its block to its answer
     log/         writes the CommitLog
     dispatch/    writes queues and index

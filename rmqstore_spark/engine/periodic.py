@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from rmqstore_spark.engine.health import Health
+
 __all__ = ["Periodic"]
 
 
@@ -14,20 +16,16 @@ class Periodic:
     Args:
         name: name of the thread.
         interval_ms: time from the end of one call to the next.
-        work: the function. An exception ends the thread, and is passed to `on_failure`.
-        on_failure: called with that exception.
+        work: the function. An exception ends the thread.
+        health: fails with that exception.
     """
 
     def __init__(
-        self,
-        name: str,
-        interval_ms: int,
-        work: Callable[[], object],
-        on_failure: Callable[[Exception], None],
+        self, name: str, interval_ms: int, work: Callable[[], object], health: Health
     ) -> None:
         self._interval = interval_ms / 1000
         self._work = work
-        self._on_failure = on_failure
+        self._health = health
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -42,5 +40,5 @@ class Periodic:
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - nobody else would see it
-                self._on_failure(error)
+                self._health.fail(error)
                 return

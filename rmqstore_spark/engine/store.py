@@ -16,19 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.engine.append.admission import Admission
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.opening import OpenStore, open_store
+from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
-from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable, require_clients_topic
-from rmqstore_spark.engine.workers import Running
-from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
+from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
@@ -49,34 +46,19 @@ class StoreWriter:
         topics: the store's topics.
     """
 
-    def __init__(self, store: OpenStore, config: StoreConfig, clock: Callable[[], int]) -> None:
-        self.config = config
+    def __init__(self, store: OpenStore) -> None:
+        self.config = store.config
+        self.topics = store.topics
         self._store = store
-        self._clock = clock
         self._opened = time.monotonic()
         self._closing = threading.Lock()
-        self._closed = False
         self._commit_latency = Histogram()
-        self.topics = TopicTable(store.path, clock, config.max_topics)
-        self._admission = Admission(
-            store.path, store.commitlog, config, self.topics, store.parts.queues
-        )
-        self._deleted = DeletedTopics(store.path)
-        self._running = Running(
-            store,
-            config,
-            self.topics,
-            self._admission,
-            check_state=self._check_state,
-            clock=clock,
-        )
-        self._puts = Puts(
-            config,
-            self._admission,
-            self._running.appender,
-            self._running.flusher,
-            check_state=self._check_state,
-        )
+        self._workers = workers = Workers(store)
+        self._admission = workers.admission
+        self._appender = workers.appender
+        self._flusher = workers.flusher
+        self._batches = workers.batches
+        self._puts = Puts(store.config, self._admission, self._appender, self._flusher)
 
     @classmethod
     def open(
@@ -113,7 +95,7 @@ class StoreWriter:
             absolute, config, clock=clock, progress=progress, cut=cut, rebuild=rebuild
         )
         try:
-            return cls(store, config, clock)
+            return cls(store)
         except BaseException:
             store.close(clean=False)
             raise
@@ -132,7 +114,7 @@ class StoreWriter:
     @property
     def log_folder(self) -> str:
         """The folder of the CommitLog."""
-        return self._store.commitlog
+        return self._store.log_folder
 
     @property
     def published_end(self) -> int:
@@ -142,15 +124,12 @@ class StoreWriter:
     @property
     def recovery(self) -> Recovery:
         """What recovery found and did when the store was opened."""
-        return self._store.parts.summary
+        return self._store.recovery
 
     @property
     def state(self) -> str:
         """One of `status.STATES`. The store accepts messages only when RUNNING."""
-        if self._closed:
-            return "CLOSED"
-        state = self._admission.state
-        return "DISK_FULL" if state == "RUNNING" and self._running.lacking else state
+        return self._admission.state
 
     # ---- topics --------------------------------------------------------------------------------
 
@@ -177,14 +156,14 @@ class StoreWriter:
             RefusedError: the store is closed or has failed.
             StoreWriteError: the topic could not be written to disk.
         """
-        self._require_alive()
+        self._admission.require_alive()
         require_clients_topic(name)
         write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
-        self._require_alive()
+        self._admission.require_alive()
         for name in names:
             require_clients_topic(name)
         counts = self._admission.queue_nums(names)
@@ -199,7 +178,7 @@ class StoreWriter:
         perm: int | None = None,
     ) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
-        self._require_alive()
+        self._admission.require_alive()
         require_clients_topic(name)
         return self.topics.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
@@ -215,33 +194,27 @@ class StoreWriter:
             StoreWriteError: the deletion could not be written to disk, or there is no room for
                 queues.
         """
-        self._require_alive()
+        self._admission.require_alive()
         require_clients_topic(name)
-        appender = self._running.appender
-        with appender.appending():
-            self._running.drain()
-            with self._deleted.adding(name, self._running.flusher.flush()):
+        with self._appender.appending():
+            self._workers.drain()
+            with self._store.deleted.adding(name, self._flusher.flush()):
                 self.topics.delete(name)
-            self._store.parts.queues.drop(name)
-            appender.forget(name)
+            self._store.queues.drop(name)
+            self._appender.forget(name)
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def put(
-        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
-    ) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True) -> PutResult:
         """Store a block of encoded records: all of them or none.
 
         Args:
             data: uint8, see `layout.block`. The store may stamp a writable array in place. The
                 caller must not change it afterwards.
-            whole: store all records in one segment, as a MessageExtBatch is stored.
-            check: check topics as a broker does for its clients. False accepts system topics,
-                queues that are not configured and any sysFlag, as replication needs.
             wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
                 wait for that.
         """
-        return self._puts.put(data, whole=whole, check=check, wait=wait)
+        return self._puts.put(data, wait=wait)
 
     def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
@@ -255,20 +228,19 @@ class StoreWriter:
         """
         return self._puts.put_all(blocks)
 
-    def put_batch(self, batch: pa.RecordBatch, *, whole: bool = False) -> PutResult:
+    def put_batch(self, batch: pa.RecordBatch) -> PutResult:
         """Encode and store messages.
 
         Args:
             batch: columns of RECORD_COLUMNS, without nulls. topic and body are required, the others
                 have defaults. Columns that the store sets (offsets, storeTimestamp, storeHost) are
                 ignored.
-            whole: as in `put`.
 
         Raises:
             OptionError: a column is missing, or holds a value that no record can.
         """
-        columns = record_columns(batch, self._clock(), self.config.host[0])
-        return self.put(encode_records(columns).data, whole=whole)
+        columns = record_columns(batch, self._store.clock(), self.config.host[0])
+        return self.put(encode_records(columns).data)
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the flush that `flushDiskType` requires; return the result after it."""
@@ -287,7 +259,7 @@ class StoreWriter:
         Raises:
             RefusedError: the id is invalid, in use or aborted, or the store accepts nothing.
         """
-        return self._running.transactions.begin_stage(stage_id, owner, identity)
+        return self._batches.begin_stage(stage_id, owner, identity)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Commit a batch: append its stages to the log, all of it and once; see `Committer.commit`.
@@ -302,7 +274,7 @@ class StoreWriter:
                 again.
         """
         begin = time.monotonic()
-        result = self._running.transactions.commit(request, identity)
+        result = self._batches.commit(request, identity)
         if result.status == "COMMITTED":
             self._puts.count(result.rows, sum(stage.bytes for stage in request.stages))
             self._commit_latency.observe(time.monotonic() - begin)
@@ -318,7 +290,7 @@ class StoreWriter:
         Raises:
             RefusedError: a stage belongs to another client; nothing was removed.
         """
-        self._running.transactions.abort(stage_ids, identity)
+        self._batches.abort(stage_ids, identity)
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -332,7 +304,7 @@ class StoreWriter:
             StoreWriteError: the flush failed, and the store accepts no more messages; or there is
                 no room for queues and index.
         """
-        self._running.flush()
+        self._workers.flush()
         log = self._store.log
         return {
             "minOffset": log.min_offset,
@@ -342,20 +314,20 @@ class StoreWriter:
 
     def stats(self) -> dict[str, Any]:
         """Return the store's metrics as JSON values."""
-        log, ranges = self._store.log, self._store.parts.queues.ranges()
+        log, ranges = self._store.log, self._store.queues.ranges()
         return {
             "state": self.state,
             "uptimeSeconds": time.monotonic() - self._opened,
             **self._puts.stats(),
             "commitLatency": self._commit_latency.to_json(),
-            "flushLatency": self._running.flusher.latency.to_json(),
+            "flushLatency": self._flusher.latency.to_json(),
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
-            **self._running.transactions.stats(),
-            "dispatchBehindBytes": self._running.dispatcher.behind_bytes,
+            **self._batches.stats(),
+            "dispatchBehindBytes": self._workers.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
-            "clockBehindSeconds": self._running.appender.time.behind_ms / 1000,
+            "clockBehindSeconds": self._appender.time.behind_ms / 1000,
             "queues": {
                 topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
                 for topic, numbers in ranges.items()
@@ -372,29 +344,16 @@ class StoreWriter:
                 opening recovers it.
         """
         with self._closing:
-            if self._closed:
+            if self._admission.state == "CLOSED":
                 return
-            self._closed = True
             clean = False
             try:
-                self._running.appender.close("The store is closing. Try again when it is open.")
+                self._admission.close()
+                self._appender.finish()
                 if self._admission.failure is None:
-                    self._running.flush()
-                    self._running.transactions.save()
+                    self._workers.flush()
+                    self._batches.save()
                     clean = True
             finally:
-                self._running.close()
+                self._workers.close()
                 self._store.close(clean=clean)
-
-    # ---- parts ---------------------------------------------------------------------------------
-
-    def _check_state(self) -> None:
-        self._require_alive()
-        self._admission.check_state()
-
-    def _require_alive(self) -> None:
-        """Refuse to change a store that has failed, or is closed: another process may have it."""
-        if self._closed:
-            raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
-        if self._admission.failure is not None:
-            self._admission.check_state()

@@ -1,4 +1,4 @@
-"""Runs the background work of an open store: dispatch, flush, staging and periodic tasks.
+"""The threads that work for an open store: dispatch, flush, staging and periodic tasks.
 
 The threads start one after the other, and end in reverse order, also if one cannot start.
 """
@@ -9,23 +9,21 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
-from rmqstore_spark.engine.append.admission import Admission
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.batches.batches import Transactions
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.opening import OpenStore
+from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
-from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = ["Running"]
+__all__ = ["Workers"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,87 +33,40 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENF
 _WAIT_S: Final = 0.2
 
 
-class Running:
-    """Runs the background work of an open store.
+class Workers:
+    """The threads of an open store, and the objects that they serve.
 
     Args:
-        store: the recovered store.
-        config: the store's configuration.
-        topics: the store's topics.
-        admission: accepts no more messages after an error that makes it unsafe to go on.
-        check_state: raises RefusedError if the store accepts nothing.
-        clock: returns milliseconds since the epoch.
+        store: the open store.
+
+    Attributes:
+        dispatcher: writes queues and index.
+        admission: decides what the store accepts.
+        appender: appends to the log.
+        flusher: flushes the log.
+        batches: the batches of Spark.
     """
 
-    def __init__(
-        self,
-        store: OpenStore,
-        config: StoreConfig,
-        topics: TopicTable,
-        admission: Admission,
-        *,
-        check_state: Callable[[], None],
-        clock: Callable[[], int],
-    ) -> None:
+    def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._config = config
-        self._admission = admission
+        self._health = health = Health(store.path)
         self._index_flushed = time.monotonic()
         self._flushing = threading.Lock()
-        parts = store.parts
         with ExitStack() as ends:
-            self.dispatcher = Dispatcher(
-                parts.queues, parts.indexes, parts.checkpoint, self._fail_by_dispatch
-            )
+            self.dispatcher = Dispatcher(store.queues, store.indexes, store.checkpoint, health)
             ends.callback(self.dispatcher.close)
-            self.appender = Appender(
-                store.log,
-                parts.queues,
-                self.dispatcher,
-                config,
-                clock=clock,
-                last_timestamp=store.last_timestamp,
-                on_failure=self.fail,
-            )
-            self.flusher = FlushService(
-                store.log,
-                config,
-                last_timestamp=lambda: self.appender.last_timestamp,
-                on_flushed=lambda time: parts.checkpoint.advance(physic=time),
-                on_failure=self.fail,
-            )
+            self.admission = Admission(store, self.dispatcher, health)
+            self.appender = Appender(store, self.dispatcher, health)
+            self.flusher = FlushService(store.log, store.checkpoint, store.config, health)
             ends.callback(self.flusher.close)
-            self.transactions = Transactions(
-                store.path,
-                store.log.max_offset,
-                config,
-                topics,
-                self.appender,
-                self.flusher,
-                check=admission.check,
-                check_state=check_state,
-                check_routes=admission.check_routes,
-                clock=clock,
-                on_failure=self.fail,
-            )
-            ends.callback(self.transactions.close)
+            self.batches = Batches(store, self.admission, self.appender, self.flusher, health)
+            ends.callback(self.batches.close)
             for name, interval, work in (
-                ("queues", config.flush_interval_consume_queue, self._flush_queues_if_room),
+                ("queues", store.config.flush_interval_consume_queue, self._flush_queues_if_room),
                 ("look", _LOOK_INTERVAL_MS, self._look),
             ):
-                ends.callback(Periodic(f"rmqstore-{name}", interval, work, self.fail).close)
+                ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
             self._ends = ends.pop_all()
-
-    @property
-    def lacking(self) -> Exception | None:
-        """What lacks room, so that puts are refused: the next segment, or queues and index."""
-        return self.dispatcher.stalled or self._store.log.lacking
-
-    def fail(self, error: Exception) -> None:
-        """Stop accepting messages."""
-        if self._admission.failure is None:
-            _log.error("The store %s accepts no more messages: %s", self._store.path, error)
-        self._admission.fail(error)
 
     def flush(self) -> None:
         """Flush log, queues, index and checkpoint.
@@ -130,7 +81,7 @@ class Running:
             self._flush_queues(sync_index=True)
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
-                self.fail(error)
+                self._health.fail(error)
             raise
 
     def drain(self) -> None:
@@ -148,12 +99,9 @@ class Running:
         """Stop all threads. The next recovery handles whatever is not flushed by now."""
         self._ends.close()
 
-    def _fail_by_dispatch(self, error: Exception) -> None:
-        self.fail(StoreWriteError(f"queues and index could not be updated from the log: {error}"))
-
     def _look(self) -> None:
         """Check what changes without a put: the room on the disk, and the clock."""
-        self._admission.look_at_disk()
+        self.admission.look_at_disk()
         self._store.log.retry_segment()
         self.appender.time.look()
 
@@ -167,11 +115,11 @@ class Running:
 
     def _flush_queues(self, *, sync_index: bool = False) -> None:
         with self._flushing:
-            interval = self._config.flush_consume_queue_thorough_interval / 1000
+            interval = self._store.config.flush_consume_queue_thorough_interval / 1000
             sync_index = sync_index or time.monotonic() - self._index_flushed >= interval
             reach("queues.before_flush")
             self.dispatcher.flush(sync_index=sync_index)
             if sync_index:
                 self._index_flushed = time.monotonic()
             reach("checkpoint.before_write")
-            self._store.parts.checkpoint.write()
+            self._store.checkpoint.write()

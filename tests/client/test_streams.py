@@ -37,7 +37,7 @@ def overloaded(here: Served) -> Iterator[None]:
     holding, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with here.store._running.appender.appending():
+        with here.store._appender.appending():
             holding.set()
             enough.wait(60)
 

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
@@ -64,17 +63,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---- what happens ----------------------------------------------------------------------------
 
-    @rule(topic=TOPICS, rows=ROWS, whole=st.booleans())
-    def put(self, topic: str, rows: list[tuple[int, bytes]], whole: bool) -> None:
+    @rule(topic=TOPICS, rows=ROWS)
+    def put(self, topic: str, rows: list[tuple[int, bytes]]) -> None:
         queue_ids, bodies = zip(*rows, strict=True)
         keys = [f"KEYS\1{body[:1].hex()}\2UNIQ_KEY\1{n}".encode() for n, body in enumerate(bodies)]
         batch = messages(bodies, topic=topic, queue_id=queue_ids, properties=keys)
-        before = self.store.published_end
-        result = self.store.put_batch(batch, whole=whole)
-        may_be_too_large = sum(len(b) + MIN_RECORD_SIZE + 30 for b in bodies) > 4000
-        if whole and may_be_too_large and result.status is PutStatus.MESSAGE_ILLEGAL:
-            assert self.store.published_end == before
-            return
+        result = self.store.put_batch(batch)
         assert result.status is PutStatus.PUT_OK, result.remark
         for queue_id, body, offset in zip(
             queue_ids, bodies, result.queue_offset.tolist(), strict=True

@@ -162,15 +162,6 @@ def test_a_clock_that_goes_back_moves_no_time_back(tmp_path: Path) -> None:
     assert times == [start] * 12
 
 
-def test_a_batch_that_must_stay_together_moves_on_as_a_whole(tmp_path: Path) -> None:
-    with StoreWriter.open(tmp_path / "s", config()) as store:
-        store.put_batch(messages([b"x" * 3000]))
-        apart = store.put_batch(messages([b"y" * 400] * 3))
-        together = store.put_batch(messages([b"z" * 1200] * 3), whole=True)
-    assert apart.physical_offset.tolist()[0] < 4096 <= apart.physical_offset.tolist()[-1]
-    assert together.physical_offset[0] == 8192
-
-
 def test_data_that_cannot_be_changed_is_copied(tmp_path: Path) -> None:
     data = block([b"a", b"b"])
     data.flags.writeable = False
@@ -313,17 +304,6 @@ def test_a_topic_that_may_not_be_written_to(tmp_path: Path) -> None:
         assert store.put_batch(messages([b"x"])).status is PutStatus.NO_PERMISSION
         store.update_topic("T", perm=6)
         assert store.put_batch(messages([b"x"])).ok
-
-
-def test_what_replication_brings_is_not_looked_at_as_a_clients(tmp_path: Path) -> None:
-    with StoreWriter.open(tmp_path / "s", config(autoCreateTopicEnable="false")) as store:
-        names = ("SCHEDULE_TOPIC_XXXX", "主题", "T")
-        for name in names:
-            assert store.put(block([b"x"], topic=name, queue_id=70_000), check=False).ok
-        for name in ("a/b", "..", "a\nb"):
-            refused = store.put(block([b"x"], topic=name), check=False)
-            assert refused.status is PutStatus.MESSAGE_ILLEGAL
-    assert set(in_queues(tmp_path / "s")) == {(name, 70_000) for name in names}
 
 
 def test_a_batch_without_what_it_needs_is_refused(tmp_path: Path) -> None:
@@ -560,7 +540,7 @@ def test_blocks_put_at_once_share_a_flush_and_stop_at_the_first_that_may_pass(
     ]
     assert [o for result in results for o in result.queue_offset.tolist()] == list(range(6))
     assert disk.calls == 1
-    with store._running.appender.appending():
+    with store._appender.appending():
         busy = store.put_all(blocks())
     assert [result.status for result in busy] == [PutStatus.OS_PAGECACHE_BUSY]
     disk.error = errno.EIO
@@ -623,31 +603,12 @@ def test_promise_5_a_failed_flush_is_the_last_one(
 @pytest.mark.fault
 def test_promise_5_async_flush_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Fdatasync(monkeypatch)
-    settings = config(flushIntervalCommitLog=1, flushCommitLogLeastPages=0)
+    settings = config(flushIntervalCommitLog=1)
     with StoreWriter.open(tmp_path / "s", settings) as store:
         disk.error = errno.EIO
         assert store.put_batch(messages([b"x"])).ok
         until(lambda: store.state == "FAILED")
         assert store.put_batch(messages([b"x"])).status is PutStatus.SERVICE_NOT_AVAILABLE
-
-
-def test_async_flush_waits_for_enough_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Fdatasync(monkeypatch)
-    settings = config(
-        flushIntervalCommitLog=1,
-        flushCommitLogLeastPages=4,
-        flushCommitLogThoroughInterval=3_600_000,
-        mappedFileSizeCommitLog=1 << 20,
-    )
-    with StoreWriter.open(tmp_path / "s", settings) as store:
-        small = store.put_batch(messages([b"x" * 1000]))
-        assert disk.calls == 0
-        large = store.put_batch(messages([b"x" * 16_384]))
-        until(lambda: store.stats()["commitLogFlushedOffset"] >= large.end_offset)
-        assert disk.calls == 1
-        assert small.end_offset < 4 * 4096
 
 
 def test_a_log_that_is_held_for_long_is_busy(
@@ -786,7 +747,7 @@ def test_promise_6_queues_without_room_hold_the_log_up(
     with StoreWriter.open(tmp_path / "s", config()) as store:
         monkeypatch.setattr(os, "pwrite", full)
         assert store.put_batch(messages([b"a"])).ok  # it is in the log
-        until(lambda: store._running.dispatcher.stalled is not None)
+        until(lambda: store._workers.dispatcher.stalled is not None)
         refused = store.put_batch(messages([b"b"]))
         assert (refused.status, refused.rows) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
         assert "no space for queues and index" in refused.remark
@@ -846,7 +807,7 @@ def test_the_disks_use_is_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ratio = 0.95
-    monkeypatch.setattr("rmqstore_spark.engine.append.admission.disk_used_ratio", lambda _: ratio)
+    monkeypatch.setattr("rmqstore_spark.engine.admission.disk_used_ratio", lambda _: ratio)
     with StoreWriter.open(tmp_path / "s", config(diskMaxUsedSpaceRatio=90)) as store:
         assert store.state == "DISK_FULL"
         assert store.put_batch(messages([b"x"])).status is PutStatus.SERVICE_NOT_AVAILABLE

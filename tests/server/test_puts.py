@@ -99,7 +99,7 @@ def test_what_is_refused_is_sent_again_in_order(here: Served, disk: Disk) -> Non
     holding, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with here.store._running.appender.appending():
+        with here.store._appender.appending():
             holding.set()
             enough.wait(60)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -16,12 +16,11 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.engine.append.store_time import StoreTime
-from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
-from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError
+from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.spans import I8
@@ -51,55 +50,32 @@ class Appender:
     """Numbers records, stamps them, writes them, and hands them to the dispatcher.
 
     Args:
-        log: the log.
-        queues: hold the next offset of each queue when the store is opened.
+        store: the open store. Its queues hold their next offsets.
         dispatcher: dispatches each block.
-        config: limits, and the store's address.
-        clock: returns milliseconds since the epoch.
-        last_timestamp: storeTimestamp of the last message in the log.
-        on_failure: called with an error that makes it unsafe to go on.
+        health: fails with an error that makes it unsafe to go on.
+
+    Attributes:
+        log: the store's log.
+        time: the source of storeTimestamps.
     """
 
-    def __init__(
-        self,
-        log: CommitLogWriter,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
-        config: StoreConfig,
-        *,
-        clock: Callable[[], int],
-        last_timestamp: int,
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self.log = log
-        self.dispatcher = dispatcher
-        self._queues = queues
-        self._host = config.store_host
-        self._time = StoreTime(clock, last_timestamp)
-        self._published_timestamp = last_timestamp
-        self._on_failure = on_failure
-        self._busy_timeout = config.os_page_cache_busy_time_out_mills / 1000
+    def __init__(self, store: OpenStore, dispatcher: Dispatcher, health: Health) -> None:
+        self.log = store.log
+        self.time = StoreTime(store.clock, store.log.last_timestamp)
+        self._queues = store.queues
+        self._host = store.config.store_host
+        self._busy_timeout = store.config.os_page_cache_busy_time_out_mills / 1000
+        self._dispatcher = dispatcher
+        self._health = health
         self._lock = threading.Lock()
         self._held_since: float | None = None
-        self._closed_because = ""
         self._next: dict[Route, int] = {}
 
-    @property
-    def time(self) -> StoreTime:
-        """The source of storeTimestamps."""
-        return self._time
-
-    @property
-    def last_timestamp(self) -> int:
-        """The storeTimestamp of the last message in the log."""
-        return self._published_timestamp
-
-    def append(self, block: Block, *, whole: bool = False) -> Stored:
+    def append(self, block: Block) -> Stored:
         """Append the records of a checked block.
 
         Args:
             block: its data is changed in place, and must not be changed by others afterwards.
-            whole: append all records to one segment.
 
         Raises:
             RefusedError: the records were not appended. If `is_open` is set, they may be in the
@@ -107,7 +83,7 @@ class Appender:
         """
         with self.appending():
             try:
-                placement = self.log.place(block.sizes, whole=whole)
+                placement = self.log.place(block.sizes)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
             self.reserve_until(placement.end)
@@ -168,7 +144,7 @@ class Appender:
             self.log.reserve_until(end)
         except StoreWriteError as error:
             if self.log.failure is not None:
-                self._on_failure(error)
+                self._health.fail(error)
                 raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be created: {error} The store "
@@ -186,7 +162,7 @@ class Appender:
         Args:
             later: make it greater than all earlier ones.
         """
-        return self._time.stamp(later=later)
+        return self.time.stamp(later=later)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
         """Register records that belong to the log now, and hand them to the dispatcher.
@@ -203,26 +179,25 @@ class Appender:
         self.published(appended.store_timestamp)
         try:
             # Records in the log must be dispatched before any that come after them.
-            while not self.dispatcher.wait_ready(_WAIT_S):
-                if self._closed_because:
+            while not self._dispatcher.wait_ready(_WAIT_S):
+                if self._health.is_closed:
                     self._require_room()
-            self.dispatcher.submit(appended)
+            self._dispatcher.submit(appended)
         except StoreWriteError as error:
-            self._on_failure(error)
+            self._health.fail(error)
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
 
     def published(self, timestamp: int) -> None:
         """Register the storeTimestamp of records that belong to the log now."""
-        self._published_timestamp = max(self._published_timestamp, timestamp)
+        self.log.last_timestamp = max(self.log.last_timestamp, timestamp)
 
     def forget(self, topic: str) -> None:
         """Forget the next offsets of a topic's queues. Needs the append lock."""
         for route in [route for route in self._next if route.topic == topic]:
             del self._next[route]
 
-    def close(self, because: str) -> None:
-        """Refuse all further appends; waits for the one that is running."""
-        self._closed_because = because
+    def finish(self) -> None:
+        """Wait for the append that is running. After the store was closed, no other follows."""
         with self._lock:
             pass
 
@@ -238,16 +213,17 @@ class Appender:
         except StoreWriteError as error:
             has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
             if has_failed:
-                self._on_failure(error)
+                self._health.fail(error)
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=has_failed) from error
 
     def _require_open(self) -> None:
-        if self._closed_because:
-            raise RefusedError(self._closed_because, "SERVICE_NOT_AVAILABLE")
+        if self._health.is_closed:
+            text = "The store is closing. Try again when it is open."
+            raise RefusedError(text, "SERVICE_NOT_AVAILABLE")
         self._require_room()
 
     def _require_room(self) -> None:
-        stalled = self.dispatcher.stalled
+        stalled = self._dispatcher.stalled
         if stalled is not None:
             raise RefusedError(
                 f"There is no space for queues and index: {stalled} The store accepts messages "

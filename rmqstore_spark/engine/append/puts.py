@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from rmqstore_spark.engine.append.admission import Admission
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.combiner import Combiner, append_together, is_single, settle_all
+from rmqstore_spark.engine.append.group_commit import (
+    GroupCommit,
+    append_together,
+    is_single,
+    settle_all,
+)
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.engine.histogram import Histogram
@@ -27,10 +32,9 @@ class Puts:
 
     Args:
         config: the store's configuration.
-        admission: checks blocks.
+        admission: checks the store's state and blocks.
         appender: appends them to the log.
         flusher: flushes the log.
-        check_state: raises RefusedError if the store accepts nothing.
     """
 
     def __init__(
@@ -39,32 +43,26 @@ class Puts:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
-        *,
-        check_state: Callable[[], None],
     ) -> None:
         self._config = config
         self._admission = admission
         self._appender = appender
         self._flusher = flusher
-        self._check_state = check_state
         self._host = config.store_host
         self._lock = threading.Lock()
         self._messages = self._bytes = 0
         self._latency = Histogram()
         self._failures = Failures()
-        self._combiner = Combiner(
-            self._append, self._settle, config.os_page_cache_busy_time_out_mills / 1000
-        )
+        patience = config.os_page_cache_busy_time_out_mills / 1000
+        self._group_commit = GroupCommit(self._append, self._settle, patience)
 
-    def put(
-        self, data: U1, *, whole: bool = False, check: bool = True, wait: bool = True
-    ) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True) -> PutResult:
         """Store a block; see `StoreWriter.put`."""
         begin = time.monotonic()
-        if wait and check and not whole and is_single(data):
-            result = self._combiner.put(data)
+        if wait and is_single(data):
+            result = self._group_commit.put(data)
         else:
-            result = self._append(data, whole=whole, check=check)
+            result = self._append(data)
             if wait:
                 result = self._settle(result)
         self._failures.count(result.status)
@@ -127,13 +125,12 @@ class Puts:
                 if result.status.is_transient:
                     return
 
-    def _append(self, data: U1, *, whole: bool = False, check: bool = True) -> PutResult:
+    def _append(self, data: U1) -> PutResult:
         """Append a block without waiting for the disk."""
         try:
-            self._check_state()
             mine = data if data.flags.writeable else data.copy()
-            block = self._admission.check(mine, as_client=check)
-            stored = self._appender.append(block, whole=whole)
+            block = self._admission.check(mine)
+            stored = self._appender.append(block)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.batches.commit import Committer
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.batches.staging import Stage, Staging, StagingLimits
-from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
-from rmqstore_spark.engine.tables.topics import PERM_READ, TopicTable
+from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
-from rmqstore_spark.layout.record.block import Block, Route
-from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.types import CommitRequest, CommitResult
 
-__all__ = ["Transactions"]
+__all__ = ["Batches"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,81 +33,59 @@ _INTERVAL_MS: Final = 1000
 _SAVE_EVERY: Final = 60  # intervals
 
 
-class Transactions:
+class Batches:
     """The batches of a store, each committed as a whole and once. Thread-safe.
 
     Args:
-        store: the store directory, recovered.
-        log_end: where its log ends.
-        config: its configuration.
-        topics: its topics; the first commit creates the markers' topic.
+        store: the open store. The first commit creates the markers' topic.
+        admission: checks the store's state, staged blocks, and the queues of a commit.
         appender, flusher: append to the log, and flush it.
-        check: checks a block on receipt.
-        check_state: raises RefusedError if the store accepts nothing.
-        check_routes: raises RefusedError if a queue does not accept messages.
-        clock: returns milliseconds since the epoch.
-        on_failure: called with an error that makes it unsafe to go on.
+        health: fails with an error that makes it unsafe to go on.
     """
 
     def __init__(
         self,
-        store: str,
-        log_end: int,
-        config: StoreConfig,
-        topics: TopicTable,
+        store: OpenStore,
+        admission: Admission,
         appender: Appender,
         flusher: FlushService,
-        *,
-        check: Callable[[U1], Block],
-        check_state: Callable[[], None],
-        check_routes: Callable[[Iterable[Route]], None],
-        clock: Callable[[], int],
-        on_failure: Callable[[Exception], None],
+        health: Health,
     ) -> None:
-        self._topics = topics
-        self._check = check
-        self._check_state = check_state
+        config = store.config
+        self._topics = store.topics
+        self._admission = admission
         limits = StagingLimits(
             config.staging_max_bytes,
             config.staging_max_stage_bytes,
-            config.staging_max_stages,
             config.staging_timeout,
         )
         self._staging = Staging(
-            Path(store, OWN_FOLDER, "staging"),
-            self._checked,
+            Path(store.path, OWN_FOLDER, "staging"),
+            admission,
             limits,
-            clock,
+            store.clock,
             indexed=config.message_index_enable,
         )
-        path = os.path.join(store, OWN_FOLDER, "ledger.json")
-        self._ledger = Ledger.open(path, Markers(store), log_end)
+        path = os.path.join(store.path, OWN_FOLDER, "ledger.json")
+        self._ledger = Ledger.open(path, Markers(store.path), store.log.max_offset)
         self._save_ledger()
         self._committer = Committer(
-            appender,
-            flusher,
-            self._staging,
-            self._ledger,
-            host=config.host,
-            max_bytes=config.max_transaction_bytes,
-            check_state=check_state,
-            check_routes=check_routes,
-            on_failure=on_failure,
+            appender, flusher, self._staging, self._ledger, admission, config
         )
         self._commit_failures = Failures()
         self._intervals = 0
-        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, on_failure)
+        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, health)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage the records of one task attempt; see `Staging.begin`."""
         with self._staging.failures.counting():
-            self._check_state()
+            self._admission.check_state()
             return self._staging.begin(stage_id, owner, identity)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Commit a batch, as a whole and once; see `Committer.commit`."""
         with self._commit_failures.counting():
-            self._check_state()
+            self._admission.check_state()
             self._make_marker_topic()
             return self._committer.commit(request, identity)
 
@@ -141,10 +119,6 @@ class Transactions:
                 self._topics.create(MARKER_TOPIC, 1, 1, PERM_READ)
             except (OptionError, StoreWriteError) as error:
                 _log.warning("The topic %s could not be created yet: %s", MARKER_TOPIC, error)
-
-    def _checked(self, data: U1) -> Block:
-        self._check_state()  # a long stage must not fill the disk
-        return self._check(data)
 
     def _tend(self) -> None:
         self._staging.expire()

@@ -17,9 +17,10 @@ accepts nothing more, and its next start finds out from what is on disk.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.batches.batch_block import BatchBlock, Stamp
 from rmqstore_spark.engine.batches.committed import Committed
@@ -28,11 +29,11 @@ from rmqstore_spark.engine.batches.marker import Marker, marker_body
 from rmqstore_spark.engine.batches.owners import is_identity
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staging import Staging
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
-from rmqstore_spark.layout.record.block import Route
 from rmqstore_spark.types import CommitRequest, CommitResult, Content, WriterId
 
 __all__ = ["Committer"]
@@ -49,12 +50,9 @@ class Committer:
         flusher: flushes the log.
         staging: the stages of the store.
         ledger: the committed batches.
-        host: the store's address, as text and as in records.
-        max_bytes: bytes of the largest batch.
-        check_state: raises RefusedError if the store accepts nothing.
-        check_routes: raises RefusedError if a queue does not accept messages, as when its topic was
-            deleted after the rows were staged.
-        on_failure: called with an error that makes it unsafe to go on.
+        admission: checks the store's state, and the queues once more: a topic may have been deleted
+            after the rows were staged.
+        config: the store's configuration.
     """
 
     def __init__(
@@ -63,22 +61,16 @@ class Committer:
         flusher: FlushService,
         staging: Staging,
         ledger: Ledger,
-        *,
-        host: tuple[str, bytes],
-        max_bytes: int,
-        check_state: Callable[[], None],
-        check_routes: Callable[[Iterable[Route]], None],
-        on_failure: Callable[[Exception], None],
+        admission: Admission,
+        config: StoreConfig,
     ) -> None:
         self._appender = appender
         self._flusher = flusher
         self._staging = staging
         self._ledger = ledger
-        self._host_text, self._host = host
-        self._max_bytes = max_bytes
-        self._check_state = check_state
-        self._check_routes = check_routes
-        self._on_failure = on_failure
+        self._admission = admission
+        self._host_text, self._host = config.host
+        self._max_bytes = config.max_transaction_bytes
         self.commits = 0
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
@@ -104,7 +96,7 @@ class Committer:
         writer, content = request.writer, request.content
         recalled = self._ledger.recall(writer)
         with self._appender.appending(patient=True):
-            self._check_state()
+            self._admission.check_state()
             done = self._ledger.find(writer, content, identity, recalled)
             stages = [] if done else self._claim(request, identity)
             committed = done or self._append(writer, stages, identity)
@@ -142,7 +134,7 @@ class Committer:
     ) -> Committed:
         try:
             for stage in stages:
-                self._check_routes(stage.routes)
+                self._admission.check_routes(stage.routes)
                 block.add(stage)
             content = Content(block.rows, sum(stage.info.body_bytes for stage in stages))
             size, begin = block.bytes, block.begin
@@ -178,7 +170,7 @@ class Committer:
             reach("commit.before_publish")
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM or self._appender.log.failure is not None:
-                self._on_failure(error)
+                self._admission.fail(error)
             self._take_back(block)
             text = f"Nothing was committed: {error}"
             raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
@@ -192,7 +184,7 @@ class Committer:
                 self._flusher.flush()
             self._appender.log.remove_unused()
         except StoreWriteError as error:
-            self._on_failure(error)
+            self._admission.fail(error)
 
     def _publish(self, block: BatchBlock, writer: WriterId) -> None:
         try:
@@ -202,7 +194,7 @@ class Committer:
             self._flusher.flush()
             reach("commit.after_sync")
         except StoreWriteError as error:
-            self._on_failure(error)
+            self._admission.fail(error)
             raise StoreWriteError(
                 f"It is unknown whether {writer} was committed: {error} Restart the store "
                 "process, then commit again: records that are in the log by then are not "
@@ -216,4 +208,4 @@ class Committer:
                 self._appender.appended(appended, next_offsets)
             reach("commit.after_dispatch")
         except Exception as error:  # noqa: BLE001 - the batch is committed, whatever comes now
-            self._on_failure(error)
+            self._admission.fail(error)

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.staged_records import (
     KEY_DTYPE,
     ROW_DTYPE,
@@ -67,10 +68,6 @@ class StageRoom(Protocol):
         """Counts blocks that were not staged."""
         ...
 
-    def check(self, data: U1) -> Block:
-        """Check a block; raises RefusedError or BlockError."""
-        ...
-
     def clock(self) -> int:
         """Return the time in milliseconds."""
         ...
@@ -102,7 +99,13 @@ class Stage:
     """
 
     def __init__(
-        self, room: StageRoom, stage_id: str, owner: str, folder: Path, identity: str = ""
+        self,
+        room: StageRoom,
+        admission: Admission,
+        stage_id: str,
+        owner: str,
+        folder: Path,
+        identity: str = "",
     ) -> None:
         self.stage_id = stage_id
         self.owner = owner
@@ -112,6 +115,7 @@ class Stage:
         self.touched = room.clock()
         self.finished = False
         self._room = room
+        self._admission = admission
         self._folder = folder
         self._lock = threading.Lock()
         self._numbers: dict[Route, int] = {}
@@ -142,7 +146,7 @@ class Stage:
             return self._append(data)
 
     def _append(self, data: U1) -> int:
-        block = self._room.check(data)
+        block = self._admission.check(data)  # a long stage must not fill the disk
         keys = self._hashed(block)
         bodies = int(body_sizes(block).sum(dtype=np.int64))
         with self._lock:

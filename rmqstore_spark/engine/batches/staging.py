@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.record.block import Block
-from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
@@ -31,6 +30,7 @@ __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 _log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 100_000
+_MOST_STAGES: Final = 10_000
 _STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -41,13 +41,11 @@ class StagingLimits:
     Attributes:
         max_bytes: bytes of all stages together.
         max_stage_bytes: bytes of one stage.
-        max_stages: number of stages.
         timeout_ms: a stage that nobody has touched for this time is removed.
     """
 
     max_bytes: int
     max_stage_bytes: int
-    max_stages: int
     timeout_ms: int
 
 
@@ -56,7 +54,7 @@ class Staging:
 
     Args:
         folder: `<store>/rmqstore/staging`; stages left by an earlier process are removed from it.
-        check: checks a block on receipt; raises RefusedError.
+        admission: checks each block on receipt.
         limits: the limits of staging.
         clock: returns the time in milliseconds.
         indexed: whether the store keeps an index.
@@ -65,16 +63,16 @@ class Staging:
     def __init__(
         self,
         folder: Path,
-        check: Callable[[U1], Block],
+        admission: Admission,
         limits: StagingLimits,
         clock: Callable[[], int],
         *,
         indexed: bool = True,
     ) -> None:
-        self.check = check
         self.clock = clock
         self.indexed = indexed
         self.failures = Failures()
+        self._admission = admission
         self._folder = folder
         self._limits = limits
         self._lock = threading.Lock()
@@ -124,14 +122,15 @@ class Staging:
                 owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
                 text = f"The stage {stage_id} is already being {doing}{owned}."
                 raise RefusedError(text, "MESSAGE_ILLEGAL")
-            if len(self._stages) >= self._limits.max_stages:
+            if len(self._stages) >= _MOST_STAGES:
                 raise RefusedError(
-                    f"There are {len(self._stages)} stages, the maximum (stagingMaxStages). "
-                    "Wait for other batches to be committed.",
+                    f"There are {len(self._stages)} stages, the maximum. Wait for other batches to "
+                    "be committed.",
                     "OS_PAGECACHE_BUSY",
                 )
             try:
-                stage = Stage(self, stage_id, owner, self._folder / stage_id, identity)
+                folder = self._folder / stage_id
+                stage = Stage(self, self._admission, stage_id, owner, folder, identity)
             except OSError as error:
                 shutil.rmtree(self._folder / stage_id, ignore_errors=True)
                 text = f"No stage can be created in {self._folder}: {error}."

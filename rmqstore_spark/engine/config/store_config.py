@@ -107,10 +107,6 @@ class StoreConfig:
     max_index_num: int = number(
         20_000_000, 2, 1 << 28, "Entries of an IndexFile.", group=_FILES,
     )  # fmt: skip
-    warm_maped_file_enable: bool = flag(
-        False, "Fill segments with zeros ahead of time, so that a flush writes no new extents.",
-        group=_FILES,
-    )  # fmt: skip
 
     flush_disk_type: str = choice(
         "ASYNC_FLUSH", ("ASYNC_FLUSH", "SYNC_FLUSH"),
@@ -124,15 +120,6 @@ class StoreConfig:
     )  # fmt: skip
     flush_interval_commit_log: int = number(
         500, 1, _HOUR_MS, "How often the CommitLog is flushed under `ASYNC_FLUSH`.",
-        group=_FLUSH, unit="ms",
-    )  # fmt: skip
-    flush_commit_log_least_pages: int = number(
-        0, 0, 1 << 20, "Flush only if at least this many pages of 4 KiB were written. (A broker's "
-        "default is 4: a power cut can then lose the time of `flushCommitLogThoroughInterval`.)",
-        group=_FLUSH,
-    )  # fmt: skip
-    flush_commit_log_thorough_interval: int = number(
-        10_000, 1, _HOUR_MS, "After this time the CommitLog is flushed in any case.",
         group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_interval_consume_queue: int = number(
@@ -185,10 +172,6 @@ class StoreConfig:
     staging_max_stage_bytes: int = number(
         16 << 30, 1 << 20, _MAX_LONG, "Most data that one task may stage.",
         group=_STAGING, unit="bytes", own=True,
-    )  # fmt: skip
-    staging_max_stages: int = number(
-        10_000, 1, 1_000_000, "Most tasks that may have staged data at a time.",
-        group=_STAGING, own=True,
     )  # fmt: skip
     max_transaction_bytes: int = number(
         16 << 30, 1 << 20, _MAX_LONG, "Largest batch that is committed as a whole.",

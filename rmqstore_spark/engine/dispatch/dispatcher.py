@@ -21,6 +21,7 @@ import numpy as np
 
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
@@ -67,7 +68,7 @@ class Dispatcher:
         queues: take the entries.
         indexes: take the keys; None if the store keeps no index.
         checkpoint: records how far queues are flushed.
-        on_failure: called with the error that ended dispatching, before the next `submit` fails.
+        health: fails with the error that ended dispatching, before the next `submit` fails.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class Dispatcher:
         queues: ConsumeQueues,
         indexes: IndexFiles | None,
         checkpoint: CheckpointKeeper,
-        on_failure: Callable[[Exception], None] = lambda _: None,
+        health: Health,
     ) -> None:
         self._queues = queues
         self._indexes = indexes
         self._checkpoint = checkpoint
-        self._on_failure = on_failure
+        self._health = health
         self._changed = threading.Condition()
         self._jobs: deque[Appended] = deque()
         self._closing = False
@@ -165,10 +166,8 @@ class Dispatcher:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise StoreWriteError(
-                f"queues and index could not be updated from the log: {self._failure} Restart "
-                "the store process: it rebuilds them from the log."
-            ) from self._failure
+            remedy = "Restart the store process: it rebuilds them from the log."
+            raise StoreWriteError(f"{_failed(self._failure)} {remedy}") from self._failure
 
     def _run(self) -> None:
         while True:
@@ -182,7 +181,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - the next caller gets it
                 done = True
                 self._failure = error
-                self._on_failure(error)
+                self._health.fail(_failed(error))
             with self._changed:
                 if done:
                     self._done_timestamp = max(self._done_timestamp, job.store_timestamp)
@@ -239,6 +238,10 @@ class Dispatcher:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closing, _RETRY_S):
                     return False
+
+
+def _failed(error: Exception) -> StoreWriteError:
+    return StoreWriteError(f"queues and index could not be updated from the log: {error}")
 
 
 def _first_offsets(job: Appended, routes: int) -> I8:

@@ -1,10 +1,8 @@
 """Writes the ConsumeQueues.
 
-    consumequeue/{topic}/{queueId}/{20 digits}      files of one size, named by byte offset
-
 See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue). Queues can be rebuilt, and are
 never authoritative. Entries are flushed lazily. After a crash, recovery walks the log from where
-the checkpoint vouches for them. The files are created at full length, and sparse.
+the checkpoint vouches for them. `queue_files` has their files.
 
 `append` and the other methods that change queues belong to one thread at a time; `flush`,
 `max_offset` and `ranges` may be called from any.
@@ -12,32 +10,15 @@ the checkpoint vouches for them. The files are created at full length, and spars
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import (
-    FILE_MODE,
-    add_folder,
-    explained,
-    make_folder,
-    sync_file,
-    sync_folder,
-    write_all,
-)
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log_folders import segment_start
-from rmqstore_spark.layout.constants import is_safe_folder_name
+from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 
@@ -49,7 +30,7 @@ DEFAULT_FILE_SIZE = 300_000 * ENTRY_SIZE
 """The default of a broker's `mappedFileSizeConsumeQueue`."""
 
 _OPEN_FILES = 256
-_BLOCK = 1 << 20
+_FILLED_AT_ONCE = (1 << 20) // ENTRY_SIZE
 
 
 @dataclass
@@ -61,14 +42,12 @@ class _State:
         max_offset: one past the last entry.
         begin: first slot that a file holds; -1 if there is no file yet.
         written_end: the slot from which on nothing is written; -1 if unknown.
-        file: the file written last, and the byte of the queue at which it starts.
     """
 
     min_offset: int
     max_offset: int
     begin: int
     written_end: int = -1
-    file: tuple[str, int] = ("", -1)
 
 
 class ConsumeQueues:
@@ -90,15 +69,15 @@ class ConsumeQueues:
         open_files: int = _OPEN_FILES,
         keep_units: bool = True,
     ) -> None:
-        self.folder = os.path.join(store, "consumequeue")
-        self.file_size = file_size
+        self._files = QueueFiles(os.path.join(store, "consumequeue"), file_size, open_files)
         self._keep_units = keep_units
         self._states: dict[tuple[str, int], _State] = {}
-        self._handles: HandleCache[int] = HandleCache(os.close, open_files)
         self._sizes: Counter[int] = Counter()
-        self._lock = threading.Lock()
-        self._dirty: set[str] = set()
-        self._new_folders: set[str] = set()
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of a queue's file."""
+        return self._files.size
 
     # ---- queues and their offsets ----------------------------------------------------------------
 
@@ -123,7 +102,7 @@ class ConsumeQueues:
         """
         self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else truncated
         if self._sizes:
-            self.file_size = max(self._sizes, key=lambda size: (self._sizes[size], size))
+            self._files.size = max(self._sizes, key=lambda size: (self._sizes[size], size))
         state = _State(0, 0, -1)
         if bounds is not None:
             state = _State(*bounds, begin, written_end)
@@ -178,12 +157,11 @@ class ConsumeQueues:
         """
         if not len(entries):
             return
-        with self._lock:
-            state = self._state(topic, queue_id, first_offset)
-            if first_offset > state.max_offset:
-                self._fill(topic, queue_id, state, first_offset)
-            self._write(topic, queue_id, state, entries.view(np.uint8), first_offset)
-            state.max_offset = first_offset + len(entries)
+        state = self._state(topic, queue_id, first_offset)
+        if first_offset > state.max_offset:
+            self._fill(topic, queue_id, state, first_offset)
+        self._write(topic, queue_id, state, entries, first_offset)
+        state.max_offset = first_offset + len(entries)
 
     def reconcile(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> int:
         """Write entries as `append` does, but only if they differ from those in the file.
@@ -220,20 +198,8 @@ class ConsumeQueues:
         return np.frombuffer(self._read(topic, queue_id, first_offset, count), ENTRY_DTYPE)
 
     def _read(self, topic: str, queue_id: int, first_offset: int, count: int) -> bytes:
-        parts = []
-        at, left = first_offset * ENTRY_SIZE, count * ENTRY_SIZE
-        while left > 0:
-            start, within = self._split(at)
-            try:
-                handle = self._open(self._path(topic, queue_id, start), make=False)
-            except FileNotFoundError:
-                break
-            part = os.pread(handle, min(left, self.file_size - within), within)
-            if not part:
-                break
-            parts.append(part)
-            at, left = at + len(part), left - len(part)
-        data = b"".join(parts)
+        at, size = first_offset * ENTRY_SIZE, count * ENTRY_SIZE
+        data = self._files.read(topic, queue_id, at, size)
         return data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]
 
     def flush(self) -> None:
@@ -242,19 +208,7 @@ class ConsumeQueues:
         Raises:
             StoreWriteError: the flush failed; nothing may be taken as flushed.
         """
-        with self._lock:
-            paths, self._dirty = self._dirty, set()
-            folders, self._new_folders = self._new_folders, set()
-        try:
-            for path in sorted(paths):
-                _unless_gone(sync_file, path)
-            for folder in sorted(folders):
-                _unless_gone(sync_folder, folder)
-        except BaseException:
-            with self._lock:
-                self._dirty |= paths
-                self._new_folders |= folders
-            raise
+        self._files.flush()
 
     def rewind(self, topic: str, queue_id: int, offset: int) -> None:
         """Set the end of a queue. `trim` wipes the entries behind it."""
@@ -266,169 +220,53 @@ class ConsumeQueues:
         Returns:
             The number of wiped entries that named messages.
         """
-        with self._lock:
-            return sum(self._trim(*route, state) for route, state in self._states.items())
+        return sum(self._trim(*route, state) for route, state in self._states.items())
 
     def drop(self, topic: str) -> None:
         """Remove a topic's queues and their files, and a broker's extension units for it."""
-        with self._lock:
-            self._handles.close()
-            for route in [route for route in self._states if route[0] == topic]:
-                del self._states[route]
-            for kind in (self.folder, f"{self.folder}_ext"):
-                folder = os.path.join(kind, _checked(topic))
-                with explained(folder, "removed"), suppress(FileNotFoundError):
-                    shutil.rmtree(folder)
-                if os.path.isdir(kind):
-                    sync_folder(kind)
+        for route in [route for route in self._states if route[0] == topic]:
+            del self._states[route]
+        self._files.drop(topic)
 
     def close(self) -> None:
         """Close all files, without flushing them."""
-        with self._lock:
-            self._handles.close()
+        self._files.close()
 
     # ---- parts ---------------------------------------------------------------------------------
 
     def _state(self, topic: str, queue_id: int, first_offset: int) -> _State:
         state = self._states.get((topic, queue_id))
         if state is None:
-            self._make_folder(topic, queue_id)
+            self._files.make_folder(topic, queue_id)
             state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
-        begin = -(-self._split(first_offset * ENTRY_SIZE)[0] // ENTRY_SIZE)
+        begin = -(-self._files.begin(first_offset * ENTRY_SIZE) // ENTRY_SIZE)
         if not 0 <= state.begin <= begin:  # no file exists, or only later ones
             state.begin = state.max_offset = begin
             state.min_offset = first_offset
             state.written_end = -1
         return state
 
-    def _make_folder(self, topic: str, queue_id: int) -> None:
-        """Create a queue's folder. The next flush makes its name durable, with all other new ones.
-
-        Until then no checkpoint vouches for the queue, and recovery rebuilds it.
-        """
-        make_folder(self.folder)
-        of_topic = os.path.join(self.folder, _checked(topic))
-        for above, path in ((self.folder, of_topic), (of_topic, f"{of_topic}/{queue_id}")):
-            if add_folder(path):
-                self._new_folders.add(above)
-
     def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
         at = state.max_offset
         while at < first_offset:
-            count = min(first_offset - at, _BLOCK // ENTRY_SIZE)
+            count = min(first_offset - at, _FILLED_AT_ONCE)
             filled = np.frombuffer(filler_entries(count), ENTRY_DTYPE).copy()
             held = self.read(topic, queue_id, at, count)
             kept = np.flatnonzero(written_mask(held))  # such as entries of damaged records
             filled[kept] = held[kept]
-            self._write(topic, queue_id, state, filled.view(np.uint8), at)
+            self._write(topic, queue_id, state, filled, at)
             at += count
 
     def _write(
-        self,
-        topic: str,
-        queue_id: int,
-        state: _State,
-        data: npt.NDArray[np.uint8],
-        first_offset: int,
+        self, topic: str, queue_id: int, state: _State, entries: Entries, first_offset: int
     ) -> None:
-        at = first_offset * ENTRY_SIZE
         if state.written_end >= 0:
-            state.written_end = max(state.written_end, (at + len(data)) // ENTRY_SIZE)
-        while len(data):
-            start, within = self._split(at)
-            if state.file[1] != start:
-                state.file = self._path(topic, queue_id, start), start
-            path, _ = state.file
-            part = data[: self.file_size - within]
-            self._dirty.add(path)
-            with explained(path, "written"):
-                write_all(self._open(path, make=True), part, within)
-            data, at = data[len(part) :], at + len(part)
-
-    def _split(self, at: int) -> tuple[int, int]:
-        """Return the start of the file that holds a byte of the queue, and its offset in there."""
-        return at // self.file_size * self.file_size, at % self.file_size
-
-    def _path(self, topic: str, queue_id: int, start: int) -> str:
-        return os.path.join(self.folder, _checked(topic), str(queue_id), f"{start:020}")
-
-    def _open(self, path: str, *, make: bool) -> int:
-        return self._handles.get(path, self._make if make else _open_existing)
-
-    def _make(self, path: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
-        try:
-            if os.fstat(descriptor).st_size < self.file_size:
-                os.ftruncate(descriptor, self.file_size)
-                self._new_folders.add(os.path.dirname(path))
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+            state.written_end = max(state.written_end, first_offset + len(entries))
+        at = first_offset * ENTRY_SIZE
+        self._files.write(topic, queue_id, entries.view(np.uint8), at)
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
         if state.written_end == state.max_offset:
             return 0
-        folder = os.path.dirname(self._path(topic, queue_id, 0))
-        end = state.max_offset * ENTRY_SIZE if state.begin >= 0 else 0
-        wiped = 0
-        starts = [segment_start(name) for name in os.listdir(folder)]
-        for start in sorted(start for start in starts if start is not None):
-            path = os.path.join(folder, f"{start:020}")
-            if start + self.file_size <= state.begin * ENTRY_SIZE:
-                self._remove(path)  # left from before the queue was rebuilt
-                continue
-            if start + self.file_size <= end:
-                continue
-            wiped += self._wipe(path, max(0, end - start))
-            if start > end or (start == end and start != state.begin * ENTRY_SIZE):
-                self._remove(path)
-        return wiped
-
-    def _remove(self, path: str) -> None:
-        self._handles.drop(path)
-        with explained(path, "removed"):
-            os.unlink(path)
-        self._dirty.discard(path)
-        self._new_folders.add(os.path.dirname(path))
-
-    def _wipe(self, path: str, within: int) -> int:
-        """Zero a file from a byte on. Return the number of entries that were written there."""
-        last = written_end(path, within)
-        handle = self._open(path, make=True)  # lengthens a file that is too short
-        wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
-        with explained(path, "wiped"):
-            while within < end:
-                count = min(_BLOCK // ENTRY_SIZE * ENTRY_SIZE, end - within)
-                data = os.pread(handle, count, within)
-                if not data:
-                    break
-                raw = np.frombuffer(data, np.uint8)
-                whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
-                wiped += int(np.count_nonzero(written_mask(whole)))
-                write_all(handle, np.zeros_like(raw), within)
-                self._dirty.add(path)
-                within += len(raw)
-        return wiped
-
-
-def _checked(topic: str) -> str:
-    if not is_safe_folder_name(topic):
-        raise StoreWriteError(
-            f"topic name {topic!r} cannot be the name of a folder: the topic has no queue on disk."
-        )
-    return topic
-
-
-def _open_existing(path: str) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-
-def _unless_gone(sync: Callable[[str], None], path: str) -> None:
-    """Flush a file or folder, unless its topic was deleted in the meantime."""
-    try:
-        sync(path)
-    except StoreWriteError as error:
-        if error.errno != errno.ENOENT:
-            raise
+        end = state.max_offset if state.begin >= 0 else 0
+        return self._files.trim(topic, queue_id, state.begin * ENTRY_SIZE, end * ENTRY_SIZE)

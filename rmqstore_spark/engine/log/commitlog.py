@@ -45,12 +45,22 @@ class CommitLogWriter:
         files: the files of its segments.
         min_offset: physical offset of its first byte.
         max_offset: physical offset of its end; everything before it is on disk.
+        last_timestamp: the attribute's first value.
+
+    Attributes:
+        segment_size: bytes of a segment.
+        min_offset: physical offset of the log's first byte.
+        last_timestamp: a storeTimestamp in ms that no message in the log exceeds; 0 for an empty
+            log. The appender advances it.
     """
 
-    def __init__(self, files: SegmentFiles, min_offset: int, max_offset: int) -> None:
+    def __init__(
+        self, files: SegmentFiles, min_offset: int, max_offset: int, last_timestamp: int = 0
+    ) -> None:
         self._files = files
         self.segment_size = files.size
         self.min_offset = min_offset
+        self.last_timestamp = last_timestamp
         self._max_offset = self._flushed_offset = max_offset
         self._made_until = _existing_end(files, max_offset)
         self._lock = threading.Lock()
@@ -89,9 +99,9 @@ class CommitLogWriter:
 
     # ---- appending -----------------------------------------------------------------------------
 
-    def place(self, sizes: npt.NDArray[np.int32] | I8, *, whole: bool = False) -> Placement:
+    def place(self, sizes: npt.NDArray[np.int32] | I8) -> Placement:
         """Find places for the next records; see `placement.place`. Nothing is written."""
-        return place(sizes, self._max_offset, self.segment_size, whole=whole)
+        return place(sizes, self._max_offset, self.segment_size)
 
     def reserve_until(self, end: int) -> None:
         """Create the missing segments up to a physical offset.

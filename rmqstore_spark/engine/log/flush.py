@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 
 __all__ = ["FlushService"]
-
-_PAGE: Final = 4096
 
 
 class FlushService:
@@ -30,29 +28,22 @@ class FlushService:
 
     Args:
         log: the log.
-        config: the mode and the intervals.
-        last_timestamp: returns the storeTimestamp of the last message in the log.
-        on_flushed: called with a storeTimestamp up to which all messages are on disk.
-        on_failure: called with the error that ended flushing.
+        checkpoint: records the storeTimestamp up to which all messages are on disk.
+        config: the interval.
+        health: fails with the error that ended flushing.
     """
 
     def __init__(
         self,
         log: CommitLogWriter,
+        checkpoint: CheckpointKeeper,
         config: StoreConfig,
-        *,
-        last_timestamp: Callable[[], int],
-        on_flushed: Callable[[int], None],
-        on_failure: Callable[[Exception], None],
+        health: Health,
     ) -> None:
         self._log = log
-        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._checkpoint = checkpoint
         self._interval = config.flush_interval_commit_log / 1000
-        self._least = config.flush_commit_log_least_pages * _PAGE
-        self._thorough = config.flush_commit_log_thorough_interval / 1000
-        self._last_timestamp = last_timestamp
-        self._on_flushed = on_flushed
-        self._on_failure = on_failure
+        self._health = health
         self.latency = Histogram()
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, threading.Lock]] = []  # (offset, gate)
@@ -60,7 +51,6 @@ class FlushService:
         self._bell = _closed_gate()
         self._closing = False
         self._failure: StoreWriteError | None = None
-        self._last_flush = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="rmqstore-flush", daemon=True)
         self._thread.start()
 
@@ -104,19 +94,18 @@ class FlushService:
         """
         if self._failure is not None:
             raise self._failure
-        timestamp = self._last_timestamp()
+        timestamp = self._log.last_timestamp
         begin = time.monotonic()
         try:
             flushed = self._log.flush()
         except StoreWriteError as error:
             self._failure = error
-            self._on_failure(error)
+            self._health.fail(error)
             raise
         finally:
             self._wake()
-        self._last_flush = time.monotonic()
-        self.latency.observe(self._last_flush - begin)
-        self._on_flushed(timestamp)
+        self.latency.observe(time.monotonic() - begin)
+        self._checkpoint.advance(physic=timestamp)
         return flushed
 
     def close(self) -> None:
@@ -158,16 +147,12 @@ class FlushService:
                     return
                 except Exception as error:  # noqa: BLE001 - else flushing would end unnoticed
                     self._failure = StoreWriteError(f"the CommitLog could not be flushed: {error}")
-                    self._on_failure(self._failure)
+                    self._health.fail(self._failure)
                     self._wake()
                     return
 
     def _is_due(self) -> bool:
-        behind = self._log.max_offset - self._log.flushed_offset
-        if not behind:
-            return False
-        late = time.monotonic() - self._last_flush >= self._thorough
-        return self._sync or late or behind >= self._least
+        return self._log.max_offset > self._log.flushed_offset
 
 
 def _closed_gate() -> threading.Lock:

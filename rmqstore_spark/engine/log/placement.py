@@ -18,7 +18,7 @@ __all__ = ["Piece", "Placement", "TooLargeError", "place"]
 
 
 class TooLargeError(ValueError):
-    """A record, or a group that must stay together, is larger than a segment can hold."""
+    """A record is larger than a segment can hold."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,22 @@ class Placement:
     segments: tuple[int, ...]
 
 
-def place(
-    sizes: npt.NDArray[np.int32] | I8, begin: int, segment_size: int, *, whole: bool = False
-) -> Placement:
+def place(sizes: npt.NDArray[np.int32] | I8, begin: int, segment_size: int) -> Placement:
     """Find places for records.
 
     Args:
         sizes: n, bytes of each record.
         begin: where the log ends.
         segment_size: bytes of a segment; each starts at a multiple of it.
-        whole: place all n in one segment, as a MessageExtBatch is placed.
 
     Raises:
-        TooLargeError: a record, or the whole of them, does not fit into an empty segment.
+        TooLargeError: a record does not fit into an empty segment.
     """
     ends = sizes.cumsum(dtype=np.int64)
     total, largest = (int(ends[-1]), int(sizes.max())) if len(sizes) else (0, 0)
-    unit = total if whole else largest
-    if unit + BLANK_SIZE > segment_size:
-        what = "a batch that must stay together" if whole and len(sizes) > 1 else "a record"
+    if largest + BLANK_SIZE > segment_size:
         raise TooLargeError(
-            f"{what} has {unit} bytes, and a segment of the CommitLog has room for "
+            f"a record has {largest} bytes, and a segment of the CommitLog has room for "
             f"{segment_size - BLANK_SIZE}. Send less at a time, or set a larger "
             "mappedFileSizeCommitLog for a new store"
         )
@@ -92,8 +87,6 @@ def place(
         before = int(ends[first - 1]) if first else 0
         room = segment_size - at % segment_size - BLANK_SIZE
         last = int(np.searchsorted(ends, before + room, side="right"))
-        if last < len(sizes) and whole:
-            last = first
         if last > first:
             end = at + int(ends[last - 1]) - before
             physical[first:last] = ends[first:last] - sizes[first:last] + (at - before)

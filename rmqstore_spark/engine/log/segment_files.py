@@ -14,17 +14,14 @@ import threading
 import time
 from contextlib import suppress
 
-import numpy as np
-
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import FILE_MODE, explained, make_folder, write_all
+from rmqstore_spark.files.durable import FILE_MODE, explained, make_folder
 
 __all__ = ["SegmentFiles"]
 
 _log = logging.getLogger(__name__)
 
-_WARM_BYTES = 4 << 20
 _RETRY_S = 10.0
 
 
@@ -35,14 +32,12 @@ class SegmentFiles:
         folder: the folder of the CommitLog.
         ready_path: the path of the segment that is created ahead of time.
         size: bytes of a segment.
-        warm: fill new segments with zeros.
     """
 
-    def __init__(self, folder: str, ready_path: str, size: int, *, warm: bool = False) -> None:
+    def __init__(self, folder: str, ready_path: str, size: int) -> None:
         self.folder = folder
         self.size = size
         self._ready_path = ready_path
-        self._warm = warm
         self._changed = threading.Condition()
         self._ready = False
         self._wanted = False
@@ -201,19 +196,12 @@ class SegmentFiles:
             descriptor = os.open(path, flags, FILE_MODE)
             try:
                 os.posix_fallocate(descriptor, 0, self.size)
-                if self._warm:
-                    self._fill(descriptor)
                 os.fsync(descriptor)
             except BaseException:
                 _remove(path)
                 raise
             finally:
                 os.close(descriptor)
-
-    def _fill(self, descriptor: int) -> None:
-        zeros = np.zeros(min(_WARM_BYTES, self.size), np.uint8)
-        for at in range(0, self.size, len(zeros)):
-            write_all(descriptor, zeros[: self.size - at], at)
 
 
 def _remove(path: str) -> None:

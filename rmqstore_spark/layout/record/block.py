@@ -119,8 +119,6 @@ def check_block(
     max_body: int,
     store_host_v6: bool,
     allowed_sys_flag: int,
-    check_crc: bool = True,
-    as_producer: bool = True,
     max_rows: int = MAX_ROWS,
 ) -> Block:
     """Check records that a client wants to store; the caller checks the topic names.
@@ -131,10 +129,6 @@ def check_block(
         store_host_v6: whether the store's address is IPv6.
         allowed_sys_flag: the bits that a sysFlag may have, in addition to those for the hosts'
             width.
-        check_crc: compute the CRC of every body.
-        as_producer: refuse fields that only a broker writes, and fields that `verify` would report
-            as damage. A client that could name light queues could put records into any queue,
-            because every dispatch from the log follows them.
         max_rows: maximum records of the block.
 
     Raises:
@@ -142,13 +136,13 @@ def check_block(
             has magic V1, consistent lengths, a body of at most max_body bytes that matches its
             bodyCRC, a topic of 1 to 127 bytes of UTF-8, a queueId of at least 0, properties of at
             most 32,767 bytes without `__CRC32#`, allowed sysFlag bits, and room for the store's
-            host. From a producer it has no light queues, no negative reconsumeTimes, no
-            preparedTransactionOffset, and no port of bornHost over 65535. Compressed bodies are
+            host. It has no field that only a broker writes or that `verify` would report as
+            damage: no light queues, no negative reconsumeTimes, no preparedTransactionOffset, and
+            no port of bornHost over 65535. (A client that could name light queues could put records
+            into any queue, because every dispatch from the log follows them.) Compressed bodies are
             checked by `packed.check_bodies`.
     """
-    rules = plain_block.RULE_CLIENT
-    rules |= plain_block.RULE_BODY_CRC if check_crc else 0
-    rules |= plain_block.RULE_PRODUCER if as_producer else 0
+    rules = plain_block.RULE_CLIENT | plain_block.RULE_PRODUCER | plain_block.RULE_BODY_CRC
     return _split(data, rules, max_body, int(store_host_v6), allowed_sys_flag, max_rows)
 
 

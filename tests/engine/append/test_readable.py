@@ -161,7 +161,7 @@ def test_a_bomb_holds_no_other_put_up(tmp_path: Path, monkeypatch: pytest.Monkey
     """It is unpacked before the append lock is taken, and not together with other messages."""
     import threading
 
-    from rmqstore_spark.engine.append import admission
+    from rmqstore_spark.engine import admission
 
     begun, go_on = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ def test_dispatching_that_fails_shows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
-        monkeypatch.setattr(store._store.parts.queues, "append", broken)
+        monkeypatch.setattr(store._store.queues, "append", broken)
         assert store.put_batch(messages([b"a"])).ok
         until(lambda: store.state == "FAILED")
         assert "something nobody thought of" in caplog.text
@@ -35,7 +35,7 @@ def test_dispatching_that_fails_shows_at_once(
 def test_flushing_that_fails_in_any_way_shows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = config(flushIntervalCommitLog=1, flushCommitLogLeastPages=0)
+    settings = config(flushIntervalCommitLog=1)
     with StoreWriter.open(tmp_path / "s", settings) as store:
         monkeypatch.setattr(store._store.log, "flush", broken)
         assert store.put_batch(messages([b"a"])).ok

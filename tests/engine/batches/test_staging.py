@@ -6,15 +6,17 @@ import errno
 import os
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.stage import PORTION_BYTES, Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
@@ -24,7 +26,7 @@ from tests.support.blocks import encoded_traffic
 from tests.support.traffic import Traffic
 
 FILES: HandleCache[int] = HandleCache(os.close, 4)
-LIMITS = StagingLimits(1 << 30, 1 << 29, 100, 10_000)
+LIMITS = StagingLimits(1 << 30, 1 << 29, 10_000)
 
 
 def check(data: U1) -> Block:
@@ -52,10 +54,16 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="module")
+def admission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admission]:
+    with StoreWriter.open(tmp_path_factory.mktemp("open") / "store") as store:
+        yield store._admission
+
+
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Callable[..., Staging]:
+def make(tmp_path: Path, admission: Admission, clock: Clock) -> Callable[..., Staging]:
     def make_one(limits: StagingLimits = LIMITS) -> Staging:
-        return Staging(tmp_path / "rmqstore" / "staging", check, limits, clock)
+        return Staging(tmp_path / "rmqstore" / "staging", admission, limits, clock)
 
     return make_one
 
@@ -137,8 +145,10 @@ def test_keys_are_hashed_on_receipt_and_read_back_by_portion(staging: Staging) -
     FILES.close()
 
 
-def test_without_an_index_no_key_is_kept(tmp_path: Path, clock: Clock) -> None:
-    staging = Staging(tmp_path / "staging", check, LIMITS, clock, indexed=False)
+def test_without_an_index_no_key_is_kept(
+    tmp_path: Path, admission: Admission, clock: Clock
+) -> None:
+    staging = Staging(tmp_path / "staging", admission, LIMITS, clock, indexed=False)
     (stage,) = staging.claim([staged(staging, 1, block())])
     assert not len(stage.read_keys(stage.portions[0], FILES).hashes)
     FILES.close()
@@ -348,7 +358,7 @@ def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
     rows = check(data)
     keys = len(index_hashes(data, rows.starts, rows.sizes)[0])
     size = len(data) + 16 * 100 + 8 * keys
-    staging = make(StagingLimits(3 * size, 2 * size, 100, 1000))
+    staging = make(StagingLimits(3 * size, 2 * size, 1000))
     first = staging.begin(name(1))
     first.append(data)
     first.append(data)
@@ -366,8 +376,8 @@ def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
     assert staging.staged_bytes == 2 * size
 
 
-def test_no_more_stages_than_are_allowed(make: Callable[..., Staging]) -> None:
-    staging = make(StagingLimits(1 << 30, 1 << 30, 2, 1000))
+def test_no_more_stages_than_are_allowed(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqstore_spark.engine.batches.staging._MOST_STAGES", 2)
     info = staged(staging, 1, block())
     staged(staging, 2, block())
     with pytest.raises(RefusedError, match="2 stages, the maximum") as raised:

@@ -13,6 +13,7 @@ import pytest
 from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
@@ -53,7 +54,7 @@ def parts(
         str(store), clock=lambda: 1_800_000_000_000, shape=shape,
         on_sealed=lambda time: keeper.advance(index=time),
     )  # fmt: skip
-    return queues, indexes, keeper, Dispatcher(queues, indexes, keeper)
+    return queues, indexes, keeper, Dispatcher(queues, indexes, keeper, Health(str(store)))
 
 
 @pytest.mark.parametrize("name", ["basic", "flags", "tiny"])
@@ -94,7 +95,7 @@ class SlowQueues(ConsumeQueues):
 def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
     jobs = appended(golden("tiny"))
     queues = SlowQueues(str(tmp_path))
-    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
     first = next(jobs)
     dispatcher.submit(first)
     queues.reached.acquire()
@@ -133,7 +134,7 @@ def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
     """A put that was let in right before the disk was full is answered; the next are refused."""
     jobs = list(appended(golden("tiny")))[:3]
     queues = FullQueues(str(tmp_path))
-    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
     for job in jobs[:2]:
         submitting = threading.Thread(target=dispatcher.submit, args=(job,))
         submitting.start()
@@ -155,7 +156,7 @@ def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) ->
     jobs = appended(golden("tiny"))
     (tmp_path / "consumequeue").write_text("in the way")
     keeper = CheckpointKeeper(str(tmp_path))
-    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper)
+    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper, Health(str(tmp_path)))
     dispatcher.submit(next(jobs))
     for _ in range(2):
         with pytest.raises(StoreWriteError, match="Restart the store process"):

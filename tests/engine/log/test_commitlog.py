@@ -210,11 +210,10 @@ def test_promise_6_a_segment_that_cannot_be_made_leaves_nothing(
     assert log.max_offset == SIZE + 4000
 
 
-@pytest.mark.parametrize("warm", [False, True])
-def test_segments_have_their_blocks(folder: Path, warm: bool) -> None:
+def test_segments_have_their_blocks(folder: Path) -> None:
     shutil.rmtree(folder.parent / "rmqstore", ignore_errors=True)
     size = 1 << 20
-    files = SegmentFiles(str(folder), str(folder.parent / "rmqstore" / "ready"), size, warm=warm)
+    files = SegmentFiles(str(folder), str(folder.parent / "rmqstore" / "ready"), size)
     log = CommitLogWriter(files, 0, 0)
     append(log, 100)
     status = (folder / f"{0:020}").stat()

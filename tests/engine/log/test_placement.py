@@ -44,19 +44,6 @@ def test_records_go_where_rocketmq_puts_them(sizes: list[int], begin: int) -> No
     assert set(placed.segments) == written
 
 
-@given(st.lists(st.integers(1, 200), min_size=1, max_size=40), ENDS)
-def test_a_group_stays_together(sizes: list[int], begin: int) -> None:
-    array = np.array(sizes, np.int32)
-    if sum(sizes) + 8 > SIZE:
-        with pytest.raises(TooLargeError, match=f"has {sum(sizes)} bytes"):
-            place(array, begin, SIZE, whole=True)
-        return
-    placed = place(array, begin, SIZE, whole=True)
-    (offset,), blanks, end = one_by_one([sum(sizes)], begin)
-    assert placed.physical.tolist() == (np.cumsum(sizes) - sizes + offset).tolist()
-    assert (list(placed.blanks), placed.end) == (blanks, end)
-
-
 def test_a_record_must_leave_room_for_a_blank() -> None:
     assert place(np.array([SIZE - 8], np.int32), 0, SIZE).end == SIZE - 8
     with pytest.raises(TooLargeError, match="a record has 993 bytes"):

@@ -13,7 +13,7 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from tests.support.storing import config, in_queues, messages, until
 
-SELDOM = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogLeastPages": 1 << 20}
+SELDOM = {"flushIntervalCommitLog": 3_600_000}
 MANY_SEGMENTS = [bytes([n]) * 3000 for n in range(100)]
 
 
@@ -101,8 +101,8 @@ def test_too_many_open_files_do_not_end_a_store(
     with StoreWriter.open(tmp_path / "s", config(flushIntervalConsumeQueue=1)) as store:
         monkeypatch.setattr(os, "open", failing)
         assert store.put_batch(messages([b"a"])).ok
-        store._running._flush_queues_if_room()
-        until(lambda: store._running.dispatcher.stalled is not None)
+        store._workers._flush_queues_if_room()
+        until(lambda: store._workers.dispatcher.stalled is not None)
         monkeypatch.undo()
         until(lambda: store.put_batch(messages([b"b"])).ok)
         store.flush()

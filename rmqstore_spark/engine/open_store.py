@@ -1,4 +1,4 @@
-"""Opens a store for writing: takes its lock, recovers it, and opens the log. Closes it again."""
+"""A store that is open for writing: takes its lock, recovers it, and opens its parts. Closes it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.dispatch.indexes import IndexShape
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.guard import StoreGuard
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
-from rmqstore_spark.engine.recovery.recover import Progress, Recovered, RecoverySettings, recover
+from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
+from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
+from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder, remove_file
 from rmqstore_spark.files.finding import looks_like_store
@@ -36,27 +41,39 @@ _HARMLESS: Final = frozenset(
 _OWN_FOLDERS: Final = ("cut", "ready", "staging")
 
 
-@dataclass
+@dataclass(frozen=True)
 class OpenStore:
     """A recovered store that this process may write.
 
     Attributes:
         path: the store directory.
-        commitlog: the folder of the CommitLog.
+        log_folder: the folder of the CommitLog.
+        config: the store's configuration.
+        clock: returns milliseconds since the epoch.
         log: the CommitLog.
-        parts: queues, index, checkpoint, and the outcome of recovery.
+        queues: all queues.
+        indexes: the index; None if the store keeps none.
+        checkpoint: the checkpoint.
+        topics: the topics.
+        deleted: the topics that were deleted, and whose messages are still in the log.
+        recovery: what recovery found and did.
+        absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
+            know.
     """
 
     path: str
-    commitlog: str
+    log_folder: str
+    config: StoreConfig
+    clock: Callable[[], int]
     log: CommitLogWriter
-    parts: Recovered
-    _lock: StoreLock
-
-    @property
-    def last_timestamp(self) -> int:
-        """A storeTimestamp in ms that no message in the log exceeds; 0 for an empty log."""
-        return max(self.parts.last_timestamp, self.parts.checkpoint.value.physic_msg_timestamp)
+    queues: ConsumeQueues
+    indexes: IndexFiles | None
+    checkpoint: CheckpointKeeper
+    topics: TopicTable
+    deleted: DeletedTopics
+    recovery: Recovery
+    absent: frozenset[tuple[str, int]]
+    _files: ExitStack
 
     def close(self, *, clean: bool) -> None:
         """Close all files and release the lock.
@@ -65,23 +82,18 @@ class OpenStore:
             clean: everything is flushed and dispatched. Otherwise the store is left unclean, and
                 the next opening recovers it.
         """
-        with ExitStack() as steps:
-            steps.callback(self._lock.release)
-            if self.parts.indexes is not None:
-                steps.callback(self.parts.indexes.close)
-            steps.callback(self.parts.queues.close)
+        with self._files:
             self.log.close()
             if clean:
                 self._mark_closed()
 
     def _mark_closed(self) -> None:
-        parts = self.parts
         reach("close.before_checkpoint")
-        parts.checkpoint.write()
-        end = self.log.max_offset if parts.indexes is not None else 0
-        remember(self.path, parts.queues, absent=parts.absent, index_end=end)
+        self.checkpoint.write()
+        end = self.log.max_offset if self.indexes is not None else 0
+        remember(self.path, self.queues, absent=self.absent, index_end=end)
         reach("close.before_guard")
-        StoreGuard(self.commitlog).remove()
+        StoreGuard(self.log_folder).remove()
         reach("close.after_guard")
         remove_file(os.path.join(self.path, "abort"))
 
@@ -113,14 +125,14 @@ def open_store(
         CorruptStoreError: the store has damage that no crash explains.
         StoreWriteError: a file could not be written.
     """
-    commitlog = os.path.join(path, "commitlog")
-    _require_one_log(config, commitlog)
+    log_folder = os.path.join(path, "commitlog")
+    _require_one_log(config, log_folder)
     _require_store_or_nothing(path)
-    with ExitStack() as undo:
+    with ExitStack() as files:
         make_folder(path)
         lock = StoreLock(path)
         lock.take()
-        undo.callback(lock.release)
+        files.callback(lock.release)
         _require_own_folders(path)
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         settings = RecoverySettings(
@@ -129,29 +141,43 @@ def open_store(
             cut=cut,
             rebuild=rebuild,
         )
-        parts = recover(path, clock=clock, settings=settings, progress=progress)
-        size = parts.segment_size or config.mapped_file_size_commit_log
-        if parts.log_begin % size:
+        found = recover(path, clock=clock, settings=settings, progress=progress)
+        if found.indexes is not None:
+            files.callback(found.indexes.close)
+        files.callback(found.queues.close)
+        size = found.segment_size or config.mapped_file_size_commit_log
+        if found.log_begin % size:
             raise UnsupportedStoreError(
-                f"{path} can be read but not written: its CommitLog begins at {parts.log_begin}, "
+                f"{path} can be read but not written: its CommitLog begins at {found.log_begin}, "
                 f"and its segments have {size} bytes. Make a new store, and copy the messages."
             )
-        files = SegmentFiles(
-            commitlog, os.path.join(path, OWN_FOLDER, "ready"), size,
-            warm=config.warm_maped_file_enable,
-        )  # fmt: skip
-        log = CommitLogWriter(files, parts.log_begin, parts.log_end)
-        undo.pop_all()
-        return OpenStore(path, commitlog, log, parts, lock)
+        topics = TopicTable(path, clock, config.max_topics)
+        last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
+        segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)
+        return OpenStore(
+            path=path,
+            log_folder=log_folder,
+            config=config,
+            clock=clock,
+            log=CommitLogWriter(segments, found.log_begin, found.log_end, last),
+            queues=found.queues,
+            indexes=found.indexes,
+            checkpoint=found.checkpoint,
+            topics=topics,
+            deleted=DeletedTopics(path),
+            recovery=found.summary,
+            absent=found.absent,
+            _files=files.pop_all(),
+        )
 
 
-def _require_one_log(config: StoreConfig, commitlog: str) -> None:
+def _require_one_log(config: StoreConfig, log_folder: str) -> None:
     """Refuse a CommitLog in another folder, or in several."""
     given = config.store_path_commit_log
-    if given and os.path.abspath(given) != commitlog:
+    if given and os.path.abspath(given) != log_folder:
         raise UnsupportedStoreError(
             f"storePathCommitLog = {given}: a store is writable only if its CommitLog is in "
-            f"{commitlog}. Move its files there, or only read the store."
+            f"{log_folder}. Move its files there, or only read the store."
         )
 
 

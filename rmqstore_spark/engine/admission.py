@@ -1,4 +1,4 @@
-"""Decides whether a block is accepted: by the store's state, its records and their topics.
+"""Decides whether a store accepts a block: by the store's state, the records and their topics.
 
 (Upstream: DefaultMessageStore.checkStoreStatus, AbstractSendMessageProcessor.msgCheck.)
 """
@@ -11,19 +11,15 @@ import threading
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
-from rmqstore_spark.engine.tables.topics import (
-    MOST_QUEUES,
-    TopicConfig,
-    TopicTable,
-)
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
-    is_safe_folder_name,
     topic_fault,
 )
 from rmqstore_spark.layout.packed import check_bodies
@@ -35,13 +31,11 @@ __all__ = ["Admission", "disk_used_ratio"]
 _log = logging.getLogger(__name__)
 
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
-_ANY_SYS_FLAG: Final = 0x7FFFFFFF
 _UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
 """The number of blocks whose bodies are decompressed at a time.
 
 A small block can take long. The bound leaves processors for other puts.
 """
-_ALLOWED: Final = {True: _CLIENTS_SYS_FLAG, False: _ANY_SYS_FLAG}
 
 
 def disk_used_ratio(path: str) -> float:
@@ -56,47 +50,46 @@ class Admission:
     """Decides whether a store accepts messages. Thread-safe.
 
     Args:
-        store: the store directory.
-        commitlog: the folder of the CommitLog, which may be on another disk.
-        config: the store's configuration.
-        topics: the store's topics.
-        queues: the store's queues.
+        store: the open store.
+        dispatcher: writes its queues and index.
+        health: what failed in it, and whether it was closed.
     """
 
-    def __init__(
-        self,
-        store: str,
-        commitlog: str,
-        config: StoreConfig,
-        topics: TopicTable,
-        queues: ConsumeQueues,
-    ) -> None:
-        self._paths = (store, commitlog)
-        self._config = config
-        self._topics = topics
-        self._queues = queues
-        self._failure: Exception | None = None
+    def __init__(self, store: OpenStore, dispatcher: Dispatcher, health: Health) -> None:
+        self._paths = (store.path, store.log_folder)  # which may be on different disks
+        self._config = store.config
+        self._topics = store.topics
+        self._queues = store.queues
+        self._log = store.log
+        self._dispatcher = dispatcher
+        self._health = health
         self._unpacking = threading.Semaphore(_UNPACKING)
         self.disk_used_ratio = 0.0
         self.look_at_disk()
 
     @property
     def state(self) -> str:
-        """RUNNING, or why no messages are accepted: FAILED, DISK_FULL, SLAVE."""
-        if self._failure is not None:
+        """One of `status.STATES`. The store accepts messages only when RUNNING."""
+        if self._health.is_closed:
+            return "CLOSED"
+        if self._health.failure is not None:
             return "FAILED"
-        if self._config.broker_role == "SLAVE":
+        if self._is_slave():
             return "SLAVE"
-        return "DISK_FULL" if self._is_disk_full() else "RUNNING"
+        return "DISK_FULL" if self._is_disk_full() or self._lacks_room() else "RUNNING"
 
     @property
     def failure(self) -> Exception | None:
         """The error that made it unsafe to go on."""
-        return self._failure
+        return self._health.failure
 
     def fail(self, error: Exception) -> None:
         """Stop accepting messages: it is no longer known what is on disk."""
-        self._failure = self._failure or error
+        self._health.fail(error)
+
+    def close(self) -> None:
+        """Stop accepting messages: the store is being closed."""
+        self._health.close()
 
     def look_at_disk(self) -> None:
         """Measure how full the disks are, and log when that begins or ceases to matter."""
@@ -123,19 +116,13 @@ class Admission:
         Raises:
             RefusedError: it does not.
         """
-        state = self.state
-        if state == "FAILED":
-            raise RefusedError(
-                f"The store refuses messages because a write failed: {self._failure} Restart "
-                "the store process: it recovers what is on disk.",
-                "SERVICE_NOT_AVAILABLE",
-            )
-        if state == "SLAVE":
+        self.require_alive()
+        if self._is_slave():
             raise RefusedError(
                 "The store is a slave (brokerRole) and accepts no messages. Write to its master.",
                 "SERVICE_NOT_AVAILABLE",
             )
-        if state == "DISK_FULL":
+        if self._is_disk_full():
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Free some "
@@ -143,13 +130,29 @@ class Admission:
                 "SERVICE_NOT_AVAILABLE",
             )
 
-    def check(self, data: U1, *, as_client: bool = True) -> Block:
-        """Check a block, and that its topics accept messages. Create missing topics if allowed.
+    def require_alive(self) -> None:
+        """Refuse to change a store that has failed, or is closed: another process may have it.
+
+        Raises:
+            RefusedError: the store has failed, or is closed.
+        """
+        if self._health.is_closed:
+            raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
+        if self._health.failure is not None:
+            raise RefusedError(
+                f"The store refuses messages because a write failed: {self._health.failure} "
+                "Restart the store process: it recovers what is on disk.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+
+    def check(self, data: U1) -> Block:
+        """Check a block, and that the store and the topics accept it. Create missing topics.
 
         Raises:
             BlockError: a record is invalid.
-            RefusedError: the block is too large, or a topic does not accept messages.
+            RefusedError: the block is too large, or the store or a topic accepts no messages.
         """
+        self.check_state()
         if data.nbytes > self._config.max_block_bytes:
             raise RefusedError(
                 f"A block of {data.nbytes} bytes exceeds maxBlockBytes "
@@ -160,23 +163,20 @@ class Admission:
             data,
             max_body=self._config.max_message_size,
             store_host_v6=self._config.store_host_v6,
-            allowed_sys_flag=_ALLOWED[as_client],
-            as_producer=as_client,
+            allowed_sys_flag=_CLIENTS_SYS_FLAG,
             max_rows=self._config.max_block_rows,
         )
-        if as_client and block.compressed:
+        if block.compressed:
             with self._unpacking:
                 check_bodies(block)
-        self.check_routes(block.routes, as_client=as_client)
+        self.check_routes(block.routes)
         return block
 
-    def check_routes(self, routes: Iterable[Route], *, as_client: bool = True) -> None:
+    def check_routes(self, routes: Iterable[Route]) -> None:
         """Check that queues accept messages. Create missing topics if allowed.
 
         Args:
             routes: the queues.
-            as_client: check as a broker does for its clients. Otherwise, check only that the
-                topics' names can be folders.
 
         Raises:
             RefusedError: a queue does not accept messages.
@@ -184,11 +184,6 @@ class Admission:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)
-        if not as_client:
-            for name in last:
-                if not is_safe_folder_name(name) or not name.isprintable():
-                    raise _illegal(f"The topic name {name!r} cannot be the name of a folder.")
-            return
         self._make_missing(last)
         for name, queue_id in last.items():
             topic = self._topics.get(name)
@@ -233,6 +228,13 @@ class Admission:
             raise RefusedError(
                 f"The topic {missing[0]} cannot be created: {error}", "SERVICE_NOT_AVAILABLE"
             ) from error
+
+    def _is_slave(self) -> bool:
+        return self._config.broker_role == "SLAVE"
+
+    def _lacks_room(self) -> bool:
+        """Return whether the next segment, or queues and index, lack room, so that puts fail."""
+        return self._dispatcher.stalled is not None or self._log.lacking is not None
 
     def _is_disk_full(self) -> bool:
         return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.append.combiner import Combiner, is_single
+from rmqstore_spark.engine.append.group_commit import GroupCommit, is_single
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
@@ -77,12 +77,12 @@ class _Log:
 
 
 def _put_while_first_is_under_way(log: _Log, others: list[U1]) -> list[PutResult | Exception]:
-    combiner = Combiner(log.append, lambda result: result, 20)
+    group_commit = GroupCommit(log.append, lambda result: result, 20)
     found: list[PutResult | Exception] = []
 
     def put(block: U1) -> None:
         try:
-            found.append(combiner.put(block))
+            found.append(group_commit.put(block))
         except OSError as error:
             found.append(error)
 
@@ -92,7 +92,7 @@ def _put_while_first_is_under_way(log: _Log, others: list[U1]) -> list[PutResult
     threads = [threading.Thread(target=put, args=(block,)) for block in others]
     for thread in threads:
         thread.start()
-    while len(combiner._waiting) < len(others):
+    while len(group_commit._waiting) < len(others):
         assert all(thread.is_alive() for thread in threads)
     log.may_go_on.set()
     for thread in [first, *threads]:
@@ -120,15 +120,15 @@ def test_a_failure_is_told_to_all_who_wait() -> None:
 
 def test_what_nobody_takes_in_time_is_tried_alone() -> None:
     log = _Log()
-    combiner = Combiner(log.append, lambda result: result, 0.01)
-    first = threading.Thread(target=combiner.put, args=(np.ones(10, np.uint8),))
+    group_commit = GroupCommit(log.append, lambda result: result, 0.01)
+    first = threading.Thread(target=group_commit.put, args=(np.ones(10, np.uint8),))
     first.start()
     assert log.begun.wait(20)
-    assert combiner.put(np.ones(30, np.uint8)).rows == 3
+    assert group_commit.put(np.ones(30, np.uint8)).rows == 3
     log.may_go_on.set()
     first.join(20)
     assert log.blocks == [10, 30]
-    assert combiner.put(np.ones(10, np.uint8)).rows == 1
+    assert group_commit.put(np.ones(10, np.uint8)).rows == 1
 
 
 def test_only_one_small_record_is_single() -> None:

@@ -1,4 +1,4 @@
-"""Combines single messages of many threads into one put.
+"""Puts single messages of many threads as a group.
 
 A put costs the store about the same for one record as for hundreds. So while a put is running, the
 single records of other threads gather. Then the first of these threads puts all of them at once,
@@ -20,7 +20,7 @@ from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["Combiner", "append_together", "is_single", "settle_all"]
+__all__ = ["GroupCommit", "append_together", "is_single", "settle_all"]
 
 _MOST_BLOCKS: Final = 256
 _SYS_FLAG_END: Final = 39
@@ -50,8 +50,8 @@ class _Put:
         self.gate.acquire()
 
 
-class Combiner:
-    """Combines single records. Thread-safe.
+class GroupCommit:
+    """Puts single records of many threads as groups. Thread-safe.
 
     Args:
         append: stores a block, without waiting for the disk.

@@ -1,0 +1,248 @@
+"""The files of the ConsumeQueues: reads, writes, flushes and wipes bytes of a queue.
+
+    consumequeue/{topic}/{queueId}/{20 digits}      files of one size, named by byte offset
+
+The files are created at full length, and sparse. A position is a byte of a queue, counted from the
+queue's entry 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    add_folder,
+    explained,
+    make_folder,
+    sync_file,
+    sync_folder,
+    write_all,
+)
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.holes import written_end
+from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.layout.constants import is_safe_folder_name
+from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, written_mask
+from rmqstore_spark.layout.spans import U1
+
+__all__ = ["QueueFiles"]
+
+_WIPED_AT_ONCE: Final = (1 << 20) // ENTRY_SIZE * ENTRY_SIZE
+
+
+class QueueFiles:
+    """The files of a store's ConsumeQueues. Thread-safe, but each queue has one writer at a time.
+
+    Args:
+        folder: `<store>/consumequeue`.
+        file_size: bytes of a file.
+        open_files: the most files that are kept open.
+
+    Attributes:
+        size: bytes of a file. It may change before the first call.
+    """
+
+    def __init__(self, folder: str, file_size: int, open_files: int) -> None:
+        self.size = file_size
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._handles: HandleCache[int] = HandleCache(os.close, open_files)
+        self._last: dict[tuple[str, int], tuple[str, int]] = {}  # file written last, its start
+        self._dirty: set[str] = set()
+        self._new_folders: set[str] = set()
+
+    def begin(self, at: int) -> int:
+        """Return the position at which the file of a position begins."""
+        return at // self.size * self.size
+
+    def make_folder(self, topic: str, queue_id: int) -> None:
+        """Create a queue's folder. The next flush makes its name durable, with all other new ones.
+
+        Until then no checkpoint vouches for the queue, and recovery rebuilds it.
+        """
+        make_folder(self._folder)
+        of_topic = os.path.join(self._folder, _checked(topic))
+        with self._lock:
+            for above, path in ((self._folder, of_topic), (of_topic, f"{of_topic}/{queue_id}")):
+                if add_folder(path):
+                    self._new_folders.add(above)
+
+    def read(self, topic: str, queue_id: int, at: int, count: int) -> bytes:
+        """Read bytes of a queue: fewer if a file is missing or too short."""
+        parts = []
+        with self._lock:
+            while count > 0:
+                start = self.begin(at)
+                try:
+                    handle = self._open(self._path(topic, queue_id, start), make=False)
+                except FileNotFoundError:
+                    break
+                part = os.pread(handle, min(count, start + self.size - at), at - start)
+                if not part:
+                    break
+                parts.append(part)
+                at, count = at + len(part), count - len(part)
+        return b"".join(parts)
+
+    def write(self, topic: str, queue_id: int, data: U1, at: int) -> None:
+        """Write bytes of a queue, and create the files that are missing.
+
+        Raises:
+            StoreWriteError: the bytes could not be written; `errno` says why.
+        """
+        route = topic, queue_id
+        with self._lock:
+            while len(data):
+                start = self.begin(at)
+                path, last = self._last.get(route, ("", -1))
+                if last != start:
+                    path = self._path(topic, queue_id, start)
+                    self._last[route] = path, start
+                part = data[: start + self.size - at]
+                self._dirty.add(path)
+                with explained(path, "written"):
+                    write_all(self._open(path, make=True), part, at - start)
+                data, at = data[len(part) :], at + len(part)
+
+    def flush(self) -> None:
+        """Flush all entries that were written before this call, and the names of their files.
+
+        Raises:
+            StoreWriteError: the flush failed; nothing may be taken as flushed.
+        """
+        with self._lock:
+            paths, self._dirty = self._dirty, set()
+            folders, self._new_folders = self._new_folders, set()
+        try:
+            for path in sorted(paths):
+                _unless_gone(sync_file, path)
+            for folder in sorted(folders):
+                _unless_gone(sync_folder, folder)
+        except BaseException:
+            with self._lock:
+                self._dirty |= paths
+                self._new_folders |= folders
+            raise
+
+    def trim(self, topic: str, queue_id: int, begin: int, end: int) -> int:
+        """Wipe a queue's bytes from a position on, and remove files that hold nothing else.
+
+        Args:
+            topic, queue_id: the queue.
+            begin: where the queue's first file begins. Earlier files are removed, too.
+            end: where the queue ends.
+
+        Returns:
+            The number of wiped entries that named messages.
+        """
+        folder = os.path.dirname(self._path(topic, queue_id, 0))
+        starts = [segment_start(name) for name in os.listdir(folder)]
+        wiped = 0
+        with self._lock:
+            for start in sorted(start for start in starts if start is not None):
+                path = os.path.join(folder, f"{start:020}")
+                if start + self.size <= begin:
+                    self._remove(path)  # left from before the queue was rebuilt
+                    continue
+                if start + self.size <= end:
+                    continue
+                wiped += self._wipe(path, max(0, end - start))
+                if start > end or (start == end and start != begin):
+                    self._remove(path)
+        return wiped
+
+    def drop(self, topic: str) -> None:
+        """Remove a topic's files, and a broker's extension units for it."""
+        with self._lock:
+            self._handles.close()
+            for route in [route for route in self._last if route[0] == topic]:
+                del self._last[route]
+            for kind in (self._folder, f"{self._folder}_ext"):
+                folder = os.path.join(kind, _checked(topic))
+                with explained(folder, "removed"), suppress(FileNotFoundError):
+                    shutil.rmtree(folder)
+                if os.path.isdir(kind):
+                    sync_folder(kind)
+
+    def close(self) -> None:
+        """Close all files, without flushing them."""
+        with self._lock:
+            self._handles.close()
+
+    # ---- parts, which need the lock --------------------------------------------------------------
+
+    def _path(self, topic: str, queue_id: int, start: int) -> str:
+        return os.path.join(self._folder, _checked(topic), str(queue_id), f"{start:020}")
+
+    def _open(self, path: str, *, make: bool) -> int:
+        return self._handles.get(path, self._make if make else _open_existing)
+
+    def _make(self, path: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, FILE_MODE)
+        try:
+            if os.fstat(descriptor).st_size < self.size:
+                os.ftruncate(descriptor, self.size)
+                self._new_folders.add(os.path.dirname(path))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _remove(self, path: str) -> None:
+        self._handles.drop(path)
+        with explained(path, "removed"):
+            os.unlink(path)
+        self._dirty.discard(path)
+        self._new_folders.add(os.path.dirname(path))
+
+    def _wipe(self, path: str, within: int) -> int:
+        """Zero a file from a byte on. Return the number of entries that were written there."""
+        last = written_end(path, within)
+        handle = self._open(path, make=True)  # lengthens a file that is too short
+        wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
+        with explained(path, "wiped"):
+            while within < end:
+                count = min(_WIPED_AT_ONCE, end - within)
+                data = os.pread(handle, count, within)
+                if not data:
+                    break
+                raw = np.frombuffer(data, np.uint8)
+                whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
+                wiped += int(np.count_nonzero(written_mask(whole)))
+                write_all(handle, np.zeros_like(raw), within)
+                self._dirty.add(path)
+                within += len(raw)
+        return wiped
+
+
+def _checked(topic: str) -> str:
+    if not is_safe_folder_name(topic):
+        raise StoreWriteError(
+            f"topic name {topic!r} cannot be the name of a folder: the topic has no queue on disk."
+        )
+    return topic
+
+
+def _open_existing(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _unless_gone(sync: Callable[[str], None], path: str) -> None:
+    """Flush a file or folder, unless its topic was deleted in the meantime."""
+    try:
+        sync(path)
+    except StoreWriteError as error:
+        if error.errno != errno.ENOENT:
+            raise
