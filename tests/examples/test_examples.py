@@ -116,9 +116,11 @@ def test_demo_of_reading(tmp_path: Path) -> None:
 
 
 def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a script in this process: it takes the session that is there."""
+    """Run a script in this process, with the existing session."""
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert ended.value.code == 0
 
 
 def test_streaming_script(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rmqstore_spark.pipelines.backfill import backfill, parse_arguments
+from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.support.expected import queue_key
 
@@ -26,7 +26,7 @@ def run_here(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, An
 
 def run_backfill(store: Path | str, output: Path | str, *options: str, run: Any = run_here) -> None:
     """Run the job with a command line, without Spark."""
-    backfill(parse_arguments([str(store), str(output), *options]), run)
+    backfill(JOB.parse([str(store), str(output), *options]), run)
 
 
 def data_files(output: Path) -> list[Path]:

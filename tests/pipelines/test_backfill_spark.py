@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from rmqstore_spark.pipelines.backfill import parse_arguments, through_dataframe
+from rmqstore_spark.pipelines.backfill import JOB, through_dataframe
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.parquet.partitions import Partition
 from rmqstore_spark.pipelines.progress import run_tasks
@@ -74,7 +74,7 @@ def test_through_a_dataframe(
 ) -> None:
     store = str(golden("live") / "store")
     command = [store, str(tmp_path / "out"), "--through-dataframe", "orc", "--compression", "zlib"]
-    through_dataframe(session, parse_arguments(command))
+    through_dataframe(session, JOB.parse(command), "orc")
     assert_same_rows(
         session.read.orc(str(tmp_path / "out")), session.read.format("rmqstore").load(store)
     )

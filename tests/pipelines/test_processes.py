@@ -83,8 +83,23 @@ def test_help_needs_no_spark(job: str) -> None:
         cwd=ROOT, env={"PATH": os.defpath, "COLUMNS": "100"}, check=True, capture_output=True,
         text=True,
     )  # fmt: skip
-    assert "--startingOffsets POSITION" in done.stdout
+    assert "--startingOffsets, --starting-offsets POSITION" in done.stdout
     assert done.stderr == ""
+
+
+def test_tasks_load_no_command_line() -> None:
+    """Every Python worker of Spark would pay for it."""
+    program = """
+import sys
+import rmqstore_spark.pipelines.pacing
+import rmqstore_spark.pipelines.parquet.task
+import rmqstore_spark.pipelines.verify_task
+print(sorted({"argparse", "click", "rich", "rmqstore_spark.cli", "typer"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_tasks_run_where_the_jobs_are_not_installed(

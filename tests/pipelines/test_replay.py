@@ -17,7 +17,7 @@ import pytest
 
 from rmqstore_spark.pipelines import pacing
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.replay import main, parse_arguments, replay
+from rmqstore_spark.pipelines.replay import JOB, main, replay
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 from tests.pipelines.replaying import LIVE_ROWS, found, wanted
 from tests.pipelines.running import run_backfill
@@ -36,7 +36,7 @@ MAP = ("--map", "Live*=r_*")
 
 def run(session: SparkSession, *command: str) -> int:
     """Run the job in this process's session; gives the exit code."""
-    return run_job(lambda: replay(session, parse_arguments(list(command))))
+    return run_job(lambda: replay(session, JOB.parse(list(command))))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.pacing import Pace
 from rmqstore_spark.pipelines.replay_parquet import Slices
-from rmqstore_spark.pipelines.targets import TopicMap, add_target_options, target_options
+from rmqstore_spark.pipelines.targets import TopicMap, target_options
 
 
 @pytest.mark.parametrize(
@@ -98,11 +97,7 @@ def test_a_pace_travels_to_tasks() -> None:
 
 
 def options_of(*texts: str) -> dict[str, str]:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("endpoint")
-    add_target_options(parser, streaming=True)
-    flags = [word for text in texts for word in ("--write", text)]
-    return target_options(parser.parse_args(["grpc://127.0.0.1:1", *flags]), streaming=True)
+    return target_options("grpc://127.0.0.1:1", texts, streaming=True)
 
 
 def test_options_of_the_sink_are_checked() -> None:
