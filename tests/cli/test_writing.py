@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.cli.commands.administration import wait_until_closed
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
@@ -170,7 +173,7 @@ def test_figures_of_a_store_with_nothing_but_a_commit(tmp_path: Path, rmqstore: 
             for status in ("COMMITTED", "ALREADY_COMMITTED"):
                 assert client.commit(request).status == status
         figures = rmqstore("stats", process.endpoint, "--json").document
-        # The commit's marker is no message of anybody's.
+        # The commit's marker does not count as a message.
         assert (figures["putMessages"], figures["putBytes"]) == (5, rows.nbytes)
         assert (figures["commitLatency"]["count"], figures["putLatency"]["count"]) == (1, 0)
         shown = rmqstore("stats", process.endpoint).text
@@ -180,11 +183,34 @@ def test_figures_of_a_store_with_nothing_but_a_commit(tmp_path: Path, rmqstore: 
 def test_stop(tmp_path: Path, rmqstore: Rmqstore) -> None:
     with StoreProcess(tmp_path / "store", tmp_path) as process:
         endpoint = process.endpoint
-        assert rmqstore("stop", endpoint).text == f"{endpoint} is stopping\n"
+        assert rmqstore("stop", endpoint).text == f"{endpoint} has stopped\n"
+        # The process may not have ended yet.
+        assert rmqstore("info", tmp_path / "store", "--json").document["state"] == "closed"
+        with StoreWriter.open(tmp_path / "store"):
+            pass
         assert process.wait() == 0
-    assert rmqstore("info", tmp_path / "store", "--json").document["state"] == "closed"
     said = rmqstore("stats", endpoint, code=2).stderr
     assert f"Nothing listens on {endpoint}. Start a store process there: rmqstore serve." in said
+
+
+def test_stop_without_waiting(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        endpoint = process.endpoint
+        assert rmqstore("stop", endpoint, "--timeout", "0").text == f"{endpoint} is stopping\n"
+        assert process.wait() == 0
+
+
+def test_stop_waits_no_longer_than_its_bound(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        endpoint = process.endpoint
+        with StoreClient(endpoint) as client:
+            client.stats()
+            process.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(ServiceError, match=r"is still stopping after 0\.1 s"):
+                    wait_until_closed(client.endpoint, 0.1)
+            finally:
+                process.signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(

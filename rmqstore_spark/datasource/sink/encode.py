@@ -220,7 +220,8 @@ class RowEncoder:
                 encode_host(text)
             except OptionError as error:
                 row = int(pc.index(hosts, text).as_py())
-                raise RowError(row, f"has an invalid bornHost: {error}") from None
+                cause = str(error).removesuffix(".")
+                raise RowError(row, f"has an invalid bornHost: {cause}") from None
         return hosts
 
     # ---- blocks --------------------------------------------------------------------------------

@@ -236,6 +236,13 @@ class StoreConfig:
         group=_SERVICE,
     )  # fmt: skip
 
+    def __new__(cls, *_: Any, **given: Any) -> StoreConfig:
+        """Refuse an unknown argument with a suggestion, before `__init__` raises a TypeError."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise OptionError(_unknown_argument(name, cls.__dataclass_fields__))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for key in KEYS:
             given = getattr(self, key.attribute)
@@ -358,6 +365,14 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
     return f"unknown key {_shown(name)}. {hint}"
+
+
+def _unknown_argument(name: str, known: Iterable[str]) -> str:
+    by_lower = {word.replace("_", ""): word for word in known}
+    plain = name.replace("_", "").lower()  # a key of the file is written in camel case
+    near = difflib.get_close_matches(plain, by_lower, 1)
+    hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
+    return f"StoreConfig has no argument {_shown(name)}. {hint}"
 
 
 def _shown(given: str) -> str:
