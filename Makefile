@@ -33,9 +33,10 @@ test: lint ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style, types and imports
+lint: $(INSTALLED) ## Check style, words, types and imports
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
+	@$(PY) -m tools.words
 	@$(PY) -m mypy --no-error-summary
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
 

@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def bash(home: Path, script: str, *options: str) -> list[str]:
-    """Run a script in bash; gives the lines that it prints."""
+    """Run a script in bash; returns the lines that it prints."""
     env = {
         **os.environ,
         "HOME": str(home),

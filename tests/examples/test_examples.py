@@ -55,7 +55,7 @@ def test_the_notebooks_can_be_opened_as_they_say() -> None:
 
 
 def demo(name: str, folder: Path) -> str:
-    """Run one of the demos as `make` does; gives what it shows."""
+    """Run one of the demos as `make` does; returns what it shows."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)],
         cwd=folder, env=environment() | {"TMPDIR": str(folder)}, check=False,
@@ -155,7 +155,7 @@ def test_backfill_script(
 
 
 def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run a notebook as JupyterLab does; gives what its cells show."""
+    """Run a notebook as JupyterLab does; returns what its cells show."""
     notebook: Any = read_notebook(EXAMPLES / name, as_version=4)  # type: ignore[no-untyped-call]
     assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     for variable, value in environment().items():

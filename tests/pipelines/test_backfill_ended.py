@@ -1,4 +1,4 @@
-"""A backfill that was ended anywhere goes on, and no row is there twice or missing."""
+"""A backfill that was ended anywhere continues, and no row is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = ("--maxRecordsPerPartition", "15")
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process has ended."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(session: SparkSession, *command: str) -> int:
-    """Run the job in this process's session; gives the exit code."""
+    """Run the job in this process's session; returns the exit code."""
     return run_job(lambda: copy_topic(session, JOB.parse(list(command))))
 
 

@@ -35,7 +35,7 @@ MAP = ("--map", "Live*=r_*")
 
 
 def run(session: SparkSession, *command: str) -> int:
-    """Run the job in this process's session; gives the exit code."""
+    """Run the job in this process's session; returns the exit code."""
     return run_job(lambda: replay(session, JOB.parse(list(command))))
 
 

@@ -1,4 +1,4 @@
-"""What the jobs that write are told: topics, rates, options of the sink."""
+"""Arguments of the jobs that write: topics, rates, options of the sink."""
 
 from __future__ import annotations
 

@@ -124,12 +124,12 @@ class StoreProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait until it has ended; gives its exit code."""
+        """Wait until it has ended; returns its exit code."""
         return self.process.wait(PATIENCE)
 
 
 def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
-    """Wait until a condition holds; gives what it gave."""
+    """Wait until a condition holds; returns what it gave."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come about in time"

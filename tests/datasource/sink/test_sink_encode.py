@@ -251,7 +251,7 @@ def test_an_empty_batch() -> None:
         ({"properties": [("x", "y__CRC32#\x0101234567890")]}, "end like the CRC of RocketMQ 5"),
         ({"bornHost": "1.2.3.4:65536"}, "with a port up to 65535"),
         ({"bornHost": "1.2.3.4:-1"}, "with a port up to 65535"),
-        ({"bornHost": "nowhere"}, "has an invalid bornHost: 'nowhere' is no host"),
+        ({"bornHost": "nowhere"}, "has an invalid bornHost: 'nowhere' is not a host"),
     ],
 )
 def test_rows_that_cannot_be_stored_are_named(row: Row, words: str) -> None:
