@@ -224,7 +224,8 @@ def test_values_given_in_python_take_their_usual_form(tmp_path: Path) -> None:
     ("name", "near"), [("broker_nam", "broker_name"), ("flushDiskType", "flush_disk_type")]
 )
 def test_an_unknown_argument_is_reported_with_a_suggestion(name: str, near: str) -> None:
+    given: dict[str, Any] = {name: "x"}
     with pytest.raises(OptionError, match=f"no argument '{name}'. Did you mean {near}?"):
-        StoreConfig(**{name: "x"})
+        StoreConfig(**given)
     with pytest.raises(OptionError, match=r"no argument 'brokerNam'\. Did you mean broker_name"):
         replace(StoreConfig(), brokerNam="x")  # type: ignore[call-arg]
