@@ -94,7 +94,7 @@ def test_what_read_prints_can_be_put(endpoint: str, golden: Golden, rmqstore: Rm
         ('{"bdy": "1"}', "'bdy' is unknown; the names are topic, queueId"),
         ('{"body": 1}', "body must be a string, not 1"),
         ('{"body": "x", "queueId": 99}', "which has 8: 0 to 7"),
-        ('{"body": "x", "keys": ["a b"]}', "has a key with a space"),
+        ('{"body": "x", "keys": ["a b"]}', "a key contains a space"),
         ('{"body": "!", "bodyEncoding": "base64"}', "is not valid base64"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_folder_with_something_else_is_refused(golden: Golden, tmp_path: Path)
         ("--schema", "topic string", "besides topic"),
         ("--schema", "colour string", "colour"),
         ("--startingOffsets", "latest", "cannot start at latest"),
-        ("--subscribe", "nobody", "no topic 'nobody'"),
+        ("--subscribe", "nobody", "Topic 'nobody' does not exist"),
     ],
 )
 def test_wrong_arguments_leave_nothing_behind(
