@@ -1,4 +1,4 @@
-"""Completion in bash, as a user has it after `rmqstore --install-completion`."""
+"""Completion in bash after `rmqstore --install-completion`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SOUND = [name for name in GOLDEN_NAMES if name not in UNRECOVERED]
 
 
 def undone(message: Row) -> Row:
-    """A line of JSON, as the reader gives the row."""
+    """A line of JSON, for a row of the reader."""
     row = dict(message)
     row.pop("brokerName")
     encoding = row.pop("bodyEncoding")

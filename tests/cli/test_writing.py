@@ -46,7 +46,7 @@ def put(*args: str, lines: str, **kwargs: object) -> subprocess.CompletedProcess
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command said that could not do its work."""
+    """Return the error of a command that failed."""
     assert done.returncode == 2, done
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -301,7 +301,7 @@ def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str])
             [*good, *command, endpoint],
             [*command, *good, endpoint],
             [*command, endpoint, *good],
-            [*bad, *command, endpoint, *good],  # the one that stands nearer to the command
+            [*bad, *command, endpoint, *good],  # the one after the command wins
         ):
             ended = run(*line, input="x\n")
             assert ended.returncode == 0, ended.stderr
@@ -353,7 +353,7 @@ def test_readers_leave_no_descriptors_open(process: StoreProcess, rmqstore: Rmqs
 
 @pytest.fixture
 def unclean(golden: Golden, tmp_path: Path) -> Path:
-    """A store whose broker was killed, to be changed."""
+    """A copy of a store whose broker was killed."""
     return Path(shutil.copytree(golden("unclean") / "store", tmp_path / "unclean"))
 
 
@@ -416,7 +416,7 @@ def test_damage_in_an_old_index_file_goes_with_a_rebuild(
     store = shutil.copytree(golden("basic") / "store", tmp_path / "store")
     index = min((store / "index").iterdir())
     data = bytearray(index.read_bytes())
-    data[-20 * 50 + 6] ^= 1  # of the place that a key in the middle leads to
+    data[-20 * 50 + 6] ^= 1  # of the position of a key in the middle
     index.write_bytes(data)
     assert rmqstore("recover", store, "--json").document["removedIndexFiles"] == []
     assert "[index-entry]" in rmqstore("verify", store, code=1).text

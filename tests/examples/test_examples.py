@@ -1,4 +1,4 @@
-"""The examples run, and show what they promise."""
+"""The examples run, and show the promised results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Golden = Callable[[str], Path]
 
 EXAMPLES = ROOT / "examples"
 MESSAGES = 981
-"""Those of `live` in topics that are not the system's."""
+"""Those of `live` that are not in system topics."""
 
 
 def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_demo(tmp_path: Path) -> None:
     batches = [
         int(number) for number in re.findall(r"^ +(\d+) +10,000 +[\d,]+$", output, re.MULTILINE)
     ]
-    assert batches == list(range(12))  # each is told by one of the two queries
+    assert batches == list(range(12))  # one of the two queries reports each
     assert "Traceback" not in output
 
 
@@ -171,7 +171,7 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
 
 
 def texts_and_plots(shown: list[Any]) -> tuple[list[str], int]:
-    """The texts among what cells show, and how many plots there are."""
+    """Return the texts that cells show, and the number of plots."""
     texts = [data["text/plain"] for data in shown if "image/png" not in data]
     return texts, len(shown) - len(texts)
 

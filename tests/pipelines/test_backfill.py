@@ -1,4 +1,4 @@
-"""The backfill without Spark: what it writes, what it refuses, and that its totals are checked."""
+"""The backfill without Spark: its output, what it refuses, and the check of its totals."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_rule_for_a_topic_that_is_not_read() -> None:
 
 
 class Clock:
-    """A clock that only waiting moves."""
+    """A clock that advances only by waiting."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -74,7 +74,7 @@ def test_a_pace_is_kept_and_no_row_is_lost() -> None:
     seen: list[int] = []
     for batch in pace(batches(5_000, 1, 2_500)):
         seen += batch.column("n").to_pylist()
-        # What has come so far is at most what the rate allows, and the piece that just came.
+        # At most as many rows as the rate allows so far, plus the latest piece.
         assert len(seen) <= (clock.now - 100.0) * 1_000 + 101
     assert seen == list(range(7_501))
     assert clock.now == pytest.approx(107.501)  # the last row's time too

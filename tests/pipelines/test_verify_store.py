@@ -1,4 +1,4 @@
-"""Verification as a job finds what it finds in one process, and its exit code says so."""
+"""Verification as a job has the same findings as in one process, and an exit code for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is taken, of those that a machine has."""
+"""Which Java of a machine is chosen."""
 
 from __future__ import annotations
 
