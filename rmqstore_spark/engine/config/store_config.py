@@ -199,7 +199,8 @@ class StoreConfig:
     )  # fmt: skip
     flight_port: int = number(
         10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
-        "-1: none, if `flightSocket` is set. Clients do not use `listenPort`.", group=_SERVICE, own=True,
+        "-1: none, if `flightSocket` is set. Clients do not use `listenPort`.",
+        group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
         "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
