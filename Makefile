@@ -39,9 +39,10 @@ $(CLASSES): $(INSTALLED) tests/support/jvm.py
 	@$(SPARK) -m tests.support.jvm
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style, types and imports
+lint: $(INSTALLED) ## Check style, words, types and imports
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
+	@$(PY) -m tools.words
 	@$(PY) -m mypy --no-error-summary
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
 

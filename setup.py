@@ -13,7 +13,7 @@ KERNEL = "rmqstore_spark/layout/kernel"
 
 
 class BuildKernel(build_ext):
-    """Builds the optional kernel; where that fails, says so in one line and goes on."""
+    """Builds the optional kernel; where that fails, says so in one line and continues."""
 
     def build_extension(self, ext: Extension) -> None:
         """Build one extension, or leave it out."""

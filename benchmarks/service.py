@@ -161,7 +161,7 @@ def _folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def _process(folder: Path, *arguments: str) -> Iterator[str]:
-    """Start a store process; gives its endpoint."""
+    """Start a store process; returns its endpoint."""
     ready = folder / "ready.json"
     command = [
         *(sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", str(folder / "store")),

@@ -1,16 +1,17 @@
-"""A backfill that ends where a stream begins, so that nothing is missed and nothing comes twice.
+"""A backfill that ends where a stream begins, so that no message is missed or duplicated.
 
     spark-submit examples/backfill.py STORE FOLDER
 
-The offsets of this moment are the end of a batch query and the start of a stream. (`rmqstore
+The current end offsets are the end of a batch query and the start of a stream. (`rmqstore
 offsets STORE` prints the same JSON; `python -m jobs.backfill` writes large stores faster.)
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+from typing import Annotated
 
+import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -18,7 +19,7 @@ from rmqstore_spark.reader import Store
 
 
 def offsets_now(path: str) -> str:
-    """Give the end of every queue as the JSON that startingOffsets and endingOffsets take."""
+    """Return the end of every queue as JSON for startingOffsets and endingOffsets."""
     offsets: dict[str, dict[str, int]] = {}
     with Store.open(path) as store:
         for topic in store.topics():
@@ -34,35 +35,35 @@ def with_date(messages: DataFrame) -> DataFrame:
     return messages.withColumn("date", sf.to_date("storeTimestamp"))
 
 
-def main() -> None:
-    """Copy what is there, then follow what comes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("store", metavar="STORE", help="store directory or URL")
-    parser.add_argument("folder", metavar="FOLDER", help="gets batch/, stream/ and checkpoint/")
-    arguments = parser.parse_args()
-
+def main(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store directory or URL.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Receives batch/, stream/ and checkpoint/.")
+    ],
+) -> None:
+    """Copy the existing messages as a batch, and later ones as a stream."""
     spark = (
         SparkSession.builder.appName("rmqstore backfill example")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    now = offsets_now(arguments.store)
-    past = spark.read.format("rmqstore").option("endingOffsets", now).load(arguments.store)
-    with_date(past).write.partitionBy("topic", "date").parquet(f"{arguments.folder}/batch")
-    print("batch: ", spark.read.parquet(f"{arguments.folder}/batch").count(), "messages")
+    now = offsets_now(store)
+    past = spark.read.format("rmqstore").option("endingOffsets", now).load(store)
+    with_date(past).write.partitionBy("topic", "date").parquet(f"{folder}/batch")
+    print("batch: ", spark.read.parquet(f"{folder}/batch").count(), "messages")
 
     to_come = spark.readStream.format("rmqstore").option("startingOffsets", now)
     query = (
-        with_date(to_come.load(arguments.store))
+        with_date(to_come.load(store))
         .writeStream.format("parquet")
         .partitionBy("topic", "date")
-        .option("checkpointLocation", f"{arguments.folder}/checkpoint")
-        .trigger(availableNow=True)  # processingTime="10 seconds" to go on for good
-        .start(f"{arguments.folder}/stream")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)  # processingTime="10 seconds" to run continuously
+        .start(f"{folder}/stream")
     )
     query.awaitTermination()
     print("stream:", sum(p.numInputRows for p in query.recentProgress), "messages since")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -36,7 +36,7 @@ KILLED_AFTER = 4
 
 ORDER = "orderId BIGINT, customer STRING, country STRING, amount DECIMAL(9, 2)"
 NOT_DISCARDED = "could not be discarded now: Nothing listens"
-"""What the sink warns of when its store process is gone: here it is meant to be."""
+"""The sink's warning when its store process is gone, which the demo expects."""
 NEXT = (
     (
         "Your own rows",
@@ -51,7 +51,7 @@ NEXT = (
 
 
 def make_orders(spark: SparkSession) -> None:
-    """Orders with numbers from 0, a part of them in each file."""
+    """Write orders with numbers from 0 to several files."""
     (
         spark.range(0, ORDERS, 1, FILES)
         .selectExpr(
@@ -65,7 +65,7 @@ def make_orders(spark: SparkSession) -> None:
 
 
 def write_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
-    """The query that writes."""
+    """Start the query that writes."""
     return (
         spark.readStream.schema(ORDER)
         .option("maxFilesPerTrigger", 1)
@@ -79,7 +79,7 @@ def write_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
         .writeStream.format("rmqstore")
         .option("endpoint", endpoint)
         .option("topic", "orders")
-        .option("retries", 1)  # so that the end is not long in coming
+        .option("retries", 1)  # so that the query fails soon
         .option("checkpointLocation", "checkpoint")
         .trigger(availableNow=True)
         .start()
@@ -87,7 +87,7 @@ def write_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
 
 
 def read_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
-    """The query that reads, through the process; `load(PATH)` reads the files themselves."""
+    """Start the query that reads through the process; `load(PATH)` reads the files directly."""
     return (
         spark.readStream.format("rmqstore")
         .schema("body STRING")
@@ -105,7 +105,7 @@ def read_stream(spark: SparkSession, endpoint: str) -> StreamingQuery:
 
 
 def read_table(spark: SparkSession) -> DataFrame:
-    """The same as a table, from the files."""
+    """Read the same as a table, from the files."""
     return (
         spark.read.format("rmqstore")
         .schema("body STRING")
@@ -116,7 +116,7 @@ def read_table(spark: SparkSession) -> DataFrame:
 
 
 def main() -> None:
-    """Show all that there is to see."""
+    """Run the demo."""
     with tempfile.TemporaryDirectory(prefix="rmqstore-demo-") as folder:
         os.chdir(folder)  # so that paths are short to read
         store = rmqstore_spark.embedded("store")
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def show_round_trip(spark: SparkSession, store: EmbeddedStore) -> bool:
-    """Write, kill, go on, read; gives whether all that was read is what was made."""
+    """Write, kill, continue, read; return whether exactly the orders that were made were read."""
     silence(spark)
     show_start(spark, store)
     show_kill(spark, store)
@@ -174,16 +174,16 @@ def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
         f"\nThen the store process was killed, with {staged:,} bytes of the next one staged. The "
         "query:"
     )
-    console.print(reason, markup=False, no_wrap=True, overflow="ellipsis")
+    console.print(reason, markup=False)
 
 
 def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:
-    """Kill the process when tasks have sent it a part of a micro-batch, not yet committed.
+    """Kill the process when tasks have sent part of a micro-batch that is not yet committed.
 
     Returns:
-        How many bytes it held of that.
+        How many bytes of it the process held.
     """
-    between = False  # two micro-batches: what is staged from then on is not committed
+    between = False  # between two micro-batches: anything staged later is not committed
     with StoreClient(store.endpoint) as client:
         while query.isActive:
             figures = client.stats()
@@ -196,7 +196,7 @@ def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:
 
 
 def reason_of_end(query: StreamingQuery) -> str:
-    """Wait until the query has failed, and give the reason in one line."""
+    """Wait until the query has failed, and return the reason in one line."""
     from pyspark.errors import StreamingQueryException
 
     try:
@@ -223,7 +223,7 @@ def show_restart(spark: SparkSession, store: EmbeddedStore) -> None:
 
 
 def show_reading(spark: SparkSession, store: EmbeddedStore) -> None:
-    """Read all that the store holds, as a stream and as a table."""
+    """Read the whole store, as a stream and as a table."""
     heading("Read it back as a stream (Trigger.AvailableNow)")
     show_code(read_stream, "query")
     with console.status("Running it ..."):
@@ -235,7 +235,7 @@ def show_reading(spark: SparkSession, store: EmbeddedStore) -> None:
 
 
 def show_totals(spark: SparkSession) -> bool:
-    """Count what was made and what was read; gives whether it is the same."""
+    """Count the orders made and the orders read; return whether they are the same."""
     heading("Totals")
     with console.status("Counting ..."):
         made = totals(spark.read.parquet("orders"))
@@ -262,7 +262,7 @@ def show_totals(spark: SparkSession) -> bool:
 
 
 def totals(orders: DataFrame) -> dict[str, Any]:
-    """How many orders there are, how many of different numbers, and what they sum up to."""
+    """Return the number of orders, of different order numbers, and the sum of their amounts."""
     (row,) = orders.selectExpr(
         "count(*) AS rows", "count(DISTINCT orderId) AS numbers", "sum(amount) AS amounts"
     ).collect()
@@ -270,7 +270,7 @@ def totals(orders: DataFrame) -> dict[str, Any]:
 
 
 def show_micro_batches(query: StreamingQuery) -> None:
-    """Show what a query has done."""
+    """Show the micro-batches of a query."""
     show_rows(
         ["micro-batch", "messages", "milliseconds"],
         [

@@ -59,7 +59,7 @@ def copy_as_stream(spark: SparkSession, store: str, output: str, checkpoint: str
 
 
 def main() -> None:
-    """Show all that there is to see."""
+    """Run the demo."""
     with tempfile.TemporaryDirectory(prefix="rmqstore-demo-") as folder:
         shutil.unpack_archive(ARCHIVE, Path(folder) / "broker-a")
         os.chdir(folder)  # so that paths are short to read

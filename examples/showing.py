@@ -1,4 +1,4 @@
-"""What the demos share: a Spark of their own, and how they show code, commands and tables."""
+"""Shared by the demos: starts Spark, and shows code, commands and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 96
 NOISE_OF_START = "Using incubator modules"
-"""What every JVM of Spark says when it starts."""
+"""A warning that Spark's JVM prints when it starts."""
 
 console = Console(highlight=False, width=WIDTH)
 
@@ -32,8 +32,8 @@ def start_spark(folder: str, expected: Sequence[str] = ()) -> SparkSession:
     """Start Spark on this machine, with the settings of this repository.
 
     Args:
-        folder: for what it writes.
-        expected: lines on stderr with one of these are left out.
+        folder: a folder for its files.
+        expected: texts; lines on stderr that contain one of them are dropped.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
@@ -54,7 +54,7 @@ def start_spark(folder: str, expected: Sequence[str] = ()) -> SparkSession:
 
 @contextlib.contextmanager
 def without_lines(parts: Sequence[str]) -> Iterator[None]:
-    """Leave out lines with one of these parts, of all that a JVM started here says on stderr."""
+    """Drop lines with one of these parts from the stderr of a JVM that is started here."""
     left_out = [part.encode() for part in parts]
     own = os.dup(2)
     reading, writing = os.pipe()
@@ -75,9 +75,9 @@ def without_lines(parts: Sequence[str]) -> Iterator[None]:
 
 
 def silence(spark: SparkSession) -> None:
-    """End Spark's logging, where queries are to fail; what is not to fail is raised here.
+    """Turn off Spark's log, because queries of the demo fail on purpose; other errors are raised.
 
-    `setLogLevel` would not do: it leaves loggers alone that conf/log4j2.properties names.
+    `setLogLevel` does not change the loggers that conf/log4j2.properties names.
     """
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     log4j.core.config.Configurator.setAllLevels("", log4j.Level.OFF)
@@ -93,7 +93,7 @@ def show_command(title: str, name: str, store: str) -> None:
 
 
 def show_next(places: Iterable[tuple[str, str]]) -> None:
-    """Say where to go from here: what for, and where to."""
+    """Show the next steps: a purpose and a place for each."""
     heading("Where to go next")
     table = Table.grid(padding=(0, 3))
     for what, where in places:
@@ -102,7 +102,7 @@ def show_next(places: Iterable[tuple[str, str]]) -> None:
 
 
 def heading(title: str) -> None:
-    """Begin a part."""
+    """Print a heading."""
     console.print()
     console.rule(title, align="left", style="dim")
     console.print()
@@ -112,7 +112,7 @@ def show_code(function: Callable[..., object], result: str) -> None:
     """Show the body of a function that is about to run.
 
     Args:
-        result: what to call what it returns.
+        result: the name to show for its result.
     """
     lines = inspect.getsource(function).partition('."""\n')[2]
     code = textwrap.dedent(lines).replace("return ", f"{result} = ")
@@ -120,7 +120,7 @@ def show_code(function: Callable[..., object], result: str) -> None:
 
 
 def show_rows(columns: list[str], rows: list[list[object]]) -> None:
-    """Show rows as a table; numbers to the right."""
+    """Show rows as a table, with numbers aligned to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         words = any(isinstance(row[number], str) for row in rows)
@@ -131,7 +131,7 @@ def show_rows(columns: list[str], rows: list[list[object]]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as the tables have it."""
+    """Return a value as the tables show it."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, (int, Decimal)) else str(value)

@@ -6,9 +6,10 @@ spark-submit examples/streaming.py STORE --available-now reads the existing mess
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+from typing import Annotated
 
+import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -33,14 +34,14 @@ def show(batch: DataFrame, batch_id: int) -> None:
     ).orderBy("from", "topic").show(truncate=False)
 
 
-def main() -> None:
-    """Run the stream."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("store", metavar="STORE", help="store directory or URL")
-    parser.add_argument("--available-now", action="store_true")
-    parser.add_argument("--seconds", type=int, default=1, help="length of an interval")
-    arguments = parser.parse_args()
-
+def main(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store directory or URL.")],
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Read the existing messages, and end.")
+    ] = False,
+    seconds: Annotated[int, typer.Option(help="Length of an interval.")] = 1,
+) -> None:
+    """Count the messages of each topic by interval, as a stream."""
     spark = (
         SparkSession.builder.appName("rmqstore streaming")
         .config("spark.sql.session.timeZone", "UTC")
@@ -48,16 +49,16 @@ def main() -> None:
     )
     messages = (
         spark.readStream.format("rmqstore")
-        # Only what is asked for is decoded: no bodies are read here.
+        # Only these columns are decoded; no bodies are read.
         .schema("topic string, queueId int, queueOffset bigint, storeTimestamp timestamp")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 100_000)
-        .load(arguments.store)
+        .load(store)
     )
-    # A real job names a checkpointLocation, and goes on there when it is started again.
-    writer = counts_by_topic(messages, arguments.seconds).writeStream.outputMode("update")
+    # A real job sets a checkpointLocation, and continues there when it is started again.
+    writer = counts_by_topic(messages, seconds).writeStream.outputMode("update")
     writer = writer.foreachBatch(show)
-    if arguments.available_now:
+    if available_now:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime="2 seconds")
@@ -68,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

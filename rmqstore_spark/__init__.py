@@ -60,7 +60,7 @@ def embedded(
             rows.write.format("rmqstore").option("endpoint", endpoint).mode("append").save()
 
     Args:
-        path: the store directory; made where there is none.
+        path: the store directory; created if it does not exist.
         port: port on this machine's loopback address; 0 for any free one.
         ready_seconds: how long it may take to come up.
         settings: keys of the store's configuration (docs/configuration.md):

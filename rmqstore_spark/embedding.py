@@ -86,7 +86,7 @@ class EmbeddedStore:
 
     @property
     def endpoint(self) -> str:
-        """The address of the store process, as the option `endpoint` takes it.
+        """The address of the store process, as the option `endpoint` accepts it.
 
         Raises:
             ServiceError: the process was not started.

@@ -25,7 +25,7 @@ from tools.java import JavaNotFoundError, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: a machine under load is no finding. CI looks at the same examples each time.
+# No deadline: a machine under load is not a finding. CI looks at the same examples each time.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile(

@@ -138,7 +138,7 @@ def test_tests_that_the_documents_name_exist() -> None:
 
 
 class Dump(NamedTuple):
-    """Bytes that docs/format.md shows, and where they are to be found."""
+    """Bytes that docs/format.md shows, and where they are."""
 
     store: str
     path: str
@@ -163,7 +163,7 @@ def test_the_format_shows_dumps() -> None:
 
 
 def assert_means(data: bytes, value: str, line: str) -> None:
-    """Check a field's value, as it is told beside its bytes."""
+    """Check the value of a field that is shown next to its bytes."""
     if re.fullmatch(r"-?\d+", value):
         assert int(value) == int.from_bytes(data, "big", signed=True), line
     elif value.startswith("0x"):

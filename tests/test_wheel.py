@@ -38,7 +38,7 @@ class Installed(NamedTuple):
     variables: dict[str, str]
 
     def run(self, *command: str, code: int = 0, text: str | None = None) -> str:
-        """Run a program of the environment; gives what it printed on both streams."""
+        """Run a program of the environment; returns what it printed on both streams."""
         program = self.folder / "bin" / command[0]
         done = subprocess.run(
             [str(program), *command[1:]], cwd=self.folder, env=self.variables, input=text,

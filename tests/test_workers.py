@@ -26,7 +26,7 @@ IN_JOBS = "from rmqstore_spark.pipelines.session import prepare_environment as c
 
 
 def without_a_choice(folder: Path) -> dict[str, str]:
-    """An environment that names no Python, and where `python3` is no good."""
+    """An environment that names no Python, and whose `python3` lacks the package."""
     broken = folder / "bin" / "python3"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 3\n")

@@ -2,13 +2,18 @@
 
     app        registers the commands, and handles how they end
     commands/  a module for each command, or for a few related ones
-    shared/    arguments, connections, reading, printing
+    shared/    arguments, connections, reading, printing; `usage` is for the jobs of pipelines too
 
 Modules that are slow to import are imported inside the command that needs them.
 """
 
 from __future__ import annotations
 
-from rmqstore_spark.cli.app import main
-
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command with the process's arguments, and end the process."""
+    from rmqstore_spark.cli.app import main as run  # all commands: the jobs need `shared` alone
+
+    run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from typing import Annotated, Any
 
@@ -34,12 +35,17 @@ from rmqstore_spark.cli.shared.connection import (
     use_credentials,
 )
 from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
+from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 
 __all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
-    """The group of all commands. `ending` handles how each of them ends."""
+    """The group of all commands: `ending` and `usage_errors` handle how each of them ends."""
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
+        with usage_errors("rmqstore"):
+            sys.exit(super().main(args, **{**options, "standalone_mode": False}))
 
     def invoke(self, ctx: Any) -> Any:
         with ending():
@@ -63,9 +69,8 @@ app = typer.Typer(
     name="rmqstore",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Plain help needs no import of rich, and usage errors stay one line.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    rich_markup_mode=None,  # plain help needs no import of rich
+    context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
 _LOCAL = (serve, recover)
 for command in (

@@ -83,7 +83,7 @@ class StoreDirectory:
                 storage_options: arguments that fsspec passes to the file system.
 
         Raises:
-            StoreNotFoundError: the path is not a store; the message says what is there instead.
+            StoreNotFoundError: the path is not a store; the message says what it is instead.
             StoreAccessError: a folder may not be listed.
             OptionError: the CommitLog is on a different file system than the store.
             UnsupportedStoreError: the store holds the logs of several DLedger members.

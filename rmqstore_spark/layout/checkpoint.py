@@ -33,8 +33,8 @@ class Checkpoint:
         logics_msg_timestamp: storeTimestamp of a message known to be dispatched, with its queue
             entry flushed.
         index_msg_timestamp: storeTimestamp of the last message in the last full index file.
-        master_flushed_offset: 5.x: up to where the master has flushed.
-        confirm_phy_offset: 5.x: up to where the in-sync replicas have confirmed.
+        master_flushed_offset: 5.x: the offset up to which the master has flushed.
+        confirm_phy_offset: 5.x: the offset that all in-sync replicas have confirmed.
     """
 
     physic_msg_timestamp: int = 0

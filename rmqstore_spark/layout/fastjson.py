@@ -164,7 +164,7 @@ class _Parser:
         return found
 
     def _closes(self, bracket: str, *, first: bool) -> bool:
-        """Return whether an object or array ends here; consume the comma if it goes on.
+        """Return whether an object or array ends here; consume the comma if it does not.
 
         A comma before the end is accepted, as in fastjson: people edit these files.
         """

@@ -2,12 +2,13 @@
 
     backfill           copies stores to Parquet; `parquet/` holds what its tasks do
     stream_to_parquet  does the same as a stream: `following`
-    verify_store       verifies stores in many tasks: `progress`
-    replay             writes messages of stores or Parquet again: `replay_parquet`, `pacing`
+    verify_store       verifies stores in many tasks: `verify_task`, `progress`
+    replay             writes messages of stores or Parquet again: `replay_parquet`, `pacing`,
+                       `replay_arguments`
     copy_topic         copies one topic: `targets`
 
 All of them use `arguments`, `session` and `failures`. The programs in `jobs/` call them, for
-spark-submit.
+spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
 """
 
 from rmqstore_spark.workers import require_spark

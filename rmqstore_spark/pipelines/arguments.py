@@ -1,50 +1,203 @@
-"""Command lines of the jobs; the data source's options keep their own names."""
+"""Command lines of the jobs; the data source's options keep their own names.
+
+A job declares its arguments as a dataclass, whose fields are parameters of typer.
+"""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Annotated, Any, Final, Generic, TypeVar, get_type_hints
 
+import typer
+from typer.core import TyperCommand
+
+from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 from rmqstore_spark.datasource.options.option import Option
 from rmqstore_spark.datasource.options.table import OPTIONS
 
-__all__ = ["add_source_options", "new_parser", "source_options"]
+__all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser"]
 
-_PREFIX = "source."
+_PREFIX: Final = "source_"
+_EPILOG: Final = "docs/jobs.md describes the jobs, docs/options.md the options of the source."
 
-
-def new_parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Create a parser for a store, and options by their full names."""
-    parser = argparse.ArgumentParser(
-        prog=name,
-        description=description,
-        allow_abbrev=False,
-        epilog="docs/jobs.md describes the jobs, docs/options.md the options of the source.",
-    )
-    parser.add_argument(
-        "store",
-        metavar="STORE",
-        help="store directory or URL, a comma-separated list, a glob, or a JSON list",
-    )
-    return parser
+Endpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENDPOINT",
+        help="endpoint of the store process to write to; several comma-separated",
+        show_default=False,
+    ),
+]
 
 
-def add_source_options(parser: argparse.ArgumentParser, *, without: str) -> None:
-    """Add the options of the data source, as `--startingOffsets` or `--starting-offsets`.
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="DDL",
+        help='columns to write, as in .schema(...): "queueOffset bigint, body string"; topic and '
+        "date become folders  [default: all columns]",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreArguments:
+    """What all jobs accept.
+
+    Attributes:
+        store: path or endpoint.
+        source: options of the data source by their names, without path and endpoint.
+    """
+
+    store: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE",
+            help="store directory or URL, a comma-separated list, a glob, or a JSON list",
+            show_default=False,
+        ),
+    ]
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    def source_options(self) -> dict[str, str]:
+        """Return the source's options, its path or endpoint included."""
+        is_endpoint = re.match(r"\s*grpc(\+\w+)?://", self.store) is not None
+        return {"endpoint" if is_endpoint else "path": self.store, **self.source}
+
+
+T = TypeVar("T", bound=StoreArguments)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """Parses the command line of a job.
 
     Args:
-        parser: receives the options.
-        without: the scope (of the option table) whose options do not apply.
+        name: the job's name.
+        arguments: the dataclass of its arguments, whose fields are annotated for typer.
+        doc: a sentence for the help.
+        without: the scope (of the option table) of the source's options that do not apply; None if
+            the job has no options of the source.
+        optional_value: an option that can be given without a value, and its value then.
     """
-    group = parser.add_argument_group("options of the source (see docs/options.md)")
-    for option in OPTIONS:
-        if option.name == "path" or option.scope == without:
-            continue
-        group.add_argument(
-            *_flags(option),
-            dest=_PREFIX + option.name,
-            metavar=_metavar(option.kind),
-        )
+
+    name: str
+    arguments: type[T]
+    doc: str
+    without: str | None = None
+    optional_value: tuple[str, str] | None = None
+
+    def parse(self, words: Sequence[str] | None) -> T:
+        """Parse a command line; None is that of the process.
+
+        Raises:
+            SystemExit: it is wrong, or it asks for the help.
+        """
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(
+            cls=_Command,
+            help=self.doc,
+            epilog=_EPILOG,
+            context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
+        )(self._callback())
+        command = typer.main.get_command(app)
+        given = list(sys.argv[1:] if words is None else words)
+        with usage_errors("error"):
+            parsed = command.main(
+                self._with_value(given), prog_name=self.name, standalone_mode=False
+            )
+        if isinstance(parsed, self.arguments):
+            return parsed
+        sys.exit(parsed)  # the help was printed
+
+    def _with_value(self, words: list[str]) -> list[str]:
+        """Add the value of an option that was given without one."""
+        if self.optional_value is None or self.optional_value[0] not in words:
+            return words
+        flag, value = self.optional_value
+        at = words.index(flag) + 1
+        given = at < len(words) and not words[at].startswith("-")
+        return words if given else [*words[:at], value, *words[at:]]
+
+    def _callback(self) -> Callable[..., T]:
+        """Return a function with a parameter for each argument; typer reads its signature."""
+
+        def make(**given: Any) -> T:
+            source = {
+                name.removeprefix(_PREFIX): given.pop(name)
+                for name in list(given)
+                if name.startswith(_PREFIX)
+            }
+            chosen = {name: text for name, text in source.items() if text is not None}
+            return self.arguments(source=chosen, **given)
+
+        parameters = [*self._own_parameters(), *map(_source_parameter, self._source_options())]
+        make.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        make.__annotations__ = {each.name: each.annotation for each in parameters}
+        return make
+
+    def _own_parameters(self) -> list[inspect.Parameter]:
+        hints = get_type_hints(self.arguments, include_extras=True)
+        return [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default(each),
+                annotation=hints[each.name],
+            )
+            for each in fields(self.arguments)
+            if each.name != "source"
+        ]
+
+    def _source_options(self) -> list[Option]:
+        if self.without is None:
+            return []
+        return [each for each in OPTIONS if each.name != "path" and each.scope != self.without]
+
+
+class _Command(TyperCommand):
+    """Lists the options of the source in a section of their own."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(_section(each), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _section(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    is_source = parameter.name.startswith(_PREFIX)
+    return "Options of the source (see docs/options.md)" if is_source else "Options"
+
+
+def _default(argument: Field[Any]) -> Any:
+    if argument.default_factory is not MISSING:
+        return argument.default_factory()
+    return inspect.Parameter.empty if argument.default is MISSING else argument.default
+
+
+def _source_parameter(option: Option) -> inspect.Parameter:
+    return inspect.Parameter(
+        _PREFIX + option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None, typer.Option(*_flags(option), metavar=_metavar(option.kind))
+        ],
+    )
 
 
 def _metavar(kind: str) -> str:
@@ -60,15 +213,13 @@ def _flags(option: Option) -> list[str]:
     return flags
 
 
-def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the source's options, its path or endpoint included."""
-    given = {
-        name.removeprefix(_PREFIX): value
-        for name, value in vars(arguments).items()
-        if name.startswith(_PREFIX) and value is not None
-    }
-    return {"endpoint" if _is_endpoint(arguments.store) else "path": arguments.store, **given}
+def as_parser(parse: Callable[[str], V]) -> Callable[[Any], V]:
+    """Let typer report the ValueError of a parser, and parse the text of a default too."""
 
+    def parsed(value: Any) -> V:
+        try:
+            return parse(str(value))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
 
-def _is_endpoint(store: str) -> bool:
-    return re.match(r"\s*grpc(\+\w+)?://", store) is not None
+    return parsed

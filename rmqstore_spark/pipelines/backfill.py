@@ -11,15 +11,17 @@ has as many rows as were planned (see `output`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
 
 from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
@@ -27,10 +29,10 @@ from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.open import local_path
-from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.arguments import Job, Schema, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.parquet import pieces
-from rmqstore_spark.pipelines.parquet.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.parquet.columns import columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.parquet.output import Attempt, Output
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["backfill", "main", "parse_arguments", "through_dataframe"]
+__all__ = ["JOB", "backfill", "main", "through_dataframe"]
 
 Runner: TypeAlias = Callable[[Sequence[PieceItem], BackfillTask], Sequence[Mapping[str, Any]]]
 
@@ -50,54 +52,67 @@ NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
 """The columns from which partitions and totals are computed."""
 
 
-def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = new_parser("backfill", "Copy RocketMQ stores to Parquet by topic and date.")
-    parser.add_argument(
-        "output",
-        metavar="OUTPUT",
-        help="new folder, or the folder of an interrupted run to continue",
-    )
-    parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
-    parser.add_argument(
-        "--compression", metavar="CODEC", help=f"{', '.join(CODECS)} (default: zstd)"
-    )
-    parser.add_argument(
-        "--target-file-size",
-        type=_size,
-        default="512m",
-        metavar="SIZE",
-        help="close a file when it reaches this size (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--row-group-size",
-        type=_size,
-        default="64m",
-        metavar="SIZE",
-        help="approximate uncompressed size of a row group (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--through-dataframe",
-        nargs="?",
-        const="parquet",
-        metavar="FORMAT",
-        help="let Spark write, in any format that it supports (parquet, orc, json, ...); "
-        "slower, and an interrupted run starts over",
-    )
-    add_source_options(parser, without=STREAM)
-    return parser.parse_args(command)
+_size = as_parser(parse_bytes)
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+@dataclass(frozen=True, kw_only=True)
+class BackfillArguments(StoreArguments):
+    """The arguments of the job."""
+
+    output: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUTPUT", help="new folder, or the folder of an interrupted run to continue"
+        ),
+    ]
+    schema: Schema = None
+    compression: Annotated[
+        str | None,
+        typer.Option("--compression", metavar="CODEC", help=", ".join(CODECS), show_default="zstd"),
+    ] = None
+    target_file_size: Annotated[
+        int,
+        typer.Option(
+            "--target-file-size",
+            metavar="SIZE",
+            parser=_size,
+            help="close a file when it reaches this size  [default: 512m]",
+            show_default=False,
+        ),
+    ] = 512 << 20
+    row_group_size: Annotated[
+        int,
+        typer.Option(
+            "--row-group-size",
+            metavar="SIZE",
+            parser=_size,
+            help="approximate uncompressed size of a row group  [default: 64m]",
+            show_default=False,
+        ),
+    ] = 64 << 20
+    through_dataframe: Annotated[
+        str | None,
+        typer.Option(
+            "--through-dataframe",
+            metavar="[FORMAT]",
+            help="let Spark write, in any format that it supports (parquet, orc, json, ...); "
+            "slower, and an interrupted run starts over",
+        ),
+    ] = None
 
 
-def _identity(arguments: argparse.Namespace) -> dict[str, Any]:
+JOB: Final = Job(
+    "backfill",
+    BackfillArguments,
+    "Copy RocketMQ stores to Parquet by topic and date.",
+    without=STREAM,
+    optional_value=("--through-dataframe", "parquet"),
+)
+
+
+def _identity(arguments: BackfillArguments) -> dict[str, Any]:
     """Return the arguments that must be the same for a run to continue another one."""
-    options = source_options(arguments)
+    options = arguments.source_options()
     if "path" in options:
         options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
     return {
@@ -114,8 +129,8 @@ def _absolute(path: str) -> str:
     return path if local is None else os.path.abspath(local)
 
 
-def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, Any]:
-    options = source_options(arguments)
+def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any]:
+    options = arguments.source_options()
     # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
     work = [piece for piece in reader.partitions() if isinstance(piece, StorePartition)]
@@ -128,7 +143,7 @@ def _new_plan(arguments: argparse.Namespace, schema: StructType) -> dict[str, An
     }
 
 
-def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: Output) -> None:
+def _check_same(plan: Mapping[str, Any], arguments: BackfillArguments, output: Output) -> None:
     if plan["version"] != 1:
         raise OptionError(
             f"{output.url} was started by another version of this job. Use a new folder."
@@ -146,7 +161,7 @@ def _check_same(plan: Mapping[str, Any], arguments: argparse.Namespace, output: 
         )
 
 
-def backfill(arguments: argparse.Namespace, run: Runner) -> None:
+def backfill(arguments: BackfillArguments, run: Runner) -> None:
     """Begin or continue a backfill.
 
     Args:
@@ -170,7 +185,7 @@ def backfill(arguments: argparse.Namespace, run: Runner) -> None:
     if attempts is None:
         task = BackfillTask(
             output,
-            source_options(arguments),
+            arguments.source_options(),
             schema,
             written,
             FileFormat(
@@ -260,8 +275,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> None:
+def through_dataframe(spark: SparkSession, arguments: BackfillArguments, kind: str) -> None:
     """Copy with DataFrames: Spark reads rows, and writes them.
+
+    Args:
+        kind: the format to write.
 
     Raises:
         RmqStoreError: the number of rows that can be read back is not the number written.
@@ -271,13 +289,12 @@ def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> Non
 
     began = time.monotonic()
     schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
-    source = spark.read.format("rmqstore").schema(schema).options(**source_options(arguments))
+    source = spark.read.format("rmqstore").schema(schema).options(**arguments.source_options())
     counted = Observation("backfill")
     rows = source.load().observe(counted, sf.count("*").alias("rows"))
     writer = rows.select(*written, "topic", sf.to_date("storeTimestamp").alias("date")).write
     if arguments.compression:
         writer = writer.option("compression", arguments.compression)
-    kind = arguments.through_dataframe
     writer.format(kind).partitionBy("topic", "date").save(arguments.output)
     count = counted.get["rows"]
     back = spark.read.format(kind).load(arguments.output).count()
@@ -290,14 +307,14 @@ def through_dataframe(spark: SparkSession, arguments: argparse.Namespace) -> Non
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    arguments = parse_arguments(command)
+    arguments = JOB.parse(command)
     return run_job(lambda: _run(arguments))
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: BackfillArguments) -> None:
     with session("rmqstore backfill") as spark:
         if arguments.through_dataframe:
-            through_dataframe(spark, arguments)
+            through_dataframe(spark, arguments, arguments.through_dataframe)
         else:
             backfill(arguments, partial(run_tasks, spark, f"backfill to {arguments.output}"))
 

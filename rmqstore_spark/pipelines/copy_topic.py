@@ -8,51 +8,70 @@ order, keys, tags, properties and bornTimestamp.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.arguments import Endpoint, Job, StoreArguments
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.session import session
 from rmqstore_spark.pipelines.targets import (
-    add_target_options,
     create_topics,
     queues_read,
     target_options,
+    write_option,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["copy_topic", "main", "parse_arguments"]
+__all__ = ["JOB", "copy_topic", "main"]
 
 
-def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = new_parser("copy_topic", "Copy one topic of RocketMQ stores into a store.")
-    parser.add_argument("topic", metavar="TOPIC", help="the topic to copy")
-    parser.add_argument(
-        "endpoint",
-        metavar="ENDPOINT",
-        help="endpoint of the store process to write to; several comma-separated",
-    )
-    parser.add_argument(
-        "--as", dest="copy", metavar="TOPIC", help="topic of the copy (default: the same name)"
-    )
-    add_target_options(parser, streaming=False)
-    add_source_options(parser, without=STREAM)
-    return parser.parse_args(command)
+@dataclass(frozen=True, kw_only=True)
+class CopyArguments(StoreArguments):
+    """The arguments of the job."""
+
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="the topic to copy")]
+    endpoint: Endpoint
+    copy: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="TOPIC",
+            help="topic of the copy  [default: the same name]",
+            show_default=False,
+        ),
+    ] = None
+    write: Annotated[list[str], write_option(streaming=False)] = field(default_factory=list)
+
+    def target_options(self) -> dict[str, str]:
+        """Return the sink's options, its endpoint included.
+
+        Raises:
+            OptionError: an option is unknown or wrong.
+        """
+        return target_options(self.endpoint, self.write, streaming=False)
 
 
-def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
+JOB: Final = Job(
+    "copy_topic",
+    CopyArguments,
+    "Copy one topic of RocketMQ stores into a store.",
+    without=STREAM,
+)
+
+
+def copy_topic(spark: SparkSession, arguments: CopyArguments) -> None:
     """Copy the topic, and print the number of messages."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sf
 
-    source = source_options(arguments)
+    source = arguments.source_options()
     chosen = sorted({"subscribe", "subscribePattern", "assign"} & source.keys())
     if chosen:
         raise OptionError(
@@ -60,7 +79,7 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
         )
     source["subscribe"] = arguments.topic
     copy = arguments.copy or arguments.topic
-    options = {"topic": copy, **target_options(arguments, streaming=False)}
+    options = {"topic": copy, **arguments.target_options()}
     queues = queues_read(source, streaming=False).values()
     create_topics(options, {copy: max(queues)} if queues else {})
     count = Observation()
@@ -80,12 +99,12 @@ def copy_topic(spark: SparkSession, arguments: argparse.Namespace) -> None:
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    arguments = parse_arguments(command)
+    arguments = JOB.parse(command)
     return run_job(lambda: _run(arguments))
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    target_options(arguments, streaming=False)  # reports errors before Spark starts
+def _run(arguments: CopyArguments) -> None:
+    arguments.target_options()  # reports errors before Spark starts
     with session("rmqstore copy_topic") as spark:
         copy_topic(spark, arguments)
 

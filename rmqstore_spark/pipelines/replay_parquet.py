@@ -10,7 +10,6 @@ sorted within a slice, so queues keep their order.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import posixpath
@@ -22,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fsspec.core import url_to_fs
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.pipelines.arguments import source_options
 from rmqstore_spark.pipelines.pacing import paced, rows_at_once
-from rmqstore_spark.pipelines.targets import TopicMap, create_topics, target_options
+from rmqstore_spark.pipelines.replay_arguments import ReplayArguments
+from rmqstore_spark.pipelines.targets import TopicMap, create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,9 +98,9 @@ class Slices:
         return f"{self._root}/{name}"
 
 
-def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
+def replay_parquet(spark: SparkSession, arguments: ReplayArguments) -> int:
     """Replay Parquet files; return the number of rows that this run wrote."""
-    given = sorted(source_options(arguments).keys() - {"path", "endpoint"})
+    given = sorted(arguments.source)
     if given:
         raise OptionError(
             f"Option --parquet excludes options of the source: remove {', '.join(given)}, and "
@@ -123,7 +122,7 @@ def replay_parquet(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if plan is None:
         plan = slices.make_plan(same, _bounds(rows, arguments.rate))
     slices.check(plan, same)
-    options = target_options(arguments, streaming=True)
+    options = arguments.target_options()
     create_topics(options, topics.queues(_queues_in(rows)))
     return _write(rows, topics, options, slices, plan, arguments.rate)
 

@@ -9,15 +9,17 @@ previous one stopped, according to its checkpoint. Each message is written once.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
+from rmqstore_spark.pipelines.arguments import Job, Schema, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.following import follow
-from rmqstore_spark.pipelines.parquet.columns import SCHEMA_HELP, columns_to_read
+from rmqstore_spark.pipelines.parquet.columns import columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS
 from rmqstore_spark.pipelines.session import session
 
@@ -25,38 +27,59 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["main", "parse_arguments", "start_query"]
+__all__ = ["JOB", "main", "start_query"]
 
-AVAILABLE_NOW = "available-now"
-
-
-def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = new_parser("stream_to_parquet", "Copy RocketMQ stores to Parquet as a stream.")
-    parser.add_argument("output", metavar="OUTPUT", help="folder for the Parquet files")
-    parser.add_argument(
-        "--checkpoint", required=True, metavar="FOLDER", help="folder for the stream's progress"
-    )
-    parser.add_argument(
-        "--trigger",
-        default=AVAILABLE_NOW,
-        metavar="WHEN",
-        help=f'{AVAILABLE_NOW}: copy the existing messages and end; "30 seconds": run '
-        "continuously, at this interval (default: %(default)s)",
-    )
-    parser.add_argument("--schema", metavar="DDL", help=SCHEMA_HELP)
-    parser.add_argument("--compression", choices=CODECS, default="zstd", help="(default: zstd)")
-    add_source_options(parser, without=BATCH)
-    return parser.parse_args(command)
+AVAILABLE_NOW: Final = "available-now"
 
 
-def start_query(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
+def _codec(text: str) -> str:
+    if text not in CODECS:
+        raise ValueError(f"must be one of {', '.join(CODECS)}, not {text!r}")
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamArguments(StoreArguments):
+    """The arguments of the job."""
+
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="folder for the Parquet files")]
+    checkpoint: Annotated[
+        str,
+        typer.Option("--checkpoint", metavar="FOLDER", help="folder for the stream's progress"),
+    ]
+    trigger: Annotated[
+        str,
+        typer.Option(
+            "--trigger",
+            metavar="WHEN",
+            help=f'{AVAILABLE_NOW}: copy the existing messages and end; "30 seconds": run '
+            "continuously, at this interval",
+        ),
+    ] = AVAILABLE_NOW
+    schema: Schema = None
+    compression: Annotated[
+        str,
+        typer.Option(
+            "--compression", metavar="CODEC", parser=as_parser(_codec), help=", ".join(CODECS)
+        ),
+    ] = "zstd"
+
+
+JOB: Final = Job(
+    "stream_to_parquet",
+    StreamArguments,
+    "Copy RocketMQ stores to Parquet as a stream.",
+    without=BATCH,
+)
+
+
+def start_query(spark: SparkSession, arguments: StreamArguments) -> StreamingQuery:
     """Start the stream that the arguments describe."""
     from pyspark.sql import functions as sf
 
     schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
     # A copy begins with existing messages; by default a stream would begin with new ones.
-    options = {"startingOffsets": "earliest", **source_options(arguments)}
+    options = {"startingOffsets": "earliest", **arguments.source_options()}
     source = spark.readStream.format("rmqstore").schema(schema).options(**options)
     rows: DataFrame = source.load().select(
         *written, "topic", sf.to_date("storeTimestamp").alias("date")
@@ -75,14 +98,14 @@ def start_query(spark: SparkSession, arguments: argparse.Namespace) -> Streaming
     return writer.start(arguments.output)
 
 
-def _copy(arguments: argparse.Namespace) -> None:
+def _copy(arguments: StreamArguments) -> None:
     with session("rmqstore stream_to_parquet") as spark:
         follow(start_query(spark, arguments))
 
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    arguments = parse_arguments(command)
+    arguments = JOB.parse(command)
     return run_job(lambda: _copy(arguments))
 
 

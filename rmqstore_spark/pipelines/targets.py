@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import parse_options
@@ -23,36 +24,38 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TopicMap", "add_target_options", "create_topics", "queues_read", "target_options"]
+__all__ = ["TopicMap", "create_topics", "queues_read", "target_options", "write_option"]
 
 _SAID_ELSEWHERE: Final = {"endpoint": "ENDPOINT", "topic": "--map (of replay) or --as"}
 
 
-def add_target_options(parser: argparse.ArgumentParser, *, streaming: bool) -> None:
-    """Add `--write NAME=VALUE`."""
+def write_option(*, streaming: bool) -> Any:
+    """Return `--write NAME=VALUE`, as a parameter of typer."""
     names = [
         o.name
         for o in SINK_OPTIONS
         if o.name not in _SAID_ELSEWHERE and not (streaming and o.scope == BATCH)
     ]
-    parser.add_argument(
+    return typer.Option(
         "--write",
-        action="append",
-        default=[],
         metavar="NAME=VALUE",
         help=f"an option of the sink (see docs/options.md): {', '.join(names)}; repeat it for "
-        "several (default: queueSelector=column, so that messages keep their queues)",
+        "several  [default: queueSelector=column, so that messages keep their queues]",
+        show_default=False,
     )
 
 
-def target_options(arguments: argparse.Namespace, *, streaming: bool) -> dict[str, str]:
+def target_options(endpoint: str, given: Sequence[str], *, streaming: bool) -> dict[str, str]:
     """Return the sink's options, its endpoint included.
+
+    Args:
+        given: options of the sink as `NAME=VALUE`.
 
     Raises:
         OptionError: an option is unknown or wrong.
     """
-    options = {"endpoint": arguments.endpoint, "queueSelector": "column"}
-    for text in arguments.write:
+    options = {"endpoint": endpoint, "queueSelector": "column"}
+    for text in given:
         name, separator, value = text.partition("=")
         if not separator:
             raise OptionError(f"--write must be NAME=VALUE, not {text!r}.")

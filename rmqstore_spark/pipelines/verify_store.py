@@ -9,114 +9,84 @@ verified. docs/verify.md lists the checks, and what they cannot detect.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from rmqstore_spark.datasource.failures import host_name
+import typer
+
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.stores import SourceStore, StoreSpec, open_stores
-from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
-from rmqstore_spark.pipelines.arguments import new_parser
+from rmqstore_spark.datasource.stores import SourceStore, open_stores
+from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks
 from rmqstore_spark.pipelines.session import session
+from rmqstore_spark.pipelines.verify_task import VerifyTask
 from rmqstore_spark.verify import (
     Findings,
     Snapshot,
     Unit,
     VerifyReport,
-    check_unit,
     make_plan,
     verify_plan,
 )
 from rmqstore_spark.verify.findings import LISTED
 from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
-__all__ = ["main", "parse_arguments", "verify_stores"]
+__all__ = ["JOB", "main", "verify_stores"]
 
 DAMAGED: Final = 1
 FAILED: Final = 2
 
 _UNITS_AT_ONCE: Final = 64  # of small units: a task should take longer than its start
 
-Runner: TypeAlias = Callable[[str, Sequence[Sequence[Unit]], "VerifyTask"], Iterable[Findings]]
-
-
-@dataclass(frozen=True)
-class VerifyTask:
-    """Checks units of a store.
-
-    Args:
-        spec: opens the store.
-        snapshot: the store as the driver saw it.
-    """
-
-    spec: StoreSpec
-    snapshot: Snapshot
-
-    def __call__(self, units: Sequence[Unit]) -> Findings:
-        """Check some units.
-
-        Raises:
-            RmqStoreError: this machine does not see the store.
-        """
-        findings = Findings(self.snapshot.listed)
-        try:
-            store = self.spec.open()
-        except StoreNotFoundError as error:
-            raise RmqStoreError(
-                f"{self.spec.url} cannot be found on host {host_name()}: stores must be "
-                "accessible to all executors under the same path."
-            ) from error
-        with store:
-            for unit in units:
-                findings.merge(check_unit(store, self.snapshot, unit))
-        return findings
-
-
-def parse_arguments(command: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = new_parser("verify_store", "Verify RocketMQ stores.")
-    parser.add_argument(
-        "--storePathCommitLog",
-        "--store-path-commit-log",
-        dest="folders",
-        metavar="FOLDERS",
-        help="CommitLog folders, if they are not below the store; see docs/options.md",
-    )
-    parser.add_argument(
-        "--delay-levels",
-        default=DELAY_LEVELS,
-        type=_delay_levels,
-        metavar="LEVELS",
-        help="the broker's messageDelayLevel (default: RocketMQ's)",
-    )
-    parser.add_argument(
-        "--list",
-        dest="listed",
-        default=LISTED,
-        type=int,
-        metavar="N",
-        help="list up to N problems of each kind, count the others (default: %(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the reports as JSON lines")
-    return parser.parse_args(command)
+Runner: TypeAlias = Callable[[str, Sequence[Sequence[Unit]], VerifyTask], Iterable[Findings]]
 
 
 def _delay_levels(text: str) -> str:
-    try:
-        delays(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    delays(text)
     return text
 
 
-def verify_stores(arguments: argparse.Namespace, run: Runner) -> Iterator[tuple[str, VerifyReport]]:
+@dataclass(frozen=True, kw_only=True)
+class VerifyArguments(StoreArguments):
+    """The arguments of the job."""
+
+    folders: Annotated[
+        str | None,
+        typer.Option(
+            "--storePathCommitLog",
+            "--store-path-commit-log",
+            metavar="FOLDERS",
+            help="CommitLog folders, if they are not below the store; see docs/options.md",
+        ),
+    ] = None
+    delay_levels: Annotated[
+        str,
+        typer.Option(
+            "--delay-levels",
+            metavar="LEVELS",
+            parser=as_parser(_delay_levels),
+            help="the broker's messageDelayLevel  [default: RocketMQ's]",
+            show_default=False,
+        ),
+    ] = DELAY_LEVELS
+    listed: Annotated[
+        int,
+        typer.Option(
+            "--list", metavar="N", help="list up to N problems of each kind, count the others"
+        ),
+    ] = LISTED
+    as_json: Annotated[bool, typer.Option("--json", help="print the reports as JSON lines")] = False
+
+
+JOB: Final = Job("verify_store", VerifyArguments, "Verify RocketMQ stores.")
+
+
+def verify_stores(arguments: VerifyArguments, run: Runner) -> Iterator[tuple[str, VerifyReport]]:
     """Verify one store after the other.
 
     Args:
@@ -133,7 +103,7 @@ def verify_stores(arguments: argparse.Namespace, run: Runner) -> Iterator[tuple[
             yield opened.spec.url, _verify(opened, arguments, run)
 
 
-def _verify(opened: SourceStore, arguments: argparse.Namespace, run: Runner) -> VerifyReport:
+def _verify(opened: SourceStore, arguments: VerifyArguments, run: Runner) -> VerifyReport:
     def work(snapshot: Snapshot, units: Sequence[Unit]) -> Iterable[Findings]:
         task = VerifyTask(opened.spec, snapshot)
         return run(f"verify {opened.spec.url}", list(_grouped(units)), task)
@@ -170,13 +140,13 @@ def _print(url: str, report: VerifyReport, *, as_json: bool) -> None:
 
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    arguments = parse_arguments(command)
+    arguments = JOB.parse(command)
     ended: list[int] = []
     code = run_job(lambda: ended.append(_verify_all(arguments)))
     return ended[0] if ended else code and FAILED
 
 
-def _verify_all(arguments: argparse.Namespace) -> int:
+def _verify_all(arguments: VerifyArguments) -> int:
     damaged = False
     with session("rmqstore verify_store") as spark:
 
@@ -187,7 +157,7 @@ def _verify_all(arguments: argparse.Namespace) -> int:
                 return run_tasks(spark, description, work, task)
 
         for url, report in verify_stores(arguments, run):
-            _print(url, report, as_json=arguments.json)
+            _print(url, report, as_json=arguments.as_json)
             damaged |= not report.ok
     return DAMAGED if damaged else 0
 

@@ -156,5 +156,6 @@ def _hosts(hosts: pa.StringArray) -> pa.StringArray:
             encode_host(text)
         except OptionError as error:
             row = int(pc.index(hosts, text).as_py())
-            raise RowError(row, f"has an invalid bornHost: {error}") from None
+            cause = str(error).removesuffix(".")
+            raise RowError(row, f"has an invalid bornHost: {cause}") from None
     return hosts

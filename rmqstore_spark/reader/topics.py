@@ -28,9 +28,9 @@ class Topic:
         name: its name.
         queue_ids: the queues that have files, ascending.
         read_queue_nums: as configured; None if topics.json does not name the topic.
-        write_queue_nums: likewise.
-        perm: 4 readable + 2 writable + 1 inherited; likewise.
-        order: whether the topic is ordered; likewise.
+        write_queue_nums: as configured, or None.
+        perm: 4 readable + 2 writable + 1 inherited, or None.
+        order: whether the topic is ordered, or None.
         is_system: whether the topic belongs to the broker, or holds the retries of a group.
     """
 

@@ -28,6 +28,7 @@ from rmqstore_spark.server.server import StoreServer
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
+    from rmqstore_spark.engine.store import StoreWriter
 
 __all__ = ["serve"]
 
@@ -85,7 +86,8 @@ def serve(
             for line in store.recovery.lines():
                 _log.info("%s", line)
         server = StoreServer(store, end.ask)
-        opened.callback(_end, server, end)
+        opened.callback(server.close)
+        opened.callback(_end, server, end, store)
         opened.enter_context(
             memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
         )
@@ -197,8 +199,8 @@ def _signals() -> list[signal.Signals]:
     return [n for n in told if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-def _end(server: StoreServer, end: _End) -> None:
-    """Drain and close the server."""
+def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
+    """Drain the server, and close the store if no call is at work."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
         if end.is_urgent or time.monotonic() > deadline:
@@ -206,7 +208,9 @@ def _end(server: StoreServer, end: _End) -> None:
                 "%d calls are still in progress. The process aborts them.", server.calls_under_way
             )
             break
-    server.close()
+    else:
+        # First the store: when nothing listens any more, `rmqstore stop` reports that it is closed.
+        store.close()
 
 
 def _ready_path(given: str | os.PathLike[str]) -> str:

@@ -233,7 +233,7 @@ def _is_shown(parts: list[str], is_dir: bool) -> bool:
 
 
 def _described(folder: int, name: str, path: str) -> FileEntry | None:
-    """Return an entry of a folder; None if it is no plain file or folder, or its name is not UTF-8.
+    """Return an entry of a folder; None if it is not a plain file or folder, or its name not UTF-8.
 
     Raises:
         ViewError: it is a link that may lead to messages.

@@ -37,7 +37,7 @@ _TIMES: Final = (
 def check_segments(
     segments: Segments, findings: Findings, kind: str, *, unit: int = 1, growing: bool = False
 ) -> None:
-    """Check that the files of a log have one size and no gaps, and that no other files lie there.
+    """Check that the files of a log have one size and no gaps, and that there are no others.
 
     Otherwise a broker refuses to start.
 

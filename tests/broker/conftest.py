@@ -23,7 +23,7 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> RocketMq:
     assert list(Path(home, "lib").glob("*.jar")), f"ROCKETMQ_HOME={home} has no lib/*.jar"
     java = find_java()
     if not (java / "bin" / "javac").exists():
-        pytest.skip(f"{java} is no JDK: the client of these tests is compiled")
+        pytest.skip(f"{java} is not a JDK: the client of these tests is compiled")
     return RocketMq(Path(home), java, tmp_path_factory.mktemp("rocketmq"))
 
 

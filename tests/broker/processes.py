@@ -115,7 +115,7 @@ class _Server:
         return "".join(file.read_text() for file in self._home.rglob("*.log"))
 
     def ended(self) -> int:
-        """Wait until it has ended; gives its exit code."""
+        """Wait until it has ended; returns its exit code."""
         return self.process.wait(_PATIENCE)
 
     def kill(self) -> None:

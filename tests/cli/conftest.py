@@ -41,7 +41,7 @@ class Ended:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        # Not splitlines: text may hold other characters that end a line for it.
+        # Not splitlines: it also splits at other characters, which text may contain.
         return [json.loads(line) for line in self.text.split("\n") if line]
 
 
@@ -49,18 +49,18 @@ Rmqstore = Callable[..., Ended]
 
 
 def shown_time(millis: int) -> str:
-    """A time of RocketMQ's reports as the command prints it."""
+    """Return a time of RocketMQ's reports as the command prints it."""
     moment = dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(milliseconds=millis)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{millis % 1000:03d}Z"
 
 
 def read_terminal(main: int) -> str:
-    """All that is written to a pseudo-terminal until its other side is closed."""
+    """Read everything written to a pseudo-terminal until its other side is closed."""
     parts: list[bytes] = []
     while True:
         try:
             part = os.read(main, 1 << 16)
-        except OSError:  # Linux's way to say that it is closed
+        except OSError:  # on Linux: it is closed
             part = b""
         if not part:
             return b"".join(parts).decode().replace("\r\n", "\n")

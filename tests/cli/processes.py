@@ -1,4 +1,4 @@
-"""The command as a process of its own."""
+"""Runs the command as a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion in bash, as a user has it after `rmqstore --install-completion`."""
+"""Completion in bash after `rmqstore --install-completion`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def bash(home: Path, script: str, *options: str) -> list[str]:
-    """Run a script in bash; gives the lines that it prints."""
+    """Run a script in bash; returns the lines that it prints."""
     env = {
         **os.environ,
         "HOME": str(home),

@@ -1,4 +1,4 @@
-"""Nothing of a stranger reaches the terminal as it is, and no damage ends in a traceback."""
+"""Untrusted text is escaped on the terminal, and no damage ends in a traceback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_harmless(texts: Iterable[str]) -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose messages try to drive the terminal."""
+    """A store whose messages try to control the terminal."""
     path = tmp_path_factory.mktemp("hostile") / "store"
     properties = f"TAGS\x01{CLEAR}\x02KEYS\x01{CLEAR}\x02UNIQ_KEY\x01{CLEAR}\x02{CLEAR}\x01{CLEAR}"
     bodies = [CLEAR.encode(), b"\x00\xff\xfe", b"two\nlines\tof[bold]markup[/bold] :smile:"]
@@ -94,7 +94,7 @@ def test_values_survive_json(rmqstore: Rmqstore, hostile: Path) -> None:
     messages = rmqstore("read", "--json", hostile).messages
     assert messages[0]["tags"] == CLEAR
     assert messages[0]["properties"][CLEAR] == CLEAR
-    # What is not text to read is base64, and says so.
+    # A body that is not text is base64, and is marked as such.
     assert [message["bodyEncoding"] for message in messages] == ["base64", "base64", "utf-8"]
     assert messages[1]["body"] == "AP/+"
     assert messages[2]["body"] == "two\nlines\tof[bold]markup[/bold] :smile:"
@@ -139,7 +139,7 @@ def test_a_body_is_text_or_not(body: bytes) -> None:
 
 @pytest.fixture
 def damaged(golden: Golden, tmp_path: Path) -> Path:
-    """A store in which the tenth record has another body than its CRC tells."""
+    """A store in which the body of the tenth record does not match its CRC."""
     store = tmp_path / "store"
     shutil.copytree(golden("tiny") / "store", store)
     record = load_records(golden("tiny"))[9]
@@ -191,6 +191,6 @@ def test_configuration_that_is_no_json(rmqstore: Rmqstore, golden: Golden, tmp_p
         (store / "config" / name).write_text('{"offsetTable":{"a')
     assert "consumerOffset.json" in rmqstore("groups", store, code=2).stderr
     assert "topics.json" in rmqstore("topics", store, code=2).stderr
-    # Whatever does not need them works.
+    # Everything that does not need them works.
     for command in (["info"], ["offsets"], ["read"], ["tail"], ["query", "--key", "k"]):
         rmqstore(*command, store)

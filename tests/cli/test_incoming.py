@@ -1,4 +1,4 @@
-"""Lines of stdin as messages, and as the records that a producer's client would make."""
+"""Lines of stdin become messages, and the records that a producer's client would make."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def write(path: Path, bodies: list[bytes], flags: list[int]) -> Path:
 
 @pytest.fixture(scope="module")
 def bombs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of eight small bodies that unpack to 64 MiB each: text, and bytes that are none."""
+    """A store of eight small bodies that unpack to 64 MiB each: text and binary."""
     packed = [zlib.compress(LONG_TEXT), zstandard.compress(bytes(64 * MIB))]
     return write(tmp_path_factory.mktemp("bombs") / "store", packed * 4, [0x301, 0x201] * 4)
 

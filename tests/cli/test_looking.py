@@ -1,4 +1,4 @@
-"""info, topics, groups and offsets say of a store what RocketMQ says of it."""
+"""info, topics, groups and offsets report the same as RocketMQ."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_info_of_a_store_without_queues(
     last = records[-1]
     assert document["maxPhysicalOffset"] == last.physical_offset + last.store_size
     assert document["lastStoreTimestamp"] == shown_time(last.store_timestamp)
-    # The one report that needs no queues says where to get the others.
+    # The one report that needs no queues refers to the others.
     assert document["lacksQueues"] == "it has no ConsumeQueues"
     assert document["queues"] is document["topics"] is document["messages"] is None
     text = rmqstore("info", *store_of("unclean-nocq")).text
@@ -258,7 +258,7 @@ def test_offsets(name: str, rmqstore: Rmqstore, store_of: StoreOf, golden: Golde
     assert len(ended.lines) == 1
     assert ended.document == ends
     assert rmqstore("offsets", "--all", "--latest", "--json", *store).document == ends
-    starts = {topic: dict(queues) for topic, queues in ends.items()}  # where nothing is left
+    starts = {topic: dict(queues) for topic, queues in ends.items()}  # where no message is left
     for row in reversed(expected_rows(golden(name))):
         starts[row["topic"]][str(row["queueId"])] = row["queueOffset"]
     assert rmqstore("offsets", "--all", "--earliest", *store).document == starts

@@ -18,13 +18,13 @@ from tests.support.golden import GOLDEN_NAMES, load_queues, load_records
 StoreOf = Callable[[str], list[str]]
 Row = dict[str, Any]
 
-# A reader does not recover queues, and RocketMQ's walk goes on behind the end of these logs.
+# A reader does not recover queues, and RocketMQ's walk continues after the end of these logs.
 UNRECOVERED = {"unclean-crc", "unclean-nocq", "unclean-tail", "unclean-torn"}
 SOUND = [name for name in GOLDEN_NAMES if name not in UNRECOVERED]
 
 
 def undone(message: Row) -> Row:
-    """A line of JSON, as the reader gives the row."""
+    """A line of JSON, for a row of the reader."""
     row = dict(message)
     row.pop("brokerName")
     encoding = row.pop("bodyEncoding")

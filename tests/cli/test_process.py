@@ -103,7 +103,7 @@ def test_a_terminal_that_knows_no_utf8(golden: Golden) -> None:
 
 
 def on_a_terminal(width: int, *args: object) -> str:
-    """What the command prints on a terminal of so many columns."""
+    """Return what the command prints on a terminal with this many columns."""
     main, side = pty.openpty()
     env = os.environ | {"COLUMNS": str(width), "LINES": "40", "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
@@ -135,7 +135,7 @@ def test_a_table_fits_the_terminal(width: int, golden: Golden) -> None:
 
 
 class Lines:
-    """Lines of a process's output, waited for."""
+    """Waits for lines of a process's output."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue()

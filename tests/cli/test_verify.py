@@ -1,4 +1,4 @@
-"""verify says what is wrong, and its exit code whether anything is."""
+"""verify reports damage, also by its exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ StoreOf = Callable[[str], list[str]]
 
 @pytest.fixture
 def damaged(golden: Golden, tmp_path: Path) -> Path:
-    """A store with a changed body, and an entry of a queue that points elsewhere."""
+    """A store with a changed body, and a queue entry that points to the wrong place."""
     store = tmp_path / "store"
     shutil.copytree(golden("multipath") / "store", store)
     record = load_records(golden("multipath"))[9]

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.cli.commands.administration import wait_until_closed
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
@@ -43,7 +46,7 @@ def put(*args: str, lines: str, **kwargs: object) -> subprocess.CompletedProcess
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command said that could not do its work."""
+    """Return the error of a command that failed."""
     assert done.returncode == 2, done
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -170,7 +173,7 @@ def test_figures_of_a_store_with_nothing_but_a_commit(tmp_path: Path, rmqstore: 
             for status in ("COMMITTED", "ALREADY_COMMITTED"):
                 assert client.commit(request).status == status
         figures = rmqstore("stats", process.endpoint, "--json").document
-        # The commit's marker is no message of anybody's.
+        # The commit's marker does not count as a message.
         assert (figures["putMessages"], figures["putBytes"]) == (5, rows.nbytes)
         assert (figures["commitLatency"]["count"], figures["putLatency"]["count"]) == (1, 0)
         shown = rmqstore("stats", process.endpoint).text
@@ -180,11 +183,34 @@ def test_figures_of_a_store_with_nothing_but_a_commit(tmp_path: Path, rmqstore: 
 def test_stop(tmp_path: Path, rmqstore: Rmqstore) -> None:
     with StoreProcess(tmp_path / "store", tmp_path) as process:
         endpoint = process.endpoint
-        assert rmqstore("stop", endpoint).text == f"{endpoint} is stopping\n"
+        assert rmqstore("stop", endpoint).text == f"{endpoint} has stopped\n"
+        # The process may not have ended yet.
+        assert rmqstore("info", tmp_path / "store", "--json").document["state"] == "closed"
+        with StoreWriter.open(tmp_path / "store"):
+            pass
         assert process.wait() == 0
-    assert rmqstore("info", tmp_path / "store", "--json").document["state"] == "closed"
     said = rmqstore("stats", endpoint, code=2).stderr
     assert f"Nothing listens on {endpoint}. Start a store process there: rmqstore serve." in said
+
+
+def test_stop_without_waiting(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        endpoint = process.endpoint
+        assert rmqstore("stop", endpoint, "--timeout", "0").text == f"{endpoint} is stopping\n"
+        assert process.wait() == 0
+
+
+def test_stop_waits_no_longer_than_its_bound(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        endpoint = process.endpoint
+        with StoreClient(endpoint) as client:
+            client.stats()
+            process.signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(ServiceError, match=r"is still stopping after 0\.1 s"):
+                    wait_until_closed(client.endpoint, 0.1)
+            finally:
+                process.signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +301,7 @@ def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str])
             [*good, *command, endpoint],
             [*command, *good, endpoint],
             [*command, endpoint, *good],
-            [*bad, *command, endpoint, *good],  # the one that stands nearer to the command
+            [*bad, *command, endpoint, *good],  # the one after the command wins
         ):
             ended = run(*line, input="x\n")
             assert ended.returncode == 0, ended.stderr
@@ -327,7 +353,7 @@ def test_readers_leave_no_descriptors_open(process: StoreProcess, rmqstore: Rmqs
 
 @pytest.fixture
 def unclean(golden: Golden, tmp_path: Path) -> Path:
-    """A store whose broker was killed, to be changed."""
+    """A copy of a store whose broker was killed."""
     return Path(shutil.copytree(golden("unclean") / "store", tmp_path / "unclean"))
 
 
@@ -390,7 +416,7 @@ def test_damage_in_an_old_index_file_goes_with_a_rebuild(
     store = shutil.copytree(golden("basic") / "store", tmp_path / "store")
     index = min((store / "index").iterdir())
     data = bytearray(index.read_bytes())
-    data[-20 * 50 + 6] ^= 1  # of the place that a key in the middle leads to
+    data[-20 * 50 + 6] ^= 1  # of the position of a key in the middle
     index.write_bytes(data)
     assert rmqstore("recover", store, "--json").document["removedIndexFiles"] == []
     assert "[index-entry]" in rmqstore("verify", store, code=1).text

@@ -69,7 +69,7 @@ def batch_rows(path: str | Path, schema: StructType | None = None, **options: An
 
 
 class Clock:
-    """Time that goes on when it is slept through."""
+    """Time that passes only while the code sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0

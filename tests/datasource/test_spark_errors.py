@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+from rmqstore_spark.datasource.sink.commit import START_AGAIN
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError
 from tests.datasource.driving import GrowingStore
@@ -134,7 +135,8 @@ def test_a_task_of_a_stream(
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"), [(UNREACHABLE, NOBODY), ({"subscribd": "x"}, UNKNOWN)]
+    ("options", "sentence"),
+    [(UNREACHABLE, f"{NOBODY} {START_AGAIN}"), ({"subscribd": "x"}, UNKNOWN)],
 )
 def test_a_stream_that_writes(
     spark: SparkSession,

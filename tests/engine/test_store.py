@@ -312,7 +312,7 @@ def test_a_batch_without_what_it_needs_is_refused(tmp_path: Path) -> None:
             ({"topic": ["T"]}, "no column body"),
             ({"topic": ["T"], "body": [b""], "tag": ["x"]}, "has the unknown column tag"),
             ({"topic": [None], "body": [b""]}, "topic has 1 nulls"),
-            ({"topic": ["T"], "body": [b""], "queueId": [1 << 40]}, "queueId is no int32"),
+            ({"topic": ["T"], "body": [b""], "queueId": [1 << 40]}, "queueId is not of type int32"),
         ):
             with pytest.raises(OptionError, match=words):
                 store.put_batch(pa.RecordBatch.from_pydict(columns))
@@ -451,7 +451,7 @@ def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
 
 
 class Fdatasync:
-    """`os.fdatasync` that waits or fails when it is told to; counts its calls.
+    """`os.fdatasync` that can be made to wait or fail; counts its calls.
 
     Only files of the CommitLog are meant: the others of a store are flushed as ever.
     """

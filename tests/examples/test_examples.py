@@ -1,4 +1,4 @@
-"""The examples run, and show what they promise."""
+"""The examples run, and show the promised results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Golden = Callable[[str], Path]
 
 EXAMPLES = ROOT / "examples"
 MESSAGES = 981
-"""Those of `live` in topics that are not the system's."""
+"""Those of `live` that are not in system topics."""
 
 
 def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_notebooks_can_be_opened_as_they_say() -> None:
 
 
 def demo(name: str, folder: Path) -> str:
-    """Run one of the demos as `make` does; gives what it shows."""
+    """Run one of the demos as `make` does; returns what it shows."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)],
         cwd=folder, env=environment() | {"TMPDIR": str(folder)}, check=False,
@@ -95,7 +95,7 @@ def test_demo(tmp_path: Path) -> None:
     batches = [
         int(number) for number in re.findall(r"^ +(\d+) +10,000 +[\d,]+$", output, re.MULTILINE)
     ]
-    assert batches == list(range(12))  # each is told by one of the two queries
+    assert batches == list(range(12))  # one of the two queries reports each
     assert "Traceback" not in output
 
 
@@ -116,9 +116,11 @@ def test_demo_of_reading(tmp_path: Path) -> None:
 
 
 def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a script in this process: it takes the session that is there."""
+    """Run a script in this process, with the existing session."""
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert ended.value.code == 0
 
 
 def test_streaming_script(
@@ -153,7 +155,7 @@ def test_backfill_script(
 
 
 def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run a notebook as JupyterLab does; gives what its cells show."""
+    """Run a notebook as JupyterLab does; returns what its cells show."""
     notebook: Any = read_notebook(EXAMPLES / name, as_version=4)  # type: ignore[no-untyped-call]
     assert all(not cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     for variable, value in environment().items():
@@ -169,7 +171,7 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[A
 
 
 def texts_and_plots(shown: list[Any]) -> tuple[list[str], int]:
-    """The texts among what cells show, and how many plots there are."""
+    """Return the texts that cells show, and the number of plots."""
     texts = [data["text/plain"] for data in shown if "image/png" not in data]
     return texts, len(shown) - len(texts)
 

@@ -1,4 +1,4 @@
-"""What README.md shows works as it stands there, on a store that RocketMQ wrote."""
+"""The examples of README.md work unchanged, on a store that RocketMQ wrote."""
 
 from __future__ import annotations
 

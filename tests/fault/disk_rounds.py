@@ -100,7 +100,7 @@ def full_disk(folder: Path, left: int) -> Tally:
 
 
 def full_disks(folder: Path, rounds: int) -> Tally:
-    """Full disks, with so much left at first that it is another file that finds no room."""
+    """Full disks, with enough space at first that another file is the one that does not fit."""
     tally, drawn = Tally(), random.Random(rounds)
     for number in range(rounds):
         tally += full_disk(folder / str(number), drawn.randint(_LEAST_LEFT, _MOST_LEFT))

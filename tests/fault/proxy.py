@@ -12,7 +12,7 @@ _CHUNK = 1 << 16
 
 
 class BreakingProxy:
-    """Hands bytes on between clients and a port of this machine, until it is told to break.
+    """Passes bytes on between clients and a port of this machine, until the test breaks it.
 
     Args:
         port: of the store process.

@@ -1,4 +1,4 @@
-"""A client of a store process that goes on whatever happens to it or to the connection."""
+"""A client of a store process that continues whatever happens to it or to the connection."""
 
 from __future__ import annotations
 

@@ -129,12 +129,12 @@ def _lose_a_put(
         assert isinstance(error, ServiceError), error
         assert "connection" in str(error)
         stream.close()
-        # The store has it, and the client was not told: it is to be there, and not twice.
+        # The store has it, and the client does not know: it must be there, and only once.
         claims.done("put", first + 60)
 
 
 def cut_connections(folder: Path, rounds: int) -> Tally:
-    """Cut connections after any number of bytes, in each direction, while a client goes on."""
+    """Cut connections after any number of bytes, in each direction, while a client continues."""
     store, claims, drawn = folder / "store", Claims(), random.Random(1)
     with serve(store) as process, BreakingProxy(_port(process)) as proxy:
         writer = RemoteWriter(proxy.endpoint, claims)

@@ -152,8 +152,8 @@ def outcome(path: Path, stores: SmallStores, *, moves: bool = False) -> str:
         moves: what was changed says where a message belongs, and nothing guards it.
 
     Returns:
-        "whole": all is as it was; "part": some is not there, and that is said; "refused": with the
-        file; else what is wrong with that.
+        "whole": nothing has changed; "part": some is missing, and that is reported; "refused":
+        with the file; otherwise what is wrong.
     """
     try:
         with StoreWriter.open(path, settings(), clock=lambda: NOW) as store:

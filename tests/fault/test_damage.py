@@ -103,7 +103,7 @@ def test_a_zeroed_sector_at_the_end_is_cut(stores: SmallStores, killed: Path) ->
 def test_a_zeroed_sector_below_what_was_flushed_stops_the_opening(
     stores: SmallStores, killed: Path, number: int
 ) -> None:
-    """Promise 4: file and offset are said, nothing is changed; told to cut, it goes on."""
+    """Promise 4: the error names file and offset, and nothing changes; with --cut, it opens."""
     rows = in_log(stores)
     # Where the checkpoint lets recovery begin later, that part of the log is not walked.
     (killed / "checkpoint").write_bytes((killed / "checkpoint").read_bytes()[:8] + bytes(4088))

@@ -92,7 +92,7 @@ def test_a_file_of_any_kind_cannot_grow(tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("count", [16, 24])
 def test_too_many_open_files(tmp_path: Path, count: int) -> None:
-    """Promises 1, 2 and 3: it goes on with few, says that there are too few, or waits for more."""
+    """Promises 1, 2 and 3: it continues with few, reports that, or waits for more."""
     claims, path = Claims(), tmp_path / "store"
     limited = ["prlimit", f"--nofile={count}"]
     ending = live(path, claims, 1, operations=30, prefix=limited, kill_after_s=10)

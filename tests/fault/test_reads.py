@@ -67,7 +67,7 @@ def test_what_was_seen_is_there_after_a_kill(tmp_path: Path, place: str) -> None
         assert life.result().code == -9
         settling = threads.submit(settle, path)
         while not settling.done():
-            with suppress(RmqStoreError):  # a file is being cut: that is said, and no row is wrong
+            with suppress(RmqStoreError):  # a file is being cut: it says so, and no row is wrong
                 look_again(store, seen)
                 scan_into(store, scanned)
         settling.result()

@@ -136,7 +136,7 @@ def is_running(endpoint: str) -> bool:
 def test_answers_that_are_lost(tmp_path: Path) -> None:
     """Promises 1 and 2.
 
-    For a commit the client asks again by itself, and is told that it was done; of a put it is told
+    For a commit the client asks again by itself, and learns that it was done; of a put it learns
     that it does not know, and it does nothing by itself.
     """
     tally = lost_answers(tmp_path, 5)

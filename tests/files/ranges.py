@@ -11,7 +11,7 @@ __all__ = ["HandleFileSystem", "RangeFileSystem"]
 
 
 class RangeFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """An object store: counts requests, and remembers listings until it is told to forget them.
+    """An object store: counts requests, and remembers listings until it must forget them.
 
     Folders exist only as parts of keys; a range past the end is refused.
     """

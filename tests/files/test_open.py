@@ -76,7 +76,7 @@ def test_a_missing_archive(tmp_path: Path) -> None:
         open_files(f"zip://store::{tmp_path}/none.zip")
 
 
-@pytest.mark.parametrize("data", [b"", b"PK", b"this is no archive" * 100])
+@pytest.mark.parametrize("data", [b"", b"PK", b"this is not an archive" * 100])
 def test_a_file_that_is_no_archive(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad.zip").write_bytes(data)
     with pytest.raises(CorruptStoreError, match=r"bad\.zip"):

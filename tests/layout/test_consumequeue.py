@@ -68,7 +68,7 @@ def test_fillers_unwritten_and_damaged_entries_are_no_messages() -> None:
     )
     entries = cq.decode_entries(data)
     assert cq.is_filler(entries).tolist() == [True, True] + [False] * 6
-    # a record of 2 GiB - 1 is not believable, but it is no filler either
+    # a record of 2 GiB - 1 is not believable, but it is not a filler either
     assert cq.live_mask(entries).tolist() == [False, False, True, True, True, False, False, False]
     assert cq.live_prefix_length(entries) == 5
 

@@ -1,4 +1,4 @@
-"""A store with damage, and the Spark session of the suite, as a job starts it."""
+"""A damaged store, and the Spark session of the suite, started as a job does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["serve"]
 
 @pytest.fixture
 def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    monkeypatch.setenv("SPARK_CONF_DIR", "")  # put back what the job sets
+    monkeypatch.setenv("SPARK_CONF_DIR", "")  # restores what the job sets
     return start_session("tests")
 
 

@@ -18,7 +18,7 @@ SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
 def environment() -> dict[str, str]:
-    """The variables that `make` sets, and nothing of this process's Spark; its JVM a quick one."""
+    """Return the variables that `make` sets, without this process's Spark, and for a quick JVM."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     return {
         **ours,

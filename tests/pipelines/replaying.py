@@ -1,4 +1,4 @@
-"""What a target of the writing jobs must hold, and what it holds."""
+"""The expected and the actual messages of a target of the writing jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.expected import backed_rows
 __all__ = ["LIVE_ROWS", "found", "wanted"]
 
 LIVE_ROWS = 981
-"""Messages of `live` in topics that are not the system's."""
+"""Messages of `live` that are not in system topics."""
 
 _COLUMNS = ("queueId", "queueOffset", "body", "tags", "keys", "bornTimestamp", "flag")
 
@@ -20,14 +20,14 @@ Queues = dict[tuple[str, int], list[tuple[Any, ...]]]
 
 
 def wanted(golden: Path, prefix: str) -> Queues:
-    """The messages of each queue in their order, of topics called `LiveX` as `prefixX`."""
+    """Return the messages of each queue in order, with topics `LiveX` renamed to `prefixX`."""
     rows = [row for row in backed_rows(golden) if row["topic"].startswith("Live")]
     assert len(rows) == LIVE_ROWS
     return _by_queue((prefix + row["topic"].removeprefix("Live"), row) for row in rows)
 
 
 def found(target: Served, topics: Iterable[str]) -> Queues:
-    """The same of what was written."""
+    """Return the same for the target."""
     return _by_queue((topic, row) for topic in topics for row in target.rows(topic, _COLUMNS))
 
 

@@ -1,4 +1,4 @@
-"""Jobs run in this process, and what they wrote read back without Spark."""
+"""Runs jobs in this process, and reads their output without Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rmqstore_spark.pipelines.backfill import backfill, parse_arguments
+from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.support.expected import queue_key
 
@@ -26,11 +26,11 @@ def run_here(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, An
 
 def run_backfill(store: Path | str, output: Path | str, *options: str, run: Any = run_here) -> None:
     """Run the job with a command line, without Spark."""
-    backfill(parse_arguments([str(store), str(output), *options]), run)
+    backfill(JOB.parse([str(store), str(output), *options]), run)
 
 
 def data_files(output: Path) -> list[Path]:
-    """The files that a reader of the output finds."""
+    """Return the files that a reader of the output finds."""
     return sorted(
         path
         for path in output.rglob("*.parquet")
@@ -39,7 +39,7 @@ def data_files(output: Path) -> list[Path]:
 
 
 def read_back(output: Path) -> list[Row]:
-    """All rows, by queue; topic and date come from the folders, as Hive writes them."""
+    """Return all rows by queue; topic and date come from the folders, as in Hive."""
     rows = []
     for path in data_files(output):
         topic, date = (part.partition("=")[2] for part in path.relative_to(output).parts[:2])

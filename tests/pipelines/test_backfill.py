@@ -1,4 +1,4 @@
-"""The backfill without Spark: what it writes, what it refuses, and that its totals are checked."""
+"""The backfill without Spark: its output, what it refuses, and the check of its totals."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_folder_with_something_else_is_refused(golden: Golden, tmp_path: Path)
         ("--schema", "topic string", "besides topic"),
         ("--schema", "colour string", "colour"),
         ("--startingOffsets", "latest", "cannot start at latest"),
-        ("--subscribe", "nobody", "no topic 'nobody'"),
+        ("--subscribe", "nobody", "Topic 'nobody' does not exist"),
     ],
 )
 def test_wrong_arguments_leave_nothing_behind(

@@ -1,4 +1,4 @@
-"""A backfill that was ended anywhere goes on, and no row is there twice or missing."""
+"""A backfill that was ended anywhere continues, and no row is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OPTIONS = ("--maxRecordsPerPartition", "15")
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process has ended."""
 
 
 @contextmanager
 def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Let nothing happen on the file system any more after so many changes to it.
+    """Block the file system after this many changes to it.
 
     Yields:
         One number: of changes that were tried.
@@ -97,7 +97,7 @@ def test_kills_one_after_the_other(
     store: Path, expected: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(200):
-        # Few more than it takes to clean up behind the run before.
+        # A few more than are needed to clean up after the previous run.
         try:
             with killed_after(17, monkeypatch):
                 run_backfill(store, tmp_path / "out", *OPTIONS)

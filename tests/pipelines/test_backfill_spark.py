@@ -1,4 +1,4 @@
-"""The backfill with Spark: the folder reads back as the source reads."""
+"""The backfill with Spark: the folder has the same rows as the source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from rmqstore_spark.pipelines.backfill import parse_arguments, through_dataframe
+from rmqstore_spark.pipelines.backfill import JOB, through_dataframe
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.parquet.partitions import Partition
 from rmqstore_spark.pipelines.progress import run_tasks
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Golden = Callable[[str], Path]
 
 STORES = ("basic", "flags", "live")
-"""Odd topics, null and empty keys, compressed bodies."""
+"""Unusual topics, null and empty keys, compressed bodies."""
 
 
 def comparable(rows: DataFrame) -> DataFrame:
-    """Without what chispa cannot sort: maps become sorted lists."""
+    """Turn maps into sorted lists, because chispa cannot sort maps."""
     from pyspark.sql import functions as sf
 
     entries = sf.array_sort(sf.map_entries("properties"))
@@ -36,7 +36,7 @@ def comparable(rows: DataFrame) -> DataFrame:
 
 
 def assert_same_rows(written: DataFrame, source: DataFrame) -> None:
-    """Check that a folder gives what the source gives, the date aside."""
+    """Check that a folder has the rows of the source, except for the date."""
     from pyspark.sql import functions as sf
 
     wrong = written.where("date IS DISTINCT FROM to_date(storeTimestamp)")
@@ -74,7 +74,7 @@ def test_through_a_dataframe(
 ) -> None:
     store = str(golden("live") / "store")
     command = [store, str(tmp_path / "out"), "--through-dataframe", "orc", "--compression", "zlib"]
-    through_dataframe(session, parse_arguments(command))
+    through_dataframe(session, JOB.parse(command), "orc")
     assert_same_rows(
         session.read.orc(str(tmp_path / "out")), session.read.format("rmqstore").load(store)
     )

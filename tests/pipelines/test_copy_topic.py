@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.pipelines.copy_topic import copy_topic, main, parse_arguments
+from rmqstore_spark.pipelines.copy_topic import JOB, copy_topic, main
 from rmqstore_spark.pipelines.failures import run_job
 from tests.pipelines.replaying import found, wanted
 
@@ -23,8 +23,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(session: SparkSession, *command: str) -> int:
-    """Run the job in this process's session; gives the exit code."""
-    return run_job(lambda: copy_topic(session, parse_arguments(list(command))))
+    """Run the job in this process's session; returns the exit code."""
+    return run_job(lambda: copy_topic(session, JOB.parse(list(command))))
 
 
 def test_a_topic_is_copied_within_a_store_and_on(

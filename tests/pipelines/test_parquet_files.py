@@ -1,4 +1,4 @@
-"""Files by partition: memory, order, and what a failure leaves open."""
+"""Files by partition: memory, order, and files that a failure leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backfill keeps of its plan: pieces, tallies, arguments."""
+"""What a backfill keeps of its plan: pieces and tallies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.datasource.options.option import BATCH, STREAM
-from rmqstore_spark.datasource.options.table import OPTIONS
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.stores import StoreSpec
-from rmqstore_spark.pipelines.arguments import add_source_options, new_parser, source_options
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.reader.rows.splits import (
@@ -96,29 +93,3 @@ def test_differences(written: dict[int, int], less_is_fine: bool, words: str) ->
 def test_many_differences_are_not_all_listed() -> None:
     planned = Tally({("b", "t", queue_id): 1 for queue_id in range(30)})
     assert describe_difference(planned, Tally(), less_is_fine=False).endswith("20 more queues")
-
-
-@pytest.mark.parametrize("without", [BATCH, STREAM])
-def test_every_option_of_the_source_can_be_given(without: str) -> None:
-    parser = new_parser("x", "y")
-    add_source_options(parser, without=without)
-    names = [o.name for o in OPTIONS if o.scope != without and o.name != "path"]
-    command = [word for name in names for word in (f"--{name}", f"value of {name}")]
-    given = source_options(parser.parse_args(["/store", *command]))
-    assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}
-
-
-@pytest.mark.parametrize("endpoint", ["grpc://a:1,grpc://b:2", "grpc+tls://a:1", "grpc+unix:///a"])
-def test_a_store_can_be_a_process(endpoint: str) -> None:
-    assert source_options(new_parser("x", "y").parse_args([endpoint])) == {"endpoint": endpoint}
-
-
-def test_options_have_a_second_spelling_and_their_aliases() -> None:
-    parser = new_parser("x", "y")
-    add_source_options(parser, without=STREAM)
-    given = source_options(
-        parser.parse_args(
-            ["s", "--starting-offsets", "earliest", "--topic", "a", "--check-crc", "0"]
-        )
-    )
-    assert given == {"path": "s", "startingOffsets": "earliest", "subscribe": "a", "checkCrc": "0"}

@@ -44,7 +44,7 @@ def test_a_killed_backfill_goes_on(golden: Golden, tmp_path: Path) -> None:
             assert running.poll() is None
             time.sleep(0.005)
     finally:
-        # The driver, its JVM and all: as when a machine is taken away.
+        # The driver, its JVM and all: as when a machine fails.
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     assert data_files(tmp_path / "out") == []
@@ -72,7 +72,7 @@ def test_the_stream_by_spark_submit(golden: Golden, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("batch 0: 981 rows")
-    # Nothing but what every JVM of Spark says when it starts.
+    # Only the warning that every JVM of Spark prints when it starts.
     assert done.stderr.splitlines() == ["WARNING: Using incubator modules: jdk.incubator.vector"]
 
 
@@ -83,8 +83,23 @@ def test_help_needs_no_spark(job: str) -> None:
         cwd=ROOT, env={"PATH": os.defpath, "COLUMNS": "100"}, check=True, capture_output=True,
         text=True,
     )  # fmt: skip
-    assert "--startingOffsets POSITION" in done.stdout
+    assert "--startingOffsets, --starting-offsets POSITION" in done.stdout
     assert done.stderr == ""
+
+
+def test_tasks_load_no_command_line() -> None:
+    """Every Python worker of Spark would load it too."""
+    program = """
+import sys
+import rmqstore_spark.pipelines.pacing
+import rmqstore_spark.pipelines.parquet.task
+import rmqstore_spark.pipelines.verify_task
+print(sorted({"argparse", "click", "rich", "rmqstore_spark.cli", "typer"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_tasks_run_where_the_jobs_are_not_installed(

@@ -17,7 +17,7 @@ import pytest
 
 from rmqstore_spark.pipelines import pacing
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.replay import main, parse_arguments, replay
+from rmqstore_spark.pipelines.replay import JOB, main, replay
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 from tests.pipelines.replaying import LIVE_ROWS, found, wanted
 from tests.pipelines.running import run_backfill
@@ -35,13 +35,13 @@ MAP = ("--map", "Live*=r_*")
 
 
 def run(session: SparkSession, *command: str) -> int:
-    """Run the job in this process's session; gives the exit code."""
-    return run_job(lambda: replay(session, parse_arguments(list(command))))
+    """Run the job in this process's session; returns the exit code."""
+    return run_job(lambda: replay(session, JOB.parse(list(command))))
 
 
 @contextmanager
 def killed_after(target: Served, commits: int) -> Iterator[None]:
-    """Kill a store process once its store holds so many commits, while the body runs."""
+    """Kill a store process once its store holds this many commits, while the body runs."""
     over = threading.Event()
 
     def kill() -> None:
@@ -82,7 +82,7 @@ def test_a_store_that_is_killed_meanwhile(
 
     target.restart()
     assert run(session, *command) == 0
-    # The batch that was cut off may have been committed, or not: then it was done again.
+    # The interrupted batch may have been committed or not; if not, it was repeated.
     assert found(target, COPIES) == wanted(golden("live"), "r_")
     assert run(session, *command) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
@@ -113,7 +113,7 @@ def test_parquet_at_a_rate_and_again(
     )
     assert target.commits() == 3
     assert found(target, COPIES) == wanted(golden("live"), "r_")
-    # As if the job had been killed when the store had committed, and it had not noted it yet.
+    # As if the job had been killed after the store's commit, and before it recorded that.
     (tmp_path / "c" / "done" / "1").unlink()
     assert run(session, *command) == 0
     assert target.commits() == 3
@@ -168,7 +168,7 @@ def test_a_killed_job_goes_on_by_spark_submit(
             assert running.poll() is None
             time.sleep(0.005)
     finally:
-        # The driver, its JVM and all: as when a machine is taken away.
+        # The driver, its JVM and all: as when a machine fails.
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
     assert target.commits() < 5

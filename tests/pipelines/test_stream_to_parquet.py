@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmqstore_spark.pipelines.following import follow
-from rmqstore_spark.pipelines.stream_to_parquet import parse_arguments, start_query
+from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
 from tests.support.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_each_message_is_copied_once(
     ]  # fmt: skip
     expected = backed_rows(golden("live"))
     for rows in (len(expected), 0):
-        follow(start_query(session, parse_arguments(command)))
+        follow(start_query(session, JOB.parse(command)))
         lines = capsys.readouterr().out.splitlines()
         assert sum(int(line.split()[2].replace(",", "")) for line in lines) == rows
         found = session.read.parquet(str(tmp_path / "out")).collect()
@@ -44,7 +44,7 @@ def test_a_schema_is_followed(golden: Golden, session: SparkSession, tmp_path: P
         "--checkpoint", str(tmp_path / "checkpoint"), "--trigger", "100 milliseconds",
         "--schema", "body string", "--subscribe", "LiveOrder", "--compression", "snappy",
     ]  # fmt: skip
-    query = start_query(session, parse_arguments(command))
+    query = start_query(session, JOB.parse(command))
     query.processAllAvailable()
     query.stop()
     found = session.read.parquet(str(tmp_path / "out"))

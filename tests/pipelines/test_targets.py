@@ -1,8 +1,7 @@
-"""What the jobs that write are told: topics, rates, options of the sink."""
+"""Arguments of the jobs that write: topics, rates, options of the sink."""
 
 from __future__ import annotations
 
-import argparse
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.pacing import Pace
 from rmqstore_spark.pipelines.replay_parquet import Slices
-from rmqstore_spark.pipelines.targets import TopicMap, add_target_options, target_options
+from rmqstore_spark.pipelines.targets import TopicMap, target_options
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_a_rule_for_a_topic_that_is_not_read() -> None:
 
 
 class Clock:
-    """A clock that only waiting moves."""
+    """A clock that advances only by waiting."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -75,7 +74,7 @@ def test_a_pace_is_kept_and_no_row_is_lost() -> None:
     seen: list[int] = []
     for batch in pace(batches(5_000, 1, 2_500)):
         seen += batch.column("n").to_pylist()
-        # What has come so far is at most what the rate allows, and the piece that just came.
+        # At most as many rows as the rate allows so far, plus the latest piece.
         assert len(seen) <= (clock.now - 100.0) * 1_000 + 101
     assert seen == list(range(7_501))
     assert clock.now == pytest.approx(107.501)  # the last row's time too
@@ -98,11 +97,7 @@ def test_a_pace_travels_to_tasks() -> None:
 
 
 def options_of(*texts: str) -> dict[str, str]:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("endpoint")
-    add_target_options(parser, streaming=True)
-    flags = [word for text in texts for word in ("--write", text)]
-    return target_options(parser.parse_args(["grpc://127.0.0.1:1", *flags]), streaming=True)
+    return target_options("grpc://127.0.0.1:1", texts, streaming=True)
 
 
 def test_options_of_the_sink_are_checked() -> None:

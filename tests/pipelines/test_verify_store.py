@@ -1,4 +1,4 @@
-"""Verification as a job finds what it finds in one process, and its exit code says so."""
+"""Verification as a job has the same findings as in one process, and an exit code for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 from rmqstore_spark.datasource.stores import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.progress import run_tasks
-from rmqstore_spark.pipelines.verify_store import Runner, VerifyTask, parse_arguments, verify_stores
+from rmqstore_spark.pipelines.verify_store import JOB, Runner, verify_stores
+from rmqstore_spark.pipelines.verify_task import VerifyTask
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan, verify
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
@@ -36,7 +37,7 @@ def run_here(
 
 
 def verified(run: Runner, *command: str) -> list[VerifyReport]:
-    return [report for _, report in verify_stores(parse_arguments(list(command)), run)]
+    return [report for _, report in verify_stores(JOB.parse(list(command)), run)]
 
 
 @pytest.mark.parametrize("name", ["basic", "dledger", "lmq", "trimmed-raw", "unclean-crc"])
@@ -78,7 +79,7 @@ def test_an_executor_that_does_not_see_the_store(golden: Golden, tmp_path: Path)
 @pytest.mark.parametrize("levels", ["", "soon"])
 def test_wrong_delay_levels(levels: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
-        parse_arguments(["store", "--delay-levels", f"1s {levels or '5'}"])
+        JOB.parse(["store", "--delay-levels", f"1s {levels or '5'}"])
     assert raised.value.code == 2
     assert "is not a delay" in capsys.readouterr().err
 

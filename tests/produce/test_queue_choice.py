@@ -63,7 +63,7 @@ def test_rows_without_a_key_take_turns_topic_by_topic() -> None:
     assert route(made, ["A", "B", "A", "B", "A"], [None, "", None, None, ""]) == [
         (0, 0), (0, 0), (0, 1), (0, 1), (0, 2),
     ]  # fmt: skip
-    # The next batch goes on.
+    # The next batch continues.
     assert route(made, ["A", "A", "B", "B", "B", "B"]) == [
         (0, 3), (0, 0), (1, 0), (1, 1), (1, 2), (0, 0),
     ]  # fmt: skip

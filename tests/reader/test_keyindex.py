@@ -100,7 +100,7 @@ def test_a_record_whose_keys_fill_several_index_files(tmp_path: Path, lost: int 
 
 
 def test_messages_behind_the_newest_index_file(tmp_path: Path) -> None:
-    # A broker with messageIndexEnable=false goes on with a store that has an index.
+    # A broker with messageIndexEnable=false continues with a store that has an index.
     path = tmp_path / "store"
     with StoreBuilder(path, segment_size=1 << 16, index=(50, 100)) as builder:
         builder.append(keyed(["before"] * 30))

@@ -38,7 +38,7 @@ class Writer:
         )  # fmt: skip
 
     def write(self, count: int) -> int:
-        """Write so many messages; gives how many there are now."""
+        """Write so many messages; returns how many there are now."""
         self.start(count)
         return self.finished()
 

@@ -164,7 +164,7 @@ def test_unknown_columns_topics_and_queues_are_named_with_those_there_are(golden
     with pytest.raises(OptionError, match=r"tags must be a set .*parse_tags"):
         ReadOptions(tags="TagA || TagB")  # type: ignore[arg-type]  # what a user may try
     with pytest.raises(OptionError, match=r"keys must be a set .*parse_keys"):
-        ReadOptions(keys="a b")  # type: ignore[arg-type]  # likewise
+        ReadOptions(keys="a b")  # type: ignore[arg-type]  # as above
     with pytest.raises(OptionError, match="FAILFAST or DROPMALFORMED"):
         ReadOptions(mode="PERMISSIVE")  # type: ignore[arg-type]  # what a user may well write
     with Store.open(golden("live") / "store") as store:

@@ -52,7 +52,7 @@ def send(
     command: bytes = PUT,
     **options: Any,
 ) -> str:
-    """Send one batch as a block; gives the error that comes back."""
+    """Send one batch as a block; returns the error that comes back."""
     descriptor = flight.FlightDescriptor.for_command(command)
     writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20, **options))
 
@@ -390,7 +390,7 @@ def bombs(tmp_path: Path) -> Iterator[StoreProcess]:
 
 
 def ask(endpoint: str, key: str, max_num: int) -> tuple[Any, Any]:
-    """Send a query as a client with no code of ours; gives it, and its answers to be read."""
+    """Send a query as a client with no code of ours; returns it, and its answers to be read."""
     request = {"topic": "T", "key": key, "maxNum": max_num, "beginMs": 0, "endMs": (1 << 63) - 1}
     client = flight.FlightClient(endpoint)
     return client, client.do_action(flight.Action("query", json.dumps(request).encode()))

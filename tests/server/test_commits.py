@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 
 def committed(endpoint: str, writer: dict[str, Any], stages: list[dict[str, Any]]) -> str:
-    """Commit as a client that is not ours; gives the status, or the refusal's text."""
+    """Commit as a client that is not ours; returns the status, or the refusal's text."""
     body = json.dumps({"writer": writer, "stages": stages}).encode()
     with flight.FlightClient(endpoint) as client:
         try:

@@ -204,7 +204,7 @@ def test_half_sent_requests_keep_no_probe_out(
         for _ in range(5):
             began = time.monotonic()
             assert ask(monitoring, "/healthz")[0] == 200
-            assert time.monotonic() - began < 5  # a machine under load is no finding
+            assert time.monotonic() - began < 5  # a machine under load is not a finding
             assert monitoring_threads() <= 32
     finally:
         for one in held:

@@ -121,7 +121,7 @@ def test_a_client_stops_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signals", [1, 2, 3])
 def test_what_is_acknowledged_while_it_ends_is_kept(tmp_path: Path, signals: int) -> None:
-    """Promise 1: however often it is told to end."""
+    """Promise 1: however many signals it receives."""
     store = tmp_path / "store"
     kept = []
     with StoreProcess(store, tmp_path, SYNC) as process:

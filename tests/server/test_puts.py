@@ -19,7 +19,7 @@ BODIES = [b"%d" % number for number in range(40)]
 
 
 class Disk:
-    """`os.fdatasync` of the CommitLog, counted, and held while it is told to."""
+    """`os.fdatasync` of the CommitLog, counted, and held while the test wants it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0

@@ -123,7 +123,7 @@ class StoreProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait until it has ended; gives its exit code."""
+        """Wait until it has ended; returns its exit code."""
         return self.process.wait(PATIENCE)
 
 

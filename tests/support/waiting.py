@@ -11,7 +11,7 @@ PATIENCE = 30.0
 
 
 def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
-    """Wait until a condition holds; gives what it gave."""
+    """Wait until a condition holds; returns what it gave."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not come about in time"

@@ -1,4 +1,4 @@
-"""Which Java is taken, of those that a machine has."""
+"""Which Java of a machine is chosen."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_version_is_read_from_the_release_file(
 
 def test_a_java_without_the_module_that_spark_asks_for_is_none(tmp_path: Path) -> None:
     assert java_version(make_java(tmp_path / "lacks", "17.0.1", modules="java.sql")) is None
-    # An old file without a list of modules is no reason against it.
+    # An old file without a list of modules is not a reason against it.
     assert java_version(make_java(tmp_path / "silent", "17.0.1", modules=None)) == 17
 
 

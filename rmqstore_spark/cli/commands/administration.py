@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import socket
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rmqstore_spark.cli.shared.connection import EndpointOf, connect
+from rmqstore_spark.errors import ServiceError
 
-__all__ = ["create_topic", "delete_topic", "flush", "stop"]
+if TYPE_CHECKING:
+    from rmqstore_spark.wire.endpoint import Endpoint
+
+__all__ = ["create_topic", "delete_topic", "flush", "stop", "wait_until_closed"]
+
+_LOOK_SECONDS: Final = 0.05
+_CONNECT_SECONDS: Final = 5.0
 
 _Topic = typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)
 _Queues = typer.Option(
@@ -67,8 +76,50 @@ def flush(endpoint: EndpointOf) -> None:
     typer.echo(f"flushed up to {flushed.flushed_offset}")
 
 
-def stop(endpoint: EndpointOf) -> None:
-    """Stop a store process: drain, flush, close the store."""
+_Timeout = typer.Option(
+    "--timeout", metavar="SECONDS", min=0, help="How long to wait; 0 returns at once."
+)
+
+
+def stop(endpoint: EndpointOf, timeout: Annotated[float, _Timeout] = 60) -> None:
+    """Stop a store process: drain, flush, close the store.
+
+    Waits until the store is closed.
+    """
     with connect(endpoint) as client:
         client.stop()
-    typer.echo(f"{endpoint} is stopping")
+        address = client.endpoint
+    if not timeout:
+        typer.echo(f"{endpoint} is stopping")
+        return
+    wait_until_closed(address, timeout)
+    typer.echo(f"{endpoint} has stopped")
+
+
+def wait_until_closed(endpoint: Endpoint, timeout: float) -> None:
+    """Wait until a stopping process has closed its store.
+
+    Raises:
+        ServiceError: it takes longer than the timeout, in seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while _listens(endpoint):
+        if time.monotonic() > deadline:
+            raise ServiceError(
+                f"{endpoint} is still stopping after {timeout:g} s: it finishes its calls and "
+                "closes the store. Wait for its process to end, or give a longer --timeout."
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _listens(endpoint: Endpoint) -> bool:
+    """Return whether a process accepts connections; it closes its store before it ceases to."""
+    try:
+        if endpoint.path:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(endpoint.path)
+        else:
+            socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -216,7 +216,7 @@ def _moment(millis: int) -> str | None:
 
 _STATES: Final = {
     "closed": "closed cleanly",
-    "being written": "being written: a broker has the store open",
+    "being written": "being written: a broker or a store process has the store open",
     "killed": "killed: file abort exists, and no process has the store open",
     "open or killed": "open or killed: file abort exists; a broker has it open, or was killed",
 }

@@ -18,21 +18,21 @@ __all__ = ["serve"]
 _log = logging.getLogger(__name__)
 
 _Store = typer.Option(
-    "--store", metavar="PATH", help="Store directory (storePathRootDir).", show_default=False
+    "--store", metavar="PATH", help="Store directory (key storePathRootDir).", show_default=False
 )
 _Host = typer.Option(
-    "--host", metavar="ADDRESS", help="Address to listen on (bindAddress).", show_default=False
+    "--host", metavar="ADDRESS", help="Address to listen on (key bindAddress).", show_default=False
 )
 _Port = typer.Option(
     "--port",
     metavar="N",
-    help="Port to listen on (flightPort); 0 for any free port, -1 for none.",
+    help="Port to listen on (key flightPort); 0 for any free port, -1 for none.",
     show_default=False,
 )
 _Socket = typer.Option(
     "--socket",
     metavar="PATH",
-    help="Unix socket to also listen on (flightSocket).",
+    help="Unix socket to also listen on (key flightSocket).",
     show_default=False,
 )
 _ReadyFile = typer.Option(

@@ -48,7 +48,7 @@ def text_pieces(body: memoryview) -> Iterator[str]:
 
 
 def show_time(moment: datetime) -> str:
-    """Format a time as `2024-05-01T08:00:00.000Z`, which every option that takes a time accepts."""
+    """Format a time as `2024-05-01T08:00:00.000Z`, a form that every option for a time accepts."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.sink.options import SinkOptions, check_transaction_size
 from rmqstore_spark.datasource.sink.outcome import TaskDone
@@ -13,7 +13,10 @@ from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
-__all__ = ["abort_stages", "commit_stages"]
+__all__ = ["START_AGAIN", "abort_stages", "commit_stages"]
+
+START_AGAIN: Final = "Then start the query again with the same checkpoint."
+"""How a stream continues after its store process was unavailable."""
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -66,9 +69,11 @@ def _commit(
 
 
 def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str]) -> RmqStoreError:
-    """Extend an error with the stores that have already committed their part of the write."""
+    """Extend an error with how to continue, and with the stores that committed their part."""
     if not committed:
-        return error
+        if writer.kind != "stream" or not isinstance(error, ServiceError):
+            return error
+        return ServiceError(f"{error} {START_AGAIN}")
     remedy = {
         "stream": "Restart the query with its checkpoint",
         "batch": "Run the write again with the same txnAppId and txnVersion",

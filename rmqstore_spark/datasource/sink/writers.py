@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.sink.columns import SinkColumns
-from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages
+from rmqstore_spark.datasource.sink.commit import START_AGAIN, abort_stages, commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
-from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,10 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         """Write one partition of a micro-batch, in a task."""
         place = Place.here()
         first_turn = place.partition + place.batch_id
-        return run_task(self._options, self._columns, iterator, place, first_turn)
+        try:
+            return run_task(self._options, self._columns, iterator, place, first_turn)
+        except ServiceError as error:
+            raise ServiceError(f"{error} {START_AGAIN}") from None
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

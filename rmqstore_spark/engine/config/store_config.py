@@ -183,8 +183,9 @@ class StoreConfig:
         group=_SERVICE, kind="IP address", check=_address,
     )  # fmt: skip
     flight_port: int = number(
-        10921, -1, 65_535, "Port of Arrow Flight; 0: any free one, -1: none, if "
-        "`flightSocket` is set.", group=_SERVICE, own=True,
+        10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
+        "-1: none, if `flightSocket` is set. Clients do not use `listenPort`.",
+        group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
         "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
@@ -220,6 +221,13 @@ class StoreConfig:
         -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",
         group=_SERVICE,
     )  # fmt: skip
+
+    def __new__(cls, *_: Any, **given: Any) -> StoreConfig:
+        """Refuse an unknown argument with a suggestion, before `__init__` raises a TypeError."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise OptionError(_unknown_argument(name, cls.__dataclass_fields__))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for key in KEYS:
@@ -344,6 +352,14 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
     return f"unknown key {_shown(name)}. {hint}"
+
+
+def _unknown_argument(name: str, known: Iterable[str]) -> str:
+    by_lower = {word.replace("_", ""): word for word in known}
+    plain = name.replace("_", "").lower()  # a key of the file is written in camel case
+    near = difflib.get_close_matches(plain, by_lower, 1)
+    hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
+    return f"StoreConfig has no argument {_shown(name)}. {hint}"
 
 
 def _shown(given: str) -> str:

@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 
-
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,

@@ -3,7 +3,7 @@
 Under SYNC_FLUSH a put waits for the flush that covers it. While a flush runs, other puts gather,
 and share the next one (upstream GroupCommitService). Under ASYNC_FLUSH the log is flushed at
 intervals (upstream FlushRealTimeService). A flush that fails is the last one: what is on disk then
-is unknown, and a second try could succeed without having written anything (upstream goes on, and
+is unknown, and a second try could succeed without having written anything (upstream continues, and
 answers PUT_OK).
 """
 

@@ -72,7 +72,7 @@ class StoreState:
             return cls()
 
     def complete_end(self, directory: StoreDirectory) -> int:
-        """Return up to where the index holds every key; 0 if one of its files is missing."""
+        """Return the offset up to which the index holds every key; 0 if a file is missing."""
         there = {info.name for info in directory.index_files()[0]}
         return self.index_end if there.issuperset(self.index_files) else 0
 

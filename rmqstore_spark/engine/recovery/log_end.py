@@ -46,7 +46,7 @@ class LogEnd:
         offset: physical offset at which the log ends.
         cause: what ends it there; "" if the last file is full.
         newest: storeTimestamp of the last record; 0 if the walk met none.
-        damage: messages that were known to be flushed lie behind the end, so no crash explains it.
+        damage: messages that were known to be flushed are past the end, so no crash explains it.
     """
 
     start: int

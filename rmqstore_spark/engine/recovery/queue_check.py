@@ -96,7 +96,7 @@ def check_queues(
     *,
     clean: bool,
 ) -> QueueCheck:
-    """Load a store's queues, each up to where the walk over the log started.
+    """Load a store's queues, each up to the place where the walk over the log started.
 
     Args:
         start: physical offset of the record where it started.

@@ -10,12 +10,7 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SCHEMA_HELP", "columns_to_read"]
-
-SCHEMA_HELP = (
-    'columns to write, as in .schema(...): "queueOffset bigint, body string"; topic and date '
-    "become folders (default: all columns)"
-)
+__all__ = ["columns_to_read"]
 
 
 def columns_to_read(ddl: str | None, needed: tuple[str, ...]) -> tuple[StructType, tuple[str, ...]]:

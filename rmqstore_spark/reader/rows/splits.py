@@ -39,7 +39,8 @@ class LogSplit:
         continued: numbers of the ranges whose earlier messages belong to another split. Of the
             other ranges, all messages up to `end` belong to this split, whatever physical offset a
             damaged entry states.
-        unfinished: numbers of the ranges whose later messages belong to another split; likewise.
+        unfinished: numbers of the ranges whose later messages belong to another split. Of
+            the other ranges, all messages from `start` belong to this split.
     """
 
     start: int

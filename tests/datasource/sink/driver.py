@@ -1,4 +1,4 @@
-"""A driver of its own, to be killed: streams files into a store process, and dies where it is told.
+"""A separate driver to kill: streams files into a store process, and dies at a given place.
 
     python driver.py '{"arriving": ..., "endpoint": ..., "checkpoint": ..., "die": "before commit"}'
 

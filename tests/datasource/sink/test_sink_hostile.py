@@ -36,7 +36,7 @@ def arrive(folder: Path, number: int) -> None:
 
 
 def commit(store: Served, query: str, number: int, *stages: dict[str, Any]) -> str:
-    """Commit as a query; gives the answer's status, or the refusal's text."""
+    """Commit as a query; returns the answer's status, or the refusal's text."""
     request = {
         "writer": {"kind": "stream", "name": query, "number": number}, "stages": stages,
     }  # fmt: skip
@@ -50,7 +50,7 @@ def commit(store: Served, query: str, number: int, *stages: dict[str, Any]) -> s
 
 
 def stage(store: Served, *wanted: bytes) -> dict[str, Any]:
-    """Stage messages; gives what the store says of the stage."""
+    """Stage messages; returns what the store says of the stage."""
     command = json.dumps({"op": "stage", "stageId": uuid4().hex}).encode()
     schema = pa.schema([pa.field("records", pa.binary(), nullable=False)])
     batch = pa.record_batch(

@@ -222,7 +222,7 @@ def test_two_writes_of_foreach_batch_that_is_run_again(
 
 @contextmanager
 def supervised(store: Served) -> Iterator[list[int]]:
-    """Start the process again whenever it is gone, as systemd does; gives how often that was."""
+    """Start the process again whenever it is gone, as systemd does; returns how often that was."""
     done, restarts = threading.Event(), [0]
 
     def watch() -> None:
@@ -241,7 +241,7 @@ def supervised(store: Served) -> Iterator[list[int]]:
 
 
 def run_until_it_ends(queries: Start, make: Callable[[], Any], attempts: int = 4) -> int:
-    """Start a query again from its checkpoint until it ends well; gives how often it failed."""
+    """Start a query again from its checkpoint until it ends well; returns how often it failed."""
     for failed in range(attempts):
         try:
             run(queries, make())

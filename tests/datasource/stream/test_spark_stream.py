@@ -73,7 +73,7 @@ def writer(frame: DataFrame, checkpoint: Path, sink: Any, **trigger: Any) -> Any
 
 
 def run(query: StreamingQuery) -> list[dict[str, Any]]:
-    """Wait for a query's end; gives its progress."""
+    """Wait for a query's end; returns its progress."""
     assert query.awaitTermination(int(_PATIENCE))
     return [json.loads(progress.json) for progress in query.recentProgress]
 
@@ -172,7 +172,7 @@ def test_a_first_batch_that_never_committed(
     assert (checkpoint / "offsets" / "0").exists()
     assert not (checkpoint / "commits" / "0").exists()
     growing.put(40)
-    # Latest by now: initialOffset lies behind the end of the batch that is run again.
+    # Latest by now: initialOffset is past the end of the batch that is run again.
     frame = stream_of(spark, growing.path, startingOffsets="latest")
     run(queries(writer(frame, checkpoint, sink, availableNow=True)))
     assert sorted(keys_of(sink.rows)) == sorted(growing.rows[50:])

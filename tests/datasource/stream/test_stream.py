@@ -123,7 +123,7 @@ def test_a_first_batch_that_never_committed_begins_where_the_first_run_did(
     growing.put(20)
     first.clock.sleep(60)
     checkpoint.append(first.latest(start))
-    # The query dies here. What comes in now lies behind the batch's end, and the new run's
+    # The query dies here. New messages are past the batch's end, and the new run's
     # initial offset with it: partitions(start > end).
     growing.put(30)
     again = Stream(growing.path, checkpoint, committed=0, startingOffsets=starting)

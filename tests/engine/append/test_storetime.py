@@ -1,4 +1,4 @@
-"""A clock that goes back: storeTimestamps do not, and that is said."""
+"""A clock that goes back: storeTimestamps do not, and the store reports it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_readers_by_time_see(tmp_path: Path) -> None:
         for _ in range(3):
             assert store.put_batch(messages([b"c"])).ok
             clock.now += 1000
-    with StoreWriter.open(tmp_path / "s", config(), clock=clock) as store:  # a restart is no help
+    with StoreWriter.open(tmp_path / "s", config(), clock=clock) as store:  # a restart is in vain
         assert store.put_batch(messages([b"d"])).ok
     with Store.open(tmp_path / "s") as reader:
         queue = reader.queue("T", 0)

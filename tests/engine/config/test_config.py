@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,14 @@ def test_values_given_in_python_take_their_usual_form(tmp_path: Path) -> None:
     assert config.flush_disk_type == "SYNC_FLUSH"
     assert config.token_path == str(tmp_path)
     assert config.broker_ip1 == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("broker_nam", "broker_name"), ("flushDiskType", "flush_disk_type")]
+)
+def test_an_unknown_argument_is_reported_with_a_suggestion(name: str, near: str) -> None:
+    given: dict[str, Any] = {name: "x"}
+    with pytest.raises(OptionError, match=f"no argument '{name}'. Did you mean {near}?"):
+        StoreConfig(**given)
+    with pytest.raises(OptionError, match=r"no argument 'brokerNam'\. Did you mean broker_name"):
+        replace(StoreConfig(), brokerNam="x")  # type: ignore[call-arg]

@@ -74,7 +74,7 @@ def test_old_entries_keep_their_units_and_new_ones_have_tags_codes(
 
 
 def test_the_units_of_a_deleted_topic_go_with_it(golden: Golden, tmp_path: Path) -> None:
-    """Else those of a topic that is created again would lie behind them."""
+    """Otherwise those of a topic that is created again would follow them."""
     folder = golden("extcq")
     store = copy_store(folder, tmp_path)
     assert (store / "consumequeue_ext" / TOPIC).is_dir()

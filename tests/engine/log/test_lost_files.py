@@ -46,7 +46,7 @@ def trimmed(
 
 
 def lose_first_files(store: Path, topic: str) -> int:
-    """Remove the files of queue 1 with its first messages; tells the least offset it had."""
+    """Remove the files of queue 1 with its first messages; returns the least offset it had."""
     with Store.open(store) as reader:
         (queue,) = (q for q in reader.queues([topic]) if q.queue_id == 1)
         least = queue.min_offset

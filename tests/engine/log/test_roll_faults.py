@@ -1,4 +1,4 @@
-"""What fails while the log goes on to new segments: flushes, and files that cannot be opened."""
+"""What fails while the log continues in new segments: flushes, and files that cannot be opened."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def carefully(
 
 
 def require_same(store: Path, starts: list[int]) -> int:
-    """Compare the two looks; tells how many queues the quick one spoke of, for all starts."""
+    """Compare both surveys; returns how many queues the quick one named, for all starts."""
     directory, log, survey = surveyed(store)
     compared = 0
     for start in starts:

@@ -14,7 +14,7 @@ from tests.support.sparse import GIB, sparse_store
 
 
 def opened(store: Path) -> tuple[Recovered, float]:
-    """Recover a store; tells how many seconds that took."""
+    """Recover a store; returns how many seconds that took."""
     began = time.monotonic()
     found = recover(str(store), clock=lambda: time.time_ns() // 1_000_000)
     took = time.monotonic() - began

@@ -28,7 +28,7 @@ INDEXED = [
     "v5basic",
     "v5v2topic",
 ]
-"""Golden stores whose index a broker took over as it lies there."""
+"""Golden stores whose index a broker took over unchanged."""
 
 MAX_NUM = 32
 """No query of a broker answers more, whatever it asks for."""

@@ -60,7 +60,7 @@ def test_golden_records_decode_to_what_rocketmq_lists(
             check_row(row, expected[int(str(row["physicalOffset"]))])
             assert crc_bad != expected[int(str(row["physicalOffset"]))].crc_ok
             seen += 1
-    # What RocketMQ's own walk lists behind a torn tail is no whole record.
+    # What RocketMQ's own walk lists after a torn tail is not a whole record.
     assert seen >= sum(r.crc_ok for r in expected.values())
 
 

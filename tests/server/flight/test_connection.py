@@ -283,7 +283,7 @@ def test_empty_messages_are_bounded(here: Served) -> None:
 
 
 def test_what_is_refused_leaves_the_window_open(here: Served) -> None:
-    """A client that goes on sending after a refusal must not stand still."""
+    """A client that keeps sending after a refusal must not block."""
     stage = json.dumps({"op": "stage", "stageId": "0" * 32}).encode()
     schema = pa.ipc.read_message(BLOCK_SCHEMA.serialize()).metadata.to_pybytes()
     batch = pa.ipc.read_message(block_batch(b"no record" * 5000).serialize())

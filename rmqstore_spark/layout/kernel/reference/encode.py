@@ -52,7 +52,7 @@ def write_records(
         hosts: (k, 20): the address and port of each, 8 or 20 bytes.
         wide: k, 1 for a host of 20 bytes.
         body_offsets, body: n + 1 offsets and the data, as in an Arrow binary array.
-        topic_offsets, topic, properties_offsets, properties: likewise.
+        topic_offsets, topic, properties_offsets, properties: texts in the same form.
         starts, sizes: n out, where each record begins in `out`, and its bytes.
         out: the records.
 

@@ -224,7 +224,7 @@ def properties(
         rows: (n + 1) out: where each row's pairs begin among all m.
         name_offsets, names: out, the names, one after the other; with room for the maximum of pairs
             and bytes.
-        value_offsets, values: likewise.
+        value_offsets, values: texts in the same form.
         wanted, found_at, found_length: see `find_properties`.
 
     Returns:
