@@ -56,7 +56,7 @@ def solid_end(descriptor: int, size: int) -> int | None:
 
 
 def _next_data(descriptor: int, at: int) -> int | None:
-    """Return the first byte at or after another that is no hole; None if there is none."""
+    """Return the first byte at or after another that is not in a hole; None if there is none."""
     try:
         return os.lseek(descriptor, at, os.SEEK_DATA)
     except OSError as error:

@@ -62,7 +62,9 @@ def main() -> int:
             spark.readStream.format("rmqstore")
             .option("startingOffsets", "earliest")
             .load(str(store))
-            .writeStream.foreachBatch(lambda batch, _: batch.count() and None)
+            .writeStream.foreachBatch(
+                lambda batch, _: batch.write.format("noop").mode("append").save()
+            )
             .option("checkpointLocation", str(folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
