@@ -332,7 +332,7 @@ def test_a_batch_without_what_it_needs_is_refused(tmp_path: Path) -> None:
             ({"topic": ["T"]}, "no column body"),
             ({"topic": ["T"], "body": [b""], "tag": ["x"]}, "has the unknown column tag"),
             ({"topic": [None], "body": [b""]}, "topic has 1 nulls"),
-            ({"topic": ["T"], "body": [b""], "queueId": [1 << 40]}, "queueId is no int32"),
+            ({"topic": ["T"], "body": [b""], "queueId": [1 << 40]}, "queueId is not of type int32"),
         ):
             with pytest.raises(OptionError, match=words):
                 store.put_batch(pa.RecordBatch.from_pydict(columns))

@@ -78,7 +78,7 @@ def test_what_spark_hands_over_besides() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"endpoint": "localhost:1"}, "Option endpoint: 'localhost:1' is no endpoint"),
+        ({"endpoint": "localhost:1"}, "Option endpoint: 'localhost:1' is not an endpoint"),
         ({"endpoint": f"{ENDPOINT},{ENDPOINT}"}, "given twice"),
         ({"endpoints": ENDPOINT}, "Did you mean endpoint?"),
         ({"topic": "a/b"}, "Option topic: 'a/b' is not a topic name"),
