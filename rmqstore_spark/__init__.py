@@ -16,10 +16,14 @@ The folders, from the bytes up (`docs/architecture.md`):
     verify      verification of a store
     engine      the single writer of a store: append, commit, recovery
     wire        the protocol between store process and clients
-    client, server    its two sides
+    client      calls a store process
+    server      is that process
     cli         the `rmqstore` command
     datasource  `format("rmqstore")`
     pipelines   ready-made Spark jobs
+
+Modules: `embedding` runs a store process for one program, `workers` chooses the Python of Spark's
+workers; `types`, `errors` and `printable` serve all folders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `rmqstore` command (docs/cli.md).
 
-    app        registers the commands, and handles how they end
+    app        registers the commands
     commands/  a module for each command, or for a few related ones
     shared/    arguments, connections, reading, printing; `usage` is for the jobs of pipelines too
 

@@ -8,7 +8,7 @@
     resolve      turns starting and ending positions into offsets
     batch        plans a batch query
     stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
-    partitions, scanned    read a partition in a task
+    partitions   reads a partition in a task; `scanned` filters a log without queues
     sink/        writes
     failures     shows errors to Spark's users
 

@@ -7,13 +7,15 @@
     recovery/    recovers a store when it is opened
     admission    decides whether the store accepts a block; `health` remembers what failed
     append/      handles a put, from its block to its answer
-    log/         writes the CommitLog
+    log/         writes, flushes and cuts the CommitLog
     dispatch/    writes queues and index
     batches/     stages and commits Spark's batches
     tables/      topics and checkpoint
     workers      the threads of an open store
+    status       the outcomes of a put; `writable` decides which stores can be written
 
-`failpoints` are places where tests kill the process.
+`periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics. `failpoints`
+are places where tests kill the process.
 """
 
 from __future__ import annotations

@@ -14,6 +14,6 @@
     holes         finds what is written of a sparse file
     own_names     names the files that only this project adds to a store
 
-Nothing in this package knows what a message means. It has 16 modules: `own_names` is one of its
-own because reader and engine share it, and the others are too long to join.
+Nothing in this package knows what a message means. It has 16 modules: reader and engine share the
+few lines of `own_names`, which belong to none of the others.
 """

@@ -1,14 +1,14 @@
-"""The on-disk format, both ways: bytes to NumPy and Arrow, and back. No files, no Spark.
+"""The on-disk format, both ways: bytes to NumPy and Arrow, and back. It opens no files.
 
 constants      magic codes, bits of sysFlag, names of properties and topics
 buffers        views of bytes
 spans          ranges of a buffer, and Arrow arrays built from them
-hosts, msgid   encode addresses, and decode the message ids that contain them
+hosts, msgid   addresses as bytes, and the message ids that contain them
 record/        decodes and encodes the records of a CommitLog
 compression    compresses and decompresses bodies
 packed         checks compressed bodies in a block
 consumequeue, consumequeue_ext    decode and encode queue entries and their extension units
 index/         reads and builds IndexFiles
 checkpoint, dledger, fastjson     decode the other files of a store
-kernel/        the loops over bytes, compiled or in NumPy
+kernel/        the loops over bytes, compiled or in NumPy; one reads a descriptor it is given
 """

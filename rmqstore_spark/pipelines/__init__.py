@@ -1,11 +1,11 @@
 """Ready-made Spark jobs (docs/jobs.md): `python -m rmqstore_spark.pipelines.NAME --help`.
 
     backfill           copies stores to Parquet; `parquet/` holds what its tasks do
-    stream_to_parquet  does the same as a stream: `following`
-    verify_store       verifies stores in many tasks: `verify_task`, `progress`
-    replay             writes messages of stores or Parquet again: `replay_parquet`, `pacing`,
-                       `replay_arguments`
-    copy_topic         copies one topic: `targets`
+    stream_to_parquet  does the same as a stream; `following` prints its progress
+    verify_store       verifies stores in many tasks (`verify_task`), and prints its `progress`
+    replay             writes messages again, of stores or Parquet (`replay_parquet`), at a rate
+                       (`pacing`); `replay_arguments` are its options
+    copy_topic         copies one topic; `targets` checks the stores written to
 
 All of them use `arguments`, `session` and `failures`. The programs in `jobs/` call them, for
 spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.

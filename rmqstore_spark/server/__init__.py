@@ -6,7 +6,7 @@ flight/      speaks Arrow Flight over HTTP/2
 server       routes each call to its handler
 calls        limits the number of calls in progress
 budget, memory    limit the memory that all clients together can use
-actions      answers small requests: topics, offsets, commits
+actions      answers single requests: topics, offsets, commits, queries
 blocks, puts read streams of blocks, and put or stage them
 view, reads  give readers access to the store's files
 monitoring, metrics, logs    show operators the state of the process

@@ -3,7 +3,7 @@
 `verify` checks a store in one process. `make_plan`, `check_unit` and `verify_plan` are its steps,
 for running the units on many machines. docs/verify.md lists the checks and what they cannot detect.
 The log is walked once. Each record is looked up in its queue, and its keys in the index. `Coverage`
-keeps the entries that match. Then every other entry is checked by itself.
+(in `ranges`) keeps the entries that match. Then every other entry is checked by itself.
 
 run         verifies a store: runs the units and builds the report
 plan        takes a snapshot of the store, and cuts the work into units

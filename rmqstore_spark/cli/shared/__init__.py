@@ -11,5 +11,5 @@ outgoing     encodes messages as blocks
 printing     prints messages as a table, as JSON or as bodies
 tables, text, bar   print tables, escape text, show progress
 usage        reports mistakes in a command line
-terminal     handles how the process ends, and prints messages on stderr
+terminal     turns errors and Ctrl-C into exit codes and lines on stderr
 """

@@ -3,8 +3,8 @@
 staging           manages the stages of a store: who may begin, commit and abort them
 stage             holds the records of one task attempt beside the log
 staged_records    the index of a stage: where its records lie, and their queues and keys
-commit            commits a batch: appends its stages to the log, all or nothing
-batch_block       writes a batch as one block, visible as a whole or not at all
+commit            the order of a commit: check, write, flush, publish, dispatch
+batch_block       the block of a commit: numbers its records, writes it hidden, publishes it
 marker, markers   write and read the record that marks a commit
 ledger            knows which batches are committed; `committed` describes one
 owners            decides which client owns a stage or a batch

@@ -2,7 +2,7 @@
 
 placement       finds places for records, none of which spans two segments
 segment_files   creates segments at full length, ahead of time
-commitlog       appends records
+commitlog       appends records; hides a block of a commit, and publishes it
 flush           flushes the log, once for all waiting puts
 cut             cuts the log at an offset
 """

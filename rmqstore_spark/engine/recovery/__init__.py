@@ -1,9 +1,9 @@
 """Recovers a store when it is opened for writing.
 
 settings           the part of the configuration that recovery needs
-recover            runs the steps, and decides what is cut (`engine.log.cut` cuts)
+recover            runs the steps in order, and refuses to cut damage unless told to
 queue_survey       finds plain queues, with a few system calls for each
-log_end            finds the end of the log
+log_end            decides where the log ends; `engine.log.cut` cuts what follows
 clean_close        records what a store holds, and reads what was recorded
 queue_check        checks how far the queues are complete, and which are missing
 queues_and_index   makes queues and index agree with the log

@@ -1,4 +1,4 @@
-"""The decoder's loops: the compiled kernel if it could be built, else the reference in NumPy.
+"""The loops over bytes: `c/`, if it could be compiled, else `reference/`, the same in NumPy.
 
 `RMQSTORE_KERNEL=plain` in the environment selects the NumPy reference (the tests run both).
 Otherwise the compiled kernel is used; if it is missing, a warning is logged once.

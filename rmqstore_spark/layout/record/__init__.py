@@ -1,8 +1,8 @@
 """Decodes and encodes the records of a CommitLog (`docs/format.md`, "A CommitLog record").
 
-format       decodes a batch of records into NumPy columns, and follows the records of a log
+format       the bytes of a record (start here): decodes records into NumPy columns
 properties   splits, finds and encodes the properties of records
-columns      builds the Arrow columns of a row from a batch of records
+columns      builds the Arrow columns of rows from a batch of records
 dispatches   finds the additional queues (light queues) of a record
 encode       encodes columns as records
 block        checks, numbers and stamps encoded records on their way into a store
