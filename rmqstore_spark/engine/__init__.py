@@ -14,8 +14,8 @@
     workers      the threads of an open store
     status       the outcomes of a put; `writable` decides which stores can be written
 
-`periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics. `failpoints`
-are places where tests kill the process.
+`periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
+`failpoints` are places where tests kill the process.
 """
 
 from __future__ import annotations

@@ -209,8 +209,8 @@ class StoreWriter:
         """Store a block of encoded records: all of them or none.
 
         Args:
-            data: uint8, see `layout.record.block`. The store may stamp a writable array in place. The
-                caller must not change it afterwards.
+            data: uint8, see `layout.record.block`. The store may stamp a writable array in place.
+                The caller must not change it afterwards.
             wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
                 wait for that.
         """
