@@ -66,7 +66,9 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
     folder = tmp_path_factory.mktemp("installed")
     (wheel,) = dist.glob("*.whl")
     run("env", f"PYTHON={sys.executable}", "tools/venv.sh", str(folder))
-    run(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+    # With a PYTHONPATH that leads here, pip would find the package installed already.
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+    run("env", "-u", "PYTHONPATH", *pip)
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     python = str(folder / "bin" / "python")

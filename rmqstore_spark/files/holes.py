@@ -45,14 +45,19 @@ def written_end(path: str, start: int) -> int | None:
 
 
 def solid_end(descriptor: int, size: int) -> int | None:
-    """Return where a file's only hole begins, which reaches to its end; None if data follows it.
+    """Return where a file's only hole begins, which reaches to its end.
+
+    Return None if data follows it, or if the file system cannot say.
 
     Args:
         descriptor: an open file.
         size: its size, which is returned if it has no hole.
     """
-    end = os.lseek(descriptor, 0, os.SEEK_HOLE)
-    return end if end >= size or _next_data(descriptor, end) is None else None
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        return end if end >= size or _next_data(descriptor, end) is None else None
+    except OSError:
+        return None
 
 
 def _next_data(descriptor: int, at: int) -> int | None:

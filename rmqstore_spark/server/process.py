@@ -50,7 +50,7 @@ def serve(
     announce: Callable[[str], None] = print,
     progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> None:
-    """Open a store, serve it until the process is told to end, and close it.
+    """Open a store, serve it until the process is stopped, and close it.
 
     Call this from the main thread, which receives the signals.
 
@@ -65,7 +65,7 @@ def serve(
     Raises:
         StoreLockedError: another process has the store open.
         OptionError, ServiceError: the store cannot be served with this configuration, or the
-            process was told to end during recovery.
+            process was stopped during recovery.
         StoreWriteError, CorruptStoreError: the store cannot be opened.
     """
     from rmqstore_spark.engine.store import StoreWriter
@@ -200,7 +200,7 @@ def _signals() -> list[signal.Signals]:
 
 
 def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
-    """Drain the server, and close the store if no call is at work."""
+    """Let calls finish, then end them and close the store."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
         if end.is_urgent or time.monotonic() > deadline:
@@ -208,9 +208,9 @@ def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
                 "%d calls are still in progress. The process aborts them.", server.calls_under_way
             )
             break
-    else:
-        # First the store: when nothing listens any more, `rmqstore stop` reports that it is closed.
-        store.close()
+    server.end_calls()
+    # The server refuses calls until the store is closed: `rmqstore stop` waits until it has gone.
+    store.close()
 
 
 def _ready_path(given: str | os.PathLike[str]) -> str:

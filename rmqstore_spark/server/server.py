@@ -193,12 +193,18 @@ class StoreServer:
             lambda calls: all(call.waiting_since is not None for call in calls), seconds
         )
 
-    def close(self) -> None:
-        """End all calls and stop listening."""
+    def end_calls(self) -> None:
+        """Refuse new calls, and end those in progress."""
         self._calls.is_stopping = True
         for listener in self._listeners:
-            listener.close(_CUT_SECONDS)
+            listener.end_connections(_CUT_SECONDS)
         self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
+
+    def close(self) -> None:
+        """End all calls and stop listening."""
+        self.end_calls()
+        for listener in self._listeners:
+            listener.close(_CUT_SECONDS)
         if self._socket is not None:
             with suppress(OSError):
                 os.unlink(self._socket)

@@ -177,6 +177,13 @@ def test_an_empty_block_is_nothing(tmp_path: Path) -> None:
         assert (result.status, result.rows, result.end_offset) == (PutStatus.PUT_OK, 0, 0)
 
 
+def test_async_flush_flushes_a_single_message_within_its_interval(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config(flushIntervalCommitLog=20)) as store:
+        result = store.put_batch(messages([b"a"]))
+        assert result.ok
+        until(lambda: store.stats()["commitLogFlushedOffset"] == store.published_end)
+
+
 @pytest.mark.parametrize("disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_many_threads_put_at_once(disk_type: str, tmp_path: Path) -> None:
     threads, puts = 8, 25

@@ -170,6 +170,23 @@ def test_a_process_that_stops_takes_nothing_new(client: StoreClient, here: Serve
     assert here.store.stats()["putMessages"] == 1
 
 
+def test_calls_are_ended_and_refused_while_the_store_closes(
+    client: StoreClient, here: Served
+) -> None:
+    stream = client.put_stream()
+    assert stream.put(block_of([b"a"])).status == "PUT_OK"
+    here.server.end_calls()
+    assert here.server.calls_under_way == 0
+    with pytest.raises((ServiceError, RefusedError)):
+        stream.put(block_of([b"b"]))
+    stream.close()
+    here.store.close()
+    with StoreClient(client.endpoint, retries=0) as late, pytest.raises(RefusedError) as failure:
+        late.stats()
+    assert failure.value.status == "SERVICE_NOT_AVAILABLE"
+    assert "is stopping" in str(failure.value)
+
+
 def test_closing_ends_streams_that_wait_for_ever(client: StoreClient, here: Served) -> None:
     streams = [client.put_stream() for _ in range(4)]
     for stream in streams:

@@ -117,9 +117,12 @@ def _listens(endpoint: Endpoint) -> bool:
     try:
         if endpoint.path:
             with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_CONNECT_SECONDS)
                 connection.connect(endpoint.path)
         else:
             socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS).close()
-    except OSError:
+    except (ConnectionRefusedError, FileNotFoundError):
         return False
+    except OSError:  # it is too busy to accept one more
+        return True
     return True

@@ -15,6 +15,8 @@ __all__ = ["HELP_NAMES", "usage_errors"]
 
 HELP_NAMES: Final = ("-h", "--help")
 
+_INTERRUPTED: Final = 130
+
 # Typer does not export the class of these errors, only this subclass.
 _UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 
@@ -31,6 +33,8 @@ def usage_errors(prefix: str) -> Iterator[None]:
     """
     try:
         yield
+    except typer.Abort:  # Ctrl-C while the command line is parsed
+        sys.exit(_INTERRUPTED)
     except _UsageError as error:
         if type(error).show is not _UsageError.show:
             error.show()  # the help itself, of a command that needs arguments and has none

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from rmqstore_spark.datasource.sink.options import SinkOptions, check_transaction_size
+from rmqstore_spark.datasource.sink.options import SinkOptions, check_write_size
 from rmqstore_spark.datasource.sink.outcome import TaskDone
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
-__all__ = ["START_AGAIN", "abort_stages", "commit_stages"]
+__all__ = ["START_AGAIN", "abort_stages", "commit_stages", "with_advice"]
 
-START_AGAIN: Final = "Then start the query again with the same checkpoint."
+START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
 
 _log = logging.getLogger("rmqstore_spark")
@@ -38,7 +38,7 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
     """
     by_store = _by_store(done)
     total = sum(info.bytes for stages in by_store.values() for info in stages)
-    check_transaction_size(total, options, "this write")
+    check_write_size(total, options, "this write")
     committed: list[str] = []
     for store, stages in sorted(by_store.items()):
         endpoint = options.connection.endpoints[store]
@@ -68,12 +68,19 @@ def _commit(
         return client.commit(CommitRequest(writer, tuple(stages)))
 
 
+def with_advice(error: RmqStoreError) -> RmqStoreError:
+    """Extend the error of a stream with how to continue, if the store process was unavailable."""
+    from rmqstore_spark.wire.failures import UNAVAILABLE
+
+    if isinstance(error, RefusedError) and error.status == UNAVAILABLE:
+        return RefusedError(f"{error.args[0]} {START_AGAIN}", error.status)
+    return ServiceError(f"{error} {START_AGAIN}") if isinstance(error, ServiceError) else error
+
+
 def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str]) -> RmqStoreError:
     """Extend an error with how to continue, and with the stores that committed their part."""
     if not committed:
-        if writer.kind != "stream" or not isinstance(error, ServiceError):
-            return error
-        return ServiceError(f"{error} {START_AGAIN}")
+        return with_advice(error) if writer.kind == "stream" else error
     remedy = {
         "stream": "Restart the query with its checkpoint",
         "batch": "Run the write again with the same txnAppId and txnVersion",

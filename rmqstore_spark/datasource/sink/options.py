@@ -12,11 +12,11 @@ from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS, SPARKS_OW
 from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["SinkOptions", "Transaction", "check_transaction_size", "parse_sink_options"]
+__all__ = ["BatchVersion", "SinkOptions", "check_write_size", "parse_sink_options"]
 
 
 @dataclass(frozen=True)
-class Transaction:
+class BatchVersion:
     """The identity of a batch write that may be run again.
 
     Args:
@@ -35,7 +35,7 @@ class SinkOptions:
     Args:
         topic: topic of all rows; None if a column holds it.
         exactly_once: False means at least once.
-        max_in_flight, max_transaction: bytes.
+        max_in_flight, max_write: bytes.
     """
 
     connection: ConnectionOptions
@@ -44,9 +44,9 @@ class SinkOptions:
     queue_selector: Literal["hash", "roundrobin", "column"]
     preserve: bool
     max_in_flight: int
-    max_transaction: int
+    max_write: int
     atomic: bool
-    transaction: Transaction | None
+    batch_version: BatchVersion | None
 
 
 def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions:
@@ -78,9 +78,9 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         raise OptionError("Options txnAppId and txnVersion must be set together.")
     values = WRITING.with_defaults(values)
     exactly_once = values["deliveryGuarantee"] == "exactly-once"
-    transaction = None
+    batch_version = None
     if "txnAppId" in values:
-        transaction = Transaction(values["txnAppId"], values["txnVersion"])
+        batch_version = BatchVersion(values["txnAppId"], values["txnVersion"])
         if not exactly_once:
             raise OptionError(
                 "Options txnAppId and deliveryGuarantee=at-least-once contradict each other: only "
@@ -93,9 +93,9 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         queue_selector=values["queueSelector"],
         preserve=values["preserve"],
         max_in_flight=values["maxInFlightBytes"],
-        max_transaction=values["maxTransactionBytes"],
+        max_write=values["maxTransactionBytes"],
         atomic=values["atomic"],
-        transaction=transaction,
+        batch_version=batch_version,
     )
 
 
@@ -124,17 +124,16 @@ def _check_stream(given: Mapping[str, str]) -> None:
             )
 
 
-def check_transaction_size(size: int, options: SinkOptions, what: str) -> None:
+def check_write_size(size: int, options: SinkOptions, what: str) -> None:
     """Refuse a commit of too many bytes.
 
     Raises:
         OptionError: it has more than maxTransactionBytes.
     """
-    if size <= options.max_transaction:
+    if size <= options.max_write:
         return
     fault = (
-        f"{what} has more than maxTransactionBytes ({options.max_transaction:,} bytes): at least "
-        f"{size:,}"
+        f"{what} has more than maxTransactionBytes ({options.max_write:,} bytes): at least {size:,}"
     )
     if not options.atomic:
         raise OptionError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rmqstore_spark.client import PutStream, StageStream, StoreClient
 from rmqstore_spark.datasource.sink.encode import BlockToSend
-from rmqstore_spark.datasource.sink.options import SinkOptions, check_transaction_size
+from rmqstore_spark.datasource.sink.options import SinkOptions, check_write_size
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class StageSending(Sending[StageStream]):
     def _sent(self, block: BlockToSend) -> None:
         self._rows[block.store] = self._rows.get(block.store, 0) + block.rows
         self._bytes += block.data.nbytes
-        check_transaction_size(self._bytes, self._options, "a task of this write")
+        check_write_size(self._bytes, self._options, "a task of this write")
 
     def _end(self, store: int, stream: StageStream) -> None:
         info = stream.finish()

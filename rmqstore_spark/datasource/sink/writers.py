@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.sink.columns import SinkColumns
-from rmqstore_spark.datasource.sink.commit import START_AGAIN, abort_stages, commit_stages
+from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages, with_advice
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
-from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,8 +52,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition, in a task."""
         place = Place.here()
-        transaction = self._options.transaction
-        version = transaction.version if transaction is not None else 0
+        known = self._options.batch_version
+        version = known.version if known is not None else 0
         first_turn = place.partition + version
         done = run_task(self._options, self._columns, iterator, place, first_turn)
         if not self._options.exactly_once or self._options.atomic:
@@ -75,10 +75,10 @@ class RmqStoreWriter(DataSourceArrowWriter):
         from rmqstore_spark.wire.messages import WriterId
 
         part = "" if partition is None else f"/{partition}"
-        transaction = self._options.transaction
-        if transaction is None:
+        known = self._options.batch_version
+        if known is None:
             return WriterId("once", self._id + part, 0)
-        return WriterId("batch", transaction.app_id + part, transaction.version)
+        return WriterId("batch", known.app_id + part, known.version)
 
 
 class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
@@ -100,8 +100,8 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         first_turn = place.partition + place.batch_id
         try:
             return run_task(self._options, self._columns, iterator, place, first_turn)
-        except ServiceError as error:
-            raise ServiceError(f"{error} {START_AGAIN}") from None
+        except (RefusedError, ServiceError) as error:
+            raise with_advice(error) from None
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -76,9 +76,17 @@ class Listener:
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(seconds)
+        self.end_connections(seconds)
+
+    def end_connections(self, seconds: float) -> None:
+        """Close all connections. Others may still be opened.
+
+        Args:
+            seconds: how long to wait for their threads.
+        """
+        deadline = time.monotonic() + seconds
         with self._lock:
             connections = dict(self._connections)
         for connection in connections:

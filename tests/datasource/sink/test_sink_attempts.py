@@ -10,6 +10,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
+from tests.support.serving import Served as ServedHere
+from tests.support.serving import served as served_here
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
 SCHEMA = fields("body string", "keys string")
@@ -38,7 +41,9 @@ TOPIC = "orders"
 Serve = Callable[..., Served]
 
 
-def options_for(stores: Sequence[Served], streaming: bool = True, **given: Any) -> SinkOptions:
+def options_for(
+    stores: Sequence[Served | ServedHere], streaming: bool = True, **given: Any
+) -> SinkOptions:
     endpoints = ",".join(store.endpoint for store in stores)
     texts = {name: str(value) for name, value in given.items()}
     named = {"endpoint": endpoints, "topic": TOPIC, "retries": "2", **texts}
@@ -142,6 +147,16 @@ def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
         assert words in str(seen.value)
     stream_writer(options).abort(again, 0)
     assert served.bodies(TOPIC, least=500) == bodies(range(500))
+
+
+def test_a_stream_whose_store_process_stops_says_how_it_continues(tmp_path: Path) -> None:
+    with served_here(tmp_path / "store", flight_socket=str(tmp_path / "run" / "s")) as found:
+        options = options_for([found], retries=0)
+        done = attempt(options, range(5))
+        assert found.server.drain(30)
+        with pytest.raises(RefusedError, match=r"stopping.*with the same checkpoint") as failure:
+            stream_writer(options).commit([done], 0)
+        assert failure.value.status == "SERVICE_NOT_AVAILABLE"
 
 
 def test_a_commit_without_word_of_a_task_is_refused(served: Served) -> None:
@@ -279,7 +294,7 @@ def test_a_store_that_is_killed_between_staging_and_commit(served: Served) -> No
     done = [attempt(options, range(500))]
     served.process.kill()
     with pytest.raises(
-        ServiceError, match=r"^Nothing listens on .* Then start the query again with the same check"
+        ServiceError, match=r"^Nothing listens on .* Start the query again with the same check"
     ):
         stream_writer(options).commit(done, 0)
     stream_writer(options).abort(done, 0)  # only says so in the log

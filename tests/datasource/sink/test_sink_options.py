@@ -7,7 +7,7 @@ import pytest
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import check_options, parse_options
 from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
-from rmqstore_spark.datasource.sink.options import SinkOptions, Transaction, parse_sink_options
+from rmqstore_spark.datasource.sink.options import BatchVersion, SinkOptions, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
 ENDPOINT = "grpc://127.0.0.1:10921"
@@ -28,8 +28,8 @@ def test_defaults() -> None:
         assert not options.preserve
         assert options.queue_selector == "hash"
         assert options.max_in_flight == 16 << 20
-        assert options.max_transaction == 1 << 30
-        assert options.transaction is None
+        assert options.max_write == 1 << 30
+        assert options.batch_version is None
         assert options.topic is None
         assert options.connection.timeout_ms == 60_000
         assert options.connection.retries == 5
@@ -62,9 +62,9 @@ def test_every_option_is_read() -> None:
     assert options.topic == "orders"
     assert options.queue_selector == "roundrobin"
     assert options.preserve
-    assert (options.max_in_flight, options.max_transaction) == (1 << 20, 10 << 30)
+    assert (options.max_in_flight, options.max_write) == (1 << 20, 10 << 30)
     assert not options.atomic
-    assert options.transaction == Transaction("nightly", 17)
+    assert options.batch_version == BatchVersion("nightly", 17)
     assert not parse(deliveryGuarantee="at-least-once").exactly_once
     assert pickle.loads(pickle.dumps(options)) == options
 

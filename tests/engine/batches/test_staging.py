@@ -287,7 +287,7 @@ def test_a_commit_that_failed_gives_its_stages_back(staging: Staging, tmp_path: 
 def test_a_writer_that_went_away_can_begin_again(staging: Staging, tmp_path: Path) -> None:
     stage = staging.begin(name(1), owner="task 7")
     stage.append(block())
-    with pytest.raises(RefusedError, match="by task 7 already"):
+    with pytest.raises(RefusedError, match="already being written by task 7"):
         staging.begin(name(1))
     stage.discard()
     stage.discard()
