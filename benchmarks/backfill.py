@@ -47,7 +47,7 @@ def _run(store: Path, messages: int, arguments: Sequence[str]) -> float:
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
         command = [sys.executable, "-m", "jobs.backfill", str(store), f"{folder}/out", *arguments]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    told = re.search(r"([\d,]+) rows.* ([\d.]+) s$", done.stdout.strip(), re.DOTALL)
-    if told is None or int(told[1].replace(",", "")) != messages:
+    summary = re.search(r"([\d,]+) rows.* ([\d.]+) s$", done.stdout.strip(), re.DOTALL)
+    if summary is None or int(summary[1].replace(",", "")) != messages:
         raise AssertionError(f"the job did not copy {messages} messages: {done.stdout}")
-    return messages / float(told[2])
+    return messages / float(summary[2])

@@ -62,7 +62,7 @@ def idle_figures(stores: Stores) -> Iterator[Figure]:
 
 
 def _await_all(query: StreamingQuery, count: int) -> None:
-    """Wait until a stream has read so many messages."""
+    """Wait until a stream has read a number of messages."""
     read, seen = 0, -1
     until = time.monotonic() + 300
     while read < count:

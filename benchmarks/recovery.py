@@ -145,7 +145,7 @@ def _blocks() -> list[U1]:
 
 
 def _until(blocks: list[U1], size: int) -> Iterator[U1]:
-    """Blocks again and again, until they are so many bytes."""
+    """Repeat blocks until they have a number of bytes."""
     for block in cycle(blocks):
         if size <= 0:
             return

@@ -100,7 +100,7 @@ def _through_process(place: Path, block: U1, count: int) -> float:
 
 
 def _synced(place: Path, clients: int, rows: int, window: int) -> Figure:
-    """Messages a second of clients that put blocks of some rows, so many blocks on their way each.
+    """Return messages a second of clients that put blocks, each with a window of blocks in flight.
 
     With a window of one block a client waits for each answer.
     """

@@ -31,7 +31,7 @@ class Shape:
     Attributes:
         body_size: bytes.
         queues: how many, of all topics together; messages take turns.
-        messages: how many, by default so many that the log has 640 MiB.
+        messages: how many; the default gives a log of 640 MiB.
         topics: name to number of queues; one topic by default.
     """
 

@@ -159,7 +159,7 @@ def measure_single(place: str, threads: int) -> tuple[float, float]:
 
 
 def _raw_syncs(place: str, size: int) -> float:
-    """How often a second so many bytes can be written to a file and brought to disk."""
+    """Return how many writes of a number of bytes, each flushed to disk, a file takes a second."""
     data = bytes(size)
     with tempfile.NamedTemporaryFile(dir=place) as file:
         os.posix_fallocate(file.fileno(), 0, _RAW_BYTES)

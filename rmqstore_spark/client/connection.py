@@ -108,7 +108,7 @@ class Connection:
     def call_table(self, action: str, request: object) -> pa.Table:
         """Call a repeatable action whose answer is a table."""
         data = self._call(action, request, repeat=True)
-        with self.told(), pa.ipc.open_stream(data) as stream:
+        with self.own_errors(), pa.ipc.open_stream(data) as stream:
             table = stream.read_all()
             table.validate(full=True)
             return table
@@ -147,7 +147,7 @@ class Connection:
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Run something once, and convert its errors to errors of this package."""
-        with self.told():
+        with self.own_errors():
             return work()
 
     def repeated(self, work: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ class Connection:
         return self.attempt(work)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def own_errors(self) -> Iterator[None]:
         """Convert Flight's errors to errors of this package."""
         try:
             yield

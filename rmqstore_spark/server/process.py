@@ -103,8 +103,8 @@ def serve(
         if ready_path is not None:
             _write_ready(ready_path, endpoints, store.path, metrics)
             opened.callback(_remove, ready_path)
-        told = f"; metrics on http://{metrics}/metrics" if metrics else ""
-        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{told}")
+        more = f"; metrics on http://{metrics}/metrics" if metrics else ""
+        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{more}")
         end.wait()
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
@@ -147,7 +147,7 @@ class _End:
     def telling(self, progress: Callable[[str, int, int], object]) -> Callable[..., None]:
         """Wrap `progress` so that a recovery stops when the process should end."""
 
-        def told(what: str, done: int, total: int) -> None:
+        def wrapped(what: str, done: int, total: int) -> None:
             progress(what, done, total)
             if self._is_asked:
                 raise ServiceError(
@@ -155,7 +155,7 @@ class _End:
                     "recovers it again."
                 )
 
-        return told
+        return wrapped
 
     @property
     def is_urgent(self) -> bool:
@@ -195,8 +195,8 @@ class _End:
 
 def _signals() -> list[signal.Signals]:
     """Return the signals that end the process: SIGHUP too, unless nohup made it ignored."""
-    told = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-    return [n for n in told if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    ending = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    return [n for n in ending if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
 def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:

@@ -132,21 +132,21 @@ def check_unit(
         progress: called with the number of bytes done since the last call.
     """
     findings = Findings(snapshot.listed)
-    told = 0
+    reported = 0
 
-    def tell(size: int) -> None:
-        nonlocal told
-        told += size
+    def report(size: int) -> None:
+        nonlocal reported
+        reported += size
         progress(size)
 
     try:
-        _check(store, snapshot, unit, findings, tell)
+        _check(store, snapshot, unit, findings, report)
     except SegmentExpiredError as error:
         _note_gone(store, snapshot, unit, findings, error)
     except (RmqStoreError, FileNotFoundError) as error:
         _give_up(unit, findings)
         findings.error("unreadable", place_of(error), str(error))
-    progress(unit.size - told)
+    progress(unit.size - reported)
     return findings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.encode import encode_records
@@ -116,14 +118,30 @@ def batches(records: Sequence[RecordReport]) -> Iterator[list[RecordReport]]:
         yield list(group)
 
 
-def test_batches_give_the_same_log(golden: Callable[[str], Path], tmp_path: Path) -> None:
+def test_batches_give_the_same_log_queues_and_index(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
     """Up to the first that spans two segments: RocketMQ moves it on as a whole."""
-    folder = golden("batch")
+    folder, ours = golden("batch"), tmp_path / "store"
+    theirs, meta = folder / "store", load_meta(folder)
     groups = list(batches(load_records(folder)))
-    held = list(itertools.takewhile(lambda group: group[-1].physical_offset < 65_536, groups))
+    segment = meta.commitlog_file_size
+    held = list(itertools.takewhile(lambda group: group[-1].physical_offset < segment, groups))
     assert len(held) > 5
-    write_again(folder, tmp_path / "store", iter(held))
+    write_again(folder, ours, iter(held))
     end = held[-1][-1].physical_offset + held[-1][-1].store_size
-    name = f"{0:020}"
-    theirs, ours = (at / "commitlog" / name for at in (folder / "store", tmp_path / "store"))
-    assert ours.read_bytes()[:end] == theirs.read_bytes()[:end]
+    log = f"commitlog/{0:020}"
+    assert (ours / log).read_bytes()[:end] == (theirs / log).read_bytes()[:end]
+    counts = Counter((r.topic, r.queue_id) for group in held for r in group)
+    for (topic, queue_id), count in counts.items():
+        files = sorted((ours / "consumequeue" / topic / str(queue_id)).iterdir())
+        their_files = [theirs / path.relative_to(ours) for path in files]
+        entries, expected = (b"".join(map(Path.read_bytes, at)) for at in (files, their_files))
+        assert entries[: count * ENTRY_SIZE] == expected[: count * ENTRY_SIZE]
+    index, their_index = (
+        IndexFile.decode(min((store / "index").iterdir()).read_bytes(), meta.index_slots)
+        for store in (ours, theirs)
+    )
+    used = index.header.index_count  # the first entry stays empty
+    assert used > 5
+    assert index.entries[:used].tobytes() == their_index.entries[:used].tobytes()

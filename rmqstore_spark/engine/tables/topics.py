@@ -86,13 +86,13 @@ class TopicConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return the topic's entry of topics.json."""
-        told = {
+        known = {
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,
             "topicName": self.name,
             "writeQueueNums": self.write_queue_nums,
         }
-        return dict(sorted({**self.rest, **told}.items()))
+        return dict(sorted({**self.rest, **known}.items()))
 
     @classmethod
     def from_json(cls, name: str, raw: Any) -> TopicConfig:

@@ -37,7 +37,7 @@ class MessageTooLargeError(Exception):
 
 
 def is_too_slow(seconds: float, count: int) -> bool:
-    """Return whether so few bytes in so many seconds are too few while others wait for room."""
+    """Return whether a client sent its bytes too slowly, while others wait for room."""
     late = seconds - _GRACE_SECONDS
     return late > 0 and count < late * _LEAST_RATE
 
