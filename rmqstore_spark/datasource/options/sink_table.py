@@ -58,10 +58,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_choice("exactly-once", "at-least-once"),
         "exactly-once",
         BOTH,
-        "`exactly-once`: rows are staged, and all rows of a micro-batch or batch write appear "
-        "together when Spark commits it. A repeated commit changes nothing. `at-least-once`: rows "
-        "are stored as they arrive, with less delay. If a task fails, its stored rows stay, and "
-        "its retry stores them again.",
+        "`exactly-once`: all rows of a micro-batch or batch write appear together when Spark "
+        "commits it. `at-least-once`: rows appear as they arrive, and again if a task is retried.",
     ),
     Option(
         "queueSelector",
@@ -69,11 +67,9 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_choice("hash", "roundrobin", "column"),
         "hash",
         BOTH,
-        "How to choose a row's queue. `hash`: by the hash code of `shardingKey`, or else of "
-        "`keys`, like RocketMQ's SelectMessageQueueByHash; round-robin for rows with neither. "
-        "`roundrobin`: all rows in turn. `column`: the queue in column `queueId`. With several "
-        "stores, their queues are numbered consecutively, in the order of `endpoint`; with "
-        "`column`, the key or the turn chooses the store.",
+        "How to choose a row's queue. `hash`: by `shardingKey`, or else `keys`; round-robin for "
+        "rows with neither. `roundrobin`: all rows in turn. `column`: the queue in column "
+        "`queueId`.",
     ),
     Option(
         "preserve",
@@ -100,10 +96,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         "1g",
         BOTH,
-        "Maximum size of the records in one exactly-once commit. A larger micro-batch fails: "
-        "limit the size of the source's micro-batches. A larger batch write needs `atomic=false`: "
-        "the limit then applies to each task, and more partitions make tasks smaller. (The store "
-        "has a limit of the same name.)",
+        "Maximum size of the records in one exactly-once commit. For a larger micro-batch, limit "
+        "the source; a larger batch write needs `atomic=false`.",
         minimum=1,
     ),
     Option(
@@ -122,9 +116,7 @@ SINK_OPTIONS: tuple[Option, ...] = (
         None,
         BATCH,
         "With `txnVersion`: the name of this series of writes. Running a write again with the "
-        "same version and rows changes nothing; with other rows it is an error. For "
-        "`foreachBatch`: use the batch id as version, and a different `txnAppId` for each write "
-        "of the function.",
+        "same version and rows changes nothing; with other rows it is an error.",
     ),
     Option(
         "txnVersion",

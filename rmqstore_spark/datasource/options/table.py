@@ -50,9 +50,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_paths,
         None,
         BOTH,
-        "The store directories, each with a folder `commitlog/`. Given to `load(path)` or as an "
-        "option: one path or fsspec URL, a comma-separated list, a glob, or a JSON list (for "
-        "paths with a comma). A relative path is resolved against the driver's working directory.",
+        "The store directories, each with a folder `commitlog/`: a path or fsspec URL, a "
+        "comma-separated list, a glob, or a JSON list. Relative paths start at the driver's "
+        "working directory.",
         default_doc="required, or `endpoint`",
         aliases=("paths",),
     ),
@@ -120,11 +120,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_offsets,
         None,
         BOTH,
-        'Where to start: `earliest`; `latest` (stream only); `{"topic":{"0":23,"1":-2}}` with '
-        "every chosen queue (-2 is earliest, -1 is latest), with several stores also "
-        '`{"topic":{"broker-a":{"0":23}}}`; or `group:NAME`, the offsets of that consumer group '
-        "(earliest for queues that it never read). A stream uses this only when it first starts; "
-        "queues found later start at earliest.",
+        "Where to start: `earliest`; `latest` (stream only); `group:NAME`, the offsets of a "
+        'consumer group; or `{"topic":{"0":23,"1":-2}}` with every chosen queue (-2 is earliest, '
+        "-1 is latest).",
         default_doc="stream `latest`, batch `earliest`",
     ),
     Option(
