@@ -20,6 +20,7 @@ from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
 from rmqstore_spark.cli.commands.read import read
 from rmqstore_spark.cli.commands.recover import recover
+from rmqstore_spark.cli.commands.reset_offset import reset_offset
 from rmqstore_spark.cli.commands.serve import serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
@@ -75,7 +76,7 @@ app = typer.Typer(
 _LOCAL = (serve, recover)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, put, create_topic, delete_topic, flush, stats, stop, recover),
+    *(serve, put, create_topic, delete_topic, reset_offset, flush, stats, stop, recover),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

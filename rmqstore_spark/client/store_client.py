@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.endpoint import Endpoint
 from rmqstore_spark.wire.messages import (
     AbortRequest,
+    CommitOffsetsReply,
+    CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
     Done,
@@ -185,6 +187,27 @@ class StoreClient:
         """Return the ends of the log, and of the queues of some or all topics."""
         request = OffsetsRequest(None if topics is None else tuple(topics))
         return self.connection.call(Actions.OFFSETS, request, OffsetsReply)
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[str, Mapping[int, int]], *, reset: bool = False
+    ) -> int:
+        """Move the offsets of a consumer group.
+
+        Args:
+            group: its name.
+            offsets: the next offsets to consume, by topic and queueId. Offsets below the recorded
+                ones, and past a queue's end, are ignored.
+            reset: also move offsets back; an offset past a queue's end is then refused.
+
+        Returns:
+            How many offsets have changed.
+        """
+        by_text = {
+            topic: {str(queue_id): offset for queue_id, offset in queues.items()}
+            for topic, queues in offsets.items()
+        }
+        request = CommitOffsetsRequest(group, by_text, reset)
+        return self.connection.call(Actions.COMMIT_OFFSETS, request, CommitOffsetsReply).changed
 
     def query(
         self,

@@ -84,7 +84,8 @@ class _Resolver:
         self._name = name
         self._progress: dict[QueueKey, int] = {}
         if isinstance(position, OfGroup):
-            self._progress = _group_progress(position.group, queues, name)
+            is_own = position.group == options.commit_group  # which begins with this stream
+            self._progress = _group_progress(position.group, queues, name, is_own)
         elif isinstance(position, AtOffsets):
             _check_coverage(position.offsets, queues, name)
         elif isinstance(position, AtTimes):
@@ -191,7 +192,9 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
         )
 
 
-def _group_progress(group: str, queues: Sequence[ChosenQueue], name: str) -> dict[QueueKey, int]:
+def _group_progress(
+    group: str, queues: Sequence[ChosenQueue], name: str, may_be_new: bool
+) -> dict[QueueKey, int]:
     from rmqstore_spark.reader.groups import group_offsets
 
     stores = {chosen.key.broker: chosen.store for chosen in queues}
@@ -202,7 +205,7 @@ def _group_progress(group: str, queues: Sequence[ChosenQueue], name: str) -> dic
             groups.add(entry.group)
             if entry.group == group:
                 progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
-    if stores and group not in groups:
+    if stores and group not in groups and not may_be_new:
         raise OptionError(
             f"{name}: unknown consumer group {group!r}. The store has: {some(sorted(groups))}."
         )

@@ -36,6 +36,8 @@ NAMES: Final[dict[str, str]] = {
     "flush.after_sync": "the log is flushed, nobody has been notified",
     "topics.before_write": "a topic is created in memory only",
     "topics.after_backup": "topics.json.bak is written, topics.json is not",
+    "consumerOffset.before_write": "the offsets of a group have moved in memory only",
+    "consumerOffset.after_backup": "consumerOffset.json.bak is written, the file itself is not",
     "queues.before_flush": "queues and index are about to be flushed",
     "checkpoint.before_write": "all is flushed, the checkpoint is old",
     "recovery.before_mark": "the log's end is found, nothing is changed",

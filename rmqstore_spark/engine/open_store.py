@@ -20,6 +20,7 @@ from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
@@ -55,6 +56,7 @@ class OpenStore:
         indexes: the index; None if the store keeps none.
         checkpoint: the checkpoint.
         topics: the topics.
+        consumer_offsets: the offsets of consumer groups.
         deleted: the topics that were deleted, and whose messages are still in the log.
         recovery: what recovery found and did.
         absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
@@ -70,6 +72,7 @@ class OpenStore:
     indexes: IndexFiles | None
     checkpoint: CheckpointKeeper
     topics: TopicTable
+    consumer_offsets: ConsumerOffsets
     deleted: DeletedTopics
     recovery: Recovery
     absent: frozenset[tuple[str, int]]
@@ -164,6 +167,7 @@ def open_store(
             indexes=found.indexes,
             checkpoint=found.checkpoint,
             topics=topics,
+            consumer_offsets=ConsumerOffsets(path, found.queues.ranges),
             deleted=DeletedTopics(path),
             recovery=found.summary,
             absent=found.absent,

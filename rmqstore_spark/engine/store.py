@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -185,7 +185,9 @@ class StoreWriter:
         )
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its queues. Its messages stay in the log until they expire.
+        """Delete a topic, its queues, and the offsets that consumer groups have in them.
+
+        Its messages stay in the log until they expire.
 
         Raises:
             TopicNotFoundError: there is no such topic.
@@ -200,8 +202,32 @@ class StoreWriter:
             self._workers.drain()
             with self._store.deleted.adding(name, self._flusher.flush()):
                 self.topics.delete(name)
+                self._store.consumer_offsets.forget(name)
             self._store.queues.drop(name)
             self._appender.forget(name)
+
+    # ---- consumer groups -----------------------------------------------------------------------
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[str, Mapping[int, int]], *, reset: bool = False
+    ) -> int:
+        """Move the offsets of a consumer group; see `ConsumerOffsets.commit` and `.reset`.
+
+        Args:
+            group: its name.
+            offsets: the next offsets to consume, by topic and queueId.
+            reset: set the offsets, also to lower ones.
+
+        Returns:
+            How many offsets have changed.
+
+        Raises:
+            RefusedError: the store is closed or has failed, or a reset names no offset of a queue.
+        """
+        self._admission.require_alive()
+        self._workers.drain()  # readers of the log are ahead of the queues
+        table = self._store.consumer_offsets
+        return table.reset(group, offsets) if reset else table.commit(group, offsets)
 
     # ---- messages ------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ MULTI_DISPATCH_QUEUE_SPLITTER: Final = ","
 # --- limits --------------------------------------------------------------------------------------
 
 MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 255
 MAX_PROPERTIES_LENGTH: Final = 32_767
 
 # --- topics --------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ _CLIENTS_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _TOPIC_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}")
+_GROUP_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_GROUP_LENGTH}}}")
 _MAX_FOLDER_BYTES: Final = 255
 
 
@@ -126,6 +128,14 @@ def is_system_topic(name: str) -> bool:
 def is_safe_topic_name(name: str) -> bool:
     """Return whether a broker accepts this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
     return _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_safe_group_name(name: str) -> bool:
+    """Return whether a broker accepts this group name: `[%|a-zA-Z0-9_-]`, 1 to 255 characters.
+
+    Upstream: Validators.checkGroup.
+    """
+    return _GROUP_NAME.fullmatch(name) is not None
 
 
 def is_writable_topic(name: str) -> bool:

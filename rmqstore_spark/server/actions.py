@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -22,6 +22,8 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     AbortRequest,
+    CommitOffsetsReply,
+    CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
     Done,
@@ -53,6 +55,7 @@ _SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
 _QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
+_MAX_DIGITS: Final = 10
 
 
 class StoreActions:
@@ -83,6 +86,9 @@ class StoreActions:
             Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
             Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
             Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
+            Actions.COMMIT_OFFSETS: self._action(
+                Actions.COMMIT_OFFSETS, CommitOffsetsRequest, self._commit_offsets
+            ),
             Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
             Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
             Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
@@ -206,6 +212,11 @@ class StoreActions:
             },
         )
 
+    def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
+        offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
+        changed = self._store.commit_offsets(request.group, offsets, reset=request.reset)
+        return CommitOffsetsReply(changed)
+
     # ---- batches of Spark ----------------------------------------------------------------------
 
     def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
@@ -287,6 +298,18 @@ def _ipc_stream(table: pa.Table) -> U1:
 def _write_stream(table: pa.Table, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
+
+
+def _by_number(queues: Mapping[str, int]) -> dict[int, int]:
+    """Return the offsets of queues by queueId.
+
+    Raises:
+        RefusedError: a key is not a queueId.
+    """
+    for key in queues:
+        if not (key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS):
+            raise RefusedError(f"{key[:64]!r} is not a queueId.", ILLEGAL)
+    return {int(key): offset for key, offset in queues.items()}
 
 
 def _settings_of(topic: TopicConfig) -> TopicSettings:

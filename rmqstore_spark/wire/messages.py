@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from rmqstore_spark.layout.constants import MAX_TOPIC_LENGTH
+from rmqstore_spark.layout.constants import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
 from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.wire.codec import AtMost, Between
 
 __all__ = [
     "AbortRequest",
+    "CommitOffsetsReply",
+    "CommitOffsetsRequest",
     "CommitRequest",
     "CommitResult",
     "Done",
@@ -42,6 +44,7 @@ _MAX_QUEUES: Final = 65_536
 Int32 = Annotated[int, Between(0, _INT_MAX)]
 QueueNums = Annotated[int, Between(1, _MAX_QUEUES)]
 TopicName = Annotated[str, AtMost(MAX_TOPIC_LENGTH)]
+GroupName = Annotated[str, AtMost(MAX_GROUP_LENGTH)]
 StageId = Annotated[str, AtMost(32)]
 
 
@@ -153,6 +156,28 @@ class OffsetsReply:
     max_offset: int
     flushed_offset: int
     queues: Mapping[str, Mapping[str, QueueOffsets]]
+
+
+@dataclass(frozen=True)
+class CommitOffsetsRequest:
+    """Moves the offsets of a consumer group.
+
+    Attributes:
+        group: its name.
+        offsets: the next offsets to consume, by topic and queue id (as text, for JSON).
+        reset: also move offsets back.
+    """
+
+    group: GroupName
+    offsets: Mapping[str, Mapping[str, int]]
+    reset: bool = False
+
+
+@dataclass(frozen=True)
+class CommitOffsetsReply:
+    """The number of offsets that have changed."""
+
+    changed: int
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Actions:
     DELETE_TOPIC: Final = "delete-topic"
     TOPICS: Final = "topics"
     OFFSETS: Final = "offsets"
+    COMMIT_OFFSETS: Final = "commit-offsets"
     COMMIT: Final = "commit"
     ABORT: Final = "abort"
     FLUSH: Final = "flush"
@@ -84,7 +85,12 @@ class Actions:
     INFO: Final = "info"
 
 
-MAX_REQUEST: Final = {Actions.COMMIT: 4 << 20, Actions.ABORT: 4 << 20, Actions.OPEN: 256 << 10}
+MAX_REQUEST: Final = {
+    Actions.COMMIT: 4 << 20,
+    Actions.ABORT: 4 << 20,
+    Actions.COMMIT_OFFSETS: 4 << 20,
+    Actions.OPEN: 256 << 10,
+}
 """Maximum bytes of a request by action; 64 KiB for all others."""
 
 MAX_ANSWER: Final = 64 << 20

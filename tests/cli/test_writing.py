@@ -66,6 +66,41 @@ def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
     assert len({message["uniqKey"] for message in found}) == 3
 
 
+def test_the_offsets_of_a_group_are_reset(endpoint: str, rmqstore: Rmqstore) -> None:
+    rmqstore("create-topic", endpoint, "resets", "--queues", "2")
+    put(endpoint, "-t", "resets", "-q", "0", lines="1\n2\n3\n")
+    put(endpoint, "-t", "resets", "-q", "1", lines="4\n")
+    reset = ("reset-offset", endpoint, "lake", "-t", "resets")
+    shown = rmqstore(*reset, "--latest").text
+    assert "Nothing was changed. Add --yes" in shown
+    assert not groups(endpoint, rmqstore)
+    assert rmqstore(*reset, "--latest", "--yes").text.endswith(
+        "2 offset(s) of group lake have changed\n"
+    )
+    assert groups(endpoint, rmqstore) == [("resets", 0, 3, 0), ("resets", 1, 1, 0)]
+    rmqstore(*reset, "--offset", "1", "-q", "0", "--yes")
+    assert groups(endpoint, rmqstore) == [("resets", 0, 1, 2), ("resets", 1, 1, 0)]
+    rmqstore(*reset, "--at", "2020-01-01", "--yes")
+    assert groups(endpoint, rmqstore) == [("resets", 0, 0, 3), ("resets", 1, 0, 1)]
+    past = rmqstore(*reset, "--offset", "4", "-q", "0", "--yes", code=2).stderr
+    assert "4 is no offset of queue 0" in past
+    for wrong in ((), ("--earliest", "--latest")):
+        assert "Give one of --earliest" in rmqstore(*reset, *wrong, code=2).stderr
+    assert "--offset needs --queue" in rmqstore(*reset, "--offset", "1", code=2).stderr
+    assert groups(endpoint, rmqstore) == [("resets", 0, 0, 3), ("resets", 1, 0, 1)]
+
+
+def groups(endpoint: str, rmqstore: Rmqstore) -> list[tuple[str, int, int, int]]:
+    """Return topic, queueId, offset and lag of the group "lake"."""
+    described = json.loads(rmqstore("groups", endpoint, "--json").text)["groups"]
+    return [
+        (topic["topic"], queue["queueId"], queue["offset"], queue["lag"])
+        for group in described
+        for topic in group["topics"]
+        for queue in topic["queues"]
+    ]
+
+
 def test_lines_without_keys_take_turns_and_a_queue_can_be_named(
     endpoint: str, rmqstore: Rmqstore
 ) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqstore_spark.reader.groups import group_offsets
+from rmqstore_spark.reader.store import Store
 from tests.datasource.conftest import rows_of
 from tests.support.blocks import encoded_traffic
 from tests.support.serving import Served, served
 from tests.support.traffic import Traffic
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -104,6 +106,60 @@ def test_a_stream_sees_what_is_put_while_it_runs(
     from tests.support.serving import eventually
 
     eventually(lambda: len(got) == 90, 60)
+
+
+def test_progress_is_recorded_as_that_of_a_consumer_group(
+    spark: SparkSession,
+    here: Served,
+    token_file: Path,
+    tmp_path: Path,
+    queries: Callable[..., Any],
+) -> None:
+    frame = reader(spark.readStream, here, token_file).option("commitGroup", "lake")
+    frame = frame.option("startingOffsets", "group:lake").option("maxOffsetsPerTrigger", 400)
+    got: list[dict[str, Any]] = []
+    lags: list[int] = []
+
+    def batch(part: DataFrame, _: int) -> None:
+        got.extend(rows_of(part))
+        lags.append(lag(here))
+
+    query = queries(
+        frame.load()
+        .writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+    assert query.awaitTermination(120)
+    # A batch counts when it is finished, the last one too.
+    assert lags == [1000, 600, 200]
+    assert lag(here) == 0
+    put(here, 300, seed=2)
+    assert lag(here) == 300
+    # Another query, without the checkpoint, goes on where the group is.
+    got.clear()
+    query = queries(
+        frame.load()
+        .writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "other"))
+        .trigger(availableNow=True)
+    )
+    assert query.awaitTermination(120)
+    assert len(got) == 300
+    assert lag(here) == 0
+
+
+def lag(here: Served) -> int:
+    """Return how many messages the group "lake" has not read."""
+    with Store.open(here.store.path) as store:
+        total = sum(end - begin for begin, end in here.store.stats()["queues"]["orders"].values())
+        return total - sum(entry.offset for entry in group_offsets(store))
+
+
+def test_progress_needs_a_store_process(spark: SparkSession, here: Served) -> None:
+    frame = spark.readStream.format("rmqstore").option("commitGroup", "lake")
+    with pytest.raises(Exception, match="commitGroup needs option endpoint"):
+        frame.load(here.store.path).writeStream.format("noop").start().processAllAvailable()
 
 
 @pytest.mark.threat("Who may connect")

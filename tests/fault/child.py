@@ -33,6 +33,9 @@ __all__ = ["MUTANTS"]
 _FAR = 1_000_000
 """More than the messages of one life."""
 
+_OFTEN = 0.3
+"""How often it commits the offsets of a consumer group."""
+
 _PATIENT = 0.05
 """How often it waits until all is on disk."""
 
@@ -108,10 +111,19 @@ def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
         write = _commit if drawn.random() < given.commits else _put
         write(store, number, count)
         ends.append((number, store.published_end))
+        if drawn.random() < _OFTEN:
+            _commit_offsets(store)
         if drawn.random() < _PATIENT:
             eventually(lambda: _flushed(store) >= ends[-1][1])
         _say_durable(ends, _flushed(store))
         number += count
+
+
+def _commit_offsets(store: StoreWriter) -> None:
+    """Let a group have consumed all of the first topic."""
+    queues = store.stats()["queues"].get(TOPICS[0], {})
+    ends = {int(queue_id): end for queue_id, (_, end) in queues.items()}
+    store.commit_offsets("fault-test", {TOPICS[0]: ends})
 
 
 def _flushed(store: StoreWriter) -> int:

@@ -62,6 +62,7 @@ class Options:
     min_rows: int | None
     max_delay_ms: int
     max_bytes: int | None
+    commit_group: str | None
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int
@@ -174,6 +175,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         min_rows=values.get("minOffsetsPerTrigger"),
         max_delay_ms=values["maxTriggerDelay"],
         max_bytes=values.get("maxBytesPerTrigger"),
+        commit_group=values.get("commitGroup"),
         min_partitions=values.get("minPartitions"),
         max_records_per_partition=values.get("maxRecordsPerPartition"),
         max_bytes_per_partition=values["maxBytesPerPartition"],
@@ -200,6 +202,11 @@ def _check_place(values: Mapping[str, Any]) -> None:
             "option endpoint for a store process. (A table keeps its options only if it was "
             "created by CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns "
             "and without AS SELECT. Drop the table and recreate it like that.)"
+        )
+    if "commitGroup" in values and "endpoint" not in values:
+        raise OptionError(
+            "Option commitGroup needs option endpoint in place of path: only a store process "
+            "records the offsets of consumer groups."
         )
     for name in ("path", "storePathCommitLog"):
         if name in values and "endpoint" in values:

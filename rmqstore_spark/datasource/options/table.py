@@ -22,6 +22,7 @@ from rmqstore_spark.datasource.options.values import (
     parse_paths,
     parse_timestamp_ms,
 )
+from rmqstore_spark.layout.constants import is_safe_group_name
 from rmqstore_spark.reader.filters import parse_keys, parse_tags
 
 __all__ = ["OPTIONS", "READING"]
@@ -32,6 +33,13 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise ValueError(f"must be a valid regular expression ({error})") from None
+
+
+def _group(text: str) -> str:
+    name = text.strip()
+    if not is_safe_group_name(name):
+        raise ValueError("must be a consumer group: 1 to 255 letters, digits and %|_-")
+    return name
 
 
 def _commitlog_paths(text: str) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -225,6 +233,15 @@ OPTIONS: tuple[Option, ...] = (
         "Approximate maximum bytes of CommitLog in a micro-batch, divided over the queues by "
         "backlog.",
         minimum=1,
+    ),
+    Option(
+        "commitGroup",
+        "name",
+        _group,
+        None,
+        STREAM,
+        "Record the stream's progress as the offsets of this consumer group, after each "
+        "micro-batch. `rmqstore groups` then shows its lag. Needs `endpoint`.",
     ),
     Option(
         "minPartitions",

@@ -5,6 +5,7 @@ follower   finds and plans one micro-batch after the other
 watch      tracks which queues exist, and how far they reach
 catchup    moves offsets: finds losses, new messages and the range of a batch
 limits     divides a batch's limit among queues
+progress   records finished micro-batches as the offsets of a consumer group
 
 The module `datasource.offsets` defines the offsets in the checkpoint.
 """

@@ -25,6 +25,7 @@ from rmqstore_spark.datasource.stream.catchup import (
     reconciled,
     starting_marks,
 )
+from rmqstore_spark.datasource.stream.progress import GroupProgress
 from rmqstore_spark.datasource.stream.watch import Watch
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class Follower:
         for opened in self._opened:
             opened.store.require_queues("A stream")
         self._watch = Watch(options, [opened.store for opened in self._opened], clock)
+        self._progress: GroupProgress | None = None
+        if options.commit_group is not None and options.connection is not None:
+            self._progress = GroupProgress(options.commit_group, options.connection, self._opened)
         self._targets: dict[QueueKey, int] | None = None
         self._start: Mapping[str, Any] = {}
         self._known: Offsets = {}
@@ -68,6 +72,8 @@ class Follower:
 
     def close(self) -> None:
         """Close the stores."""
+        if self._progress is not None:
+            self._progress.close()
         for opened in self._opened:
             opened.store.close()
 
@@ -92,11 +98,17 @@ class Follower:
         return self._targets is not None
 
     def start_from(self, start: Mapping[str, Any]) -> None:
-        """Set the offsets at which the next micro-batch starts."""
+        """Set the offsets at which the next micro-batch starts.
+
+        Spark asks for the end of a micro-batch only when the one before has finished. So all
+        messages before these offsets are processed.
+        """
         if start != self._start:
             self._start = start
             self._known = self._marks = as_start(decode_offsets(start))
             self._look_anyway = True
+            if self._progress is not None:
+                self._progress.record(self._known)
 
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
         """Return the offsets up to which the next micro-batch can read, or None without news.

@@ -160,7 +160,11 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark keeps the checkpoint, and stores are only read."""
+        """Do nothing: Spark keeps the checkpoint.
+
+        It calls this a micro-batch late, and not at all for the last one. So `latestOffset` records
+        the progress of a consumer group.
+        """
 
     def stop(self) -> None:
         """Close the stores."""

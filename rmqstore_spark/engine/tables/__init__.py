@@ -1,6 +1,8 @@
 """State that a store keeps beside its log.
 
-topics           reads and writes `config/topics.json`
-deleted_topics   remembers deleted topics, so that recovery does not bring them back
-checkpoint       holds the times up to which log, queues and index are flushed
+config_file        a file of `config/`, and its backup
+topics             reads and writes `config/topics.json`
+consumer_offsets   moves the offsets of consumer groups in `config/consumerOffset.json`
+deleted_topics     remembers deleted topics, so that recovery does not bring them back
+checkpoint         holds the times up to which log, queues and index are flushed
 """

@@ -7,23 +7,18 @@ Fields that this project does not know are preserved.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.files.configfiles import read_config
-from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     is_safe_topic_name,
     topic_fault,
 )
-from rmqstore_spark.layout.fastjson import dump_fastjson
 
 __all__ = [
     "MOST_QUEUES",
@@ -120,17 +115,16 @@ class TopicTable:
     """
 
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
-        self.path = os.path.join(store, "config", "topics.json")
+        self._file = ConfigFile(store, "topics")
+        self.path = self._file.path
         self._clock = clock
         self._most = most
         self._lock = threading.Lock()
-        raw = read_config(LocalFiles(), self.path)
-        self._file: dict[str, Any] = raw if isinstance(raw, dict) else {}
         self._unknown: dict[str, Any] = {}
         self._topics = dict(self._load())
 
     def _load(self) -> Iterator[tuple[str, TopicConfig]]:
-        table = self._file.get("topicConfigTable")
+        table = self._file.value.get("topicConfigTable")
         for name, raw in (table if isinstance(table, dict) else {}).items():
             try:
                 if not is_safe_topic_name(name):
@@ -238,22 +232,16 @@ class TopicTable:
         return topic
 
     def _replace(self, topics: dict[str, TopicConfig]) -> None:
-        """Write the file and a backup of the old one, then change the table."""
-        old = self._file.get("dataVersion")
+        """Write the file, then change the table."""
+        old = self._file.value.get("dataVersion")
         version = dict(old) if isinstance(old, dict) else {}
         counter = version.get("counter")
         version["counter"] = (counter if type(counter) is int else 0) + 1
         version["timestamp"] = self._clock()
         table = {**self._unknown, **{name: topic.to_json() for name, topic in topics.items()}}
-        made = {**self._file, "dataVersion": version, "topicConfigTable": table}
-        data = dump_fastjson(made).encode()
-        reach("topics.before_write")
-        make_folder(os.path.dirname(self.path))
-        if self._file:
-            replace_file(f"{self.path}.bak", dump_fastjson(self._file).encode())
-            reach("topics.after_backup")
-        replace_file(self.path, data)
-        self._file, self._topics = made, topics
+        made = {**self._file.value, "dataVersion": version, "topicConfigTable": table}
+        self._file.replace(made)
+        self._topics = topics
 
 
 def require_clients_topic(name: str) -> None:

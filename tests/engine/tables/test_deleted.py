@@ -79,7 +79,7 @@ def test_a_topic_that_cannot_be_deleted_is_not(
 
     with StoreWriter.open(tmp_path / "s", config()) as store:
         assert store.put_batch(messages(OLD)).ok
-        monkeypatch.setattr("rmqstore_spark.engine.tables.topics.replace_file", failing)
+        monkeypatch.setattr("rmqstore_spark.engine.tables.config_file.replace_file", failing)
         with pytest.raises(StoreWriteError):
             store.delete_topic("T")
         monkeypatch.undo()

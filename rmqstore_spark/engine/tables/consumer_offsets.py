@@ -1,0 +1,166 @@
+"""The progress of consumer groups, in `config/consumerOffset.json` as a broker keeps it.
+
+See docs/format.md, "A store directory" (upstream: ConsumerOffsetManager). A broker writes the file
+every five seconds and accepts any value. Here an offset is on disk when its commit is answered, and
+moves forward unless it is reset.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.errors import OptionError, RefusedError
+from rmqstore_spark.layout.constants import is_safe_group_name
+
+__all__ = ["ConsumerOffsets"]
+
+_Ends = Mapping[str, Mapping[int, tuple[int, int]]]
+_Queue = tuple[str, int]
+
+_TABLE: Final = "offsetTable"
+
+
+class ConsumerOffsets:
+    """The offsets of consumer groups. Thread-safe.
+
+    The file is read at the first change. So a damaged one does not keep a store from opening.
+
+    Args:
+        store: the store directory.
+        ends: returns minOffset and maxOffset of the store's queues, by topic and queueId.
+    """
+
+    def __init__(self, store: str, ends: Callable[[], _Ends]) -> None:
+        self._store = store
+        self._read_ends = ends
+        self._ends: _Ends = {}
+        self._lock = threading.Lock()
+        self._opened: ConfigFile | None = None
+
+    def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> int:
+        """Move the offsets of a group forward; all of them or none.
+
+        An offset below the recorded one is ignored, unless the recorded one lies past the end of
+        its queue. So is an offset past the end of its queue. In both cases the queue was cut, or
+        deleted and created again.
+
+        Args:
+            group: its name.
+            offsets: the next offsets to consume, by topic and queueId.
+
+        Returns:
+            How many offsets have changed.
+
+        Raises:
+            OptionError: no broker accepts the group's name.
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+
+        def moves(queue: _Queue, held: int, offset: int) -> bool:
+            end = self._end(queue)
+            return offset <= end and (offset > held or held > end)
+
+        return self._move(group, offsets, moves)
+
+    def reset(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> int:
+        """Set the offsets of a group, also to lower ones; all of them or none.
+
+        Args and return value are those of `commit`.
+
+        Raises:
+            OptionError: no broker accepts the group's name.
+            RefusedError: the store has no such queue, or it ends before the offset.
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+
+        def moves(queue: _Queue, held: int, offset: int) -> bool:
+            end = self._end(queue)
+            if offset > max(end, 0):
+                topic, queue_id = queue
+                raise RefusedError(
+                    f"{offset} is no offset of queue {queue_id} of the topic {topic!r}: "
+                    + (f"it ends at {end}." if end >= 0 else "the store has no such queue."),
+                    "MESSAGE_ILLEGAL",
+                )
+            return offset != held
+
+        return self._move(group, offsets, moves)
+
+    def _move(
+        self,
+        group: str,
+        offsets: Mapping[str, Mapping[int, int]],
+        moves: Callable[[_Queue, int, int], bool],
+    ) -> int:
+        if not is_safe_group_name(group):
+            raise OptionError(
+                f"No broker accepts {group[:255]!r} as the name of a consumer group: use 1 to 255 "
+                "letters, digits and the characters %|_-."
+            )
+        with self._lock:
+            self._ends = self._read_ends()
+            file = self._file()
+            table = _objects(file.value.get(_TABLE))
+            changed = 0
+            for topic, wanted in offsets.items():
+                name = f"{topic}@{group}"
+                held = _objects(table.get(name))
+                moved = {
+                    queue_id: offset
+                    for queue_id, offset in wanted.items()
+                    if moves((topic, queue_id), _offset(held.get(queue_id)), offset)
+                }
+                if moved:
+                    table[name] = {**held, **moved}
+                    changed += len(moved)
+            if changed:
+                file.replace({**file.value, _TABLE: table})
+            return changed
+
+    def _end(self, queue: _Queue) -> int:
+        """Return one past a queue's last message; -1 if the store does not have the queue."""
+        topic, queue_id = queue
+        return self._ends.get(topic, {}).get(queue_id, (0, -1))[1]
+
+    def forget(self, topic: str) -> None:
+        """Remove the offsets of all groups in a topic that is deleted.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written.
+        """
+        with self._lock:
+            file = self._file()
+            table = _objects(file.value.get(_TABLE))
+            kept = {name: held for name, held in table.items() if name.partition("@")[0] != topic}
+            if len(kept) != len(table):
+                file.replace({**file.value, _TABLE: kept})
+
+    def _file(self) -> ConfigFile:
+        if self._opened is None:
+            file = ConfigFile(self._store, "consumerOffset")
+            table = _objects(file.value.get(_TABLE))
+            file.value[_TABLE] = {name: _numbered(held) for name, held in table.items()}
+            self._opened = file
+        return self._opened
+
+
+def _objects(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _numbered(held: Any) -> Any:
+    """Return offsets with queueIds as numbers, which a broker writes without quotes."""
+    if not isinstance(held, dict):
+        return held
+    return {int(key) if key.isdecimal() and key.isascii() else key: at for key, at in held.items()}
+
+
+def _offset(held: Any) -> int:
+    """Return the recorded offset of a queue; -1 if there is none."""
+    return held if type(held) is int else -1
