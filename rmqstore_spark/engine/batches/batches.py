@@ -57,6 +57,7 @@ class Batches:
         limits = StagingLimits(
             config.staging_max_bytes,
             config.staging_max_stage_bytes,
+            config.staging_memory_bytes,
             config.staging_timeout,
         )
         self._staging = Staging(
@@ -98,6 +99,7 @@ class Batches:
         return {
             "stages": len(self._staging),
             "stagedBytes": self._staging.staged_bytes,
+            "stagedMemoryBytes": self._staging.memory.used,
             "commits": self._committer.commits,
             "stageFailures": self._staging.failures.to_json(),
             "commitFailures": self._commit_failures.to_json(),
