@@ -54,8 +54,8 @@ HIDDEN_WRITES = {ONE_SEGMENT: 5, MANY_SEGMENTS: 9}
 """The head, then at least a write for each stage, the marker and each end of a segment."""
 
 IN_THE_SECOND = {"stage.before_write": 9, "commit.after_portion": 6}
-"""When the second batch gets to a place: of the first one 6 blocks were staged, and it had 4 or 5 parts.
-Else it is the second to get there."""
+"""When the second batch gets to a place: of the first one 6 blocks were staged, and it had 4 or 5
+parts. Else it is the second to get there."""
 
 ROOT = Path(__file__).parents[3]
 

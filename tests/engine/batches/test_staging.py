@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.batches.held import HeldPortion
-from rmqstore_spark.engine.batches.spilled import SpilledPortion
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import PORTION_BYTES
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
@@ -102,10 +100,7 @@ def files(staging: Staging, tmp_path: Path) -> list[str]:
 
 def read_back(stage: Stage) -> bytes:
     buffer = np.empty(max((p.size for p in stage.portions), default=0), np.uint8)
-    parts = [
-        (p.read_rows(FILES), p.read_records(buffer, FILES).tobytes())
-        for p in stage.portions
-    ]
+    parts = [(p.read_rows(FILES), p.read_records(buffer, FILES).tobytes()) for p in stage.portions]
     FILES.close()
     assert [int(rows.sizes.sum()) for rows, _ in parts] == [len(data) for _, data in parts]
     return b"".join(data for _, data in parts)
