@@ -52,6 +52,7 @@ class Batches:
         health: Health,
     ) -> None:
         config = store.config
+        self._log = store.log
         self._topics = store.topics
         self._admission = admission
         limits = StagingLimits(
@@ -124,6 +125,7 @@ class Batches:
 
     def _tend(self) -> None:
         self._staging.expire()
+        self._log.expect(self._staging.staged_bytes)
         self._intervals += 1
         if self._intervals % _SAVE_EVERY == 0:
             self._save_ledger()

@@ -32,6 +32,7 @@ from tests.support.batches import (
     stage_batch,
     stage_id,
 )
+from tests.support.storing import until
 from tests.support.traffic import FIRST_TIME
 
 STAGES = 4
@@ -289,3 +290,16 @@ def test_a_stage_that_grows_out_of_memory_while_others_commit(tmp_path: Path) ->
         store.commit(CommitRequest(WriterId.of_one_write(), tuple(found)))
         assert store.stats()["stagedMemoryBytes"] == 0
     assert scanned(tmp_path) == [*expected(*range(10)), *written]
+
+
+def test_the_next_segment_is_created_while_its_rows_are_staged(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path, small_segments()) as store:
+        ready = tmp_path / "rmqstore" / "ready"
+        store.put(rows_block(bodies("a", 1)))
+        until(lambda: not ready.exists())
+        stage = store.begin_stage(stage_id("a"))
+        stage.append(BLOCK)
+        assert len(BLOCK) > 8192
+        until(ready.exists)
+        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+    assert scanned(tmp_path) == bodies("a", 1) + bodies("a")
