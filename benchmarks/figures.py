@@ -63,11 +63,10 @@ _REASONS: Final = """
   microseconds of CPU a row. In our sink, Spark takes 0.8, encoding and sending another 0.5, and
   the store 0.7. At 1 KiB the sink that does nothing takes 2.7; ours takes 2.6, 1.1 and 2.8. These
   were measured while other work ran on the machine too. A ratio of 0.7 would leave 0.5 and 1.2
-  microseconds for everything but Spark. The store needs more than that. It writes each row twice,
-  to the stage and to the log, and reads it once, because no row of a batch may be visible, or be
-  in the log, before all tasks are done. The batch is on disk before the commit is acknowledged. A
-  third of the store's CPU at 1 KiB goes into copying to new pages of these two files; no other
-  part takes a tenth. A commit cannot write faster than the disk, whose rate is in the table.
+  microseconds for everything but Spark. The store needs more than that. It holds each row until all
+  tasks are done, because no row of a batch may be visible, or be in the log, before that. What
+  exceeds `stagingMemoryBytes` it writes to a file, and reads back. The batch is on disk before the
+  commit is acknowledged. A commit cannot write faster than the disk, whose rate is in the table.
   At-least-once writes need no staging. If the store process has its own cores, only the encoding
   competes with Spark.
 - One message per put under SYNC_FLUSH, waiting for each, through the store process: with 16

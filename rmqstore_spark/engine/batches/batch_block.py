@@ -1,13 +1,13 @@
 """Writes the rows of a Spark batch to the log as one block, visible as a whole or not at all.
 
 The block can be larger than memory, so it is processed in parts, each a portion of a stage, and in
-three passes:
+three passes. Only the second one touches the records. What is in memory is stamped there, and
+copied once, to the log.
 
-1. ascending, to find the place and the number of each record, from the stages' tables of rows
-   alone;
-2. descending, to stamp the records and write them behind a hidden head;
-3. ascending again, after that head was published, to hand the records to queues and index, from
-   the stages' tables alone.
+1. Ascending, to find the place and the number of each record, from the stages' tables of rows.
+2. Descending, to stamp the records and write them behind a hidden head.
+3. Ascending again, after that head was published, to hand the records to queues and index, from
+   the stages' tables of rows and keys.
 
 See docs/format.md, "A block that is not published yet".
 """

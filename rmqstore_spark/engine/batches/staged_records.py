@@ -63,7 +63,7 @@ class StagedBlock:
         return isal_zlib.crc32(self.records)
 
     def pieces(self) -> Iterator[StagedBlock]:
-        """Yield the records in parts that are no larger than a portion."""
+        """Yield the records in parts, each of at most the size of a portion."""
         if len(self.records) <= PORTION_BYTES and len(self.rows) <= PORTION_ROWS:
             yield self
             return
