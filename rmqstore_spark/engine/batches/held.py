@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.batches.staged_records import (
+    KEY_DTYPE,
     PORTION_ROWS,
+    ROW_DTYPE,
     Keys,
     Rows,
     StagedBlock,
@@ -20,7 +24,10 @@ from rmqstore_spark.layout.spans import U1
 __all__ = ["HeldPortion", "StagingMemory"]
 
 _TOGETHER_BYTES: Final = 1 << 20
-"""Blocks are put together up to this size. A larger one is a portion of its own."""
+"""Blocks are put together up to this size, and in what a larger one leaves of its pages."""
+
+_HUGE_PAGE: Final = 2 << 20
+"""Bytes. Larger arrays are in whole huge pages: small ones cost more than the copying does."""
 
 T = TypeVar("T", bound=np.generic)
 
@@ -60,27 +67,24 @@ class HeldPortion:
     """A portion in memory. A commit stamps its records where they are: it can do so again.
 
     Args:
-        memory: holds `block.nbytes` for this portion.
-        block: the first records, which are copied.
+        memory: what all stages hold, this portion included.
     """
 
-    def __init__(self, memory: StagingMemory, block: StagedBlock) -> None:
+    def __init__(self, memory: StagingMemory) -> None:
         self._memory = memory
-        self._charge = block.nbytes
-        self._records = _Growing(block.records)
-        self._rows = _Growing(block.rows)
-        self._keys = _Growing(block.keys)
+        self._charge = 0
+        self._records = _Growing(np.dtype(np.uint8))
+        self._rows = _Growing(ROW_DTYPE)
+        self._keys = _Growing(KEY_DTYPE)
 
     @classmethod
     def try_hold(cls, memory: StagingMemory, block: StagedBlock) -> HeldPortion | None:
         """Return a portion with a copy of a block; None if there is no memory for it."""
-        if not memory.try_take(block.nbytes):
-            return None
-        try:
-            return cls(memory, block)
-        except MemoryError:
-            memory.give_back(block.nbytes)
-            return None
+        portion = cls(memory)
+        if portion.append(block):
+            return portion
+        portion.release()
+        return None
 
     @property
     def size(self) -> int:
@@ -94,20 +98,15 @@ class HeldPortion:
 
     def append(self, block: StagedBlock) -> bool:
         """Copy more records into the portion; return False if it has no room for them."""
-        if (
-            self.size + len(block.records) > _TOGETHER_BYTES
-            or self.count + len(block.rows) > PORTION_ROWS
+        size, count = self.size + len(block.records), self.count + len(block.rows)
+        if self.count and (
+            size > max(_TOGETHER_BYTES, self._records.capacity) or count > PORTION_ROWS
         ):
             return False
         keys = block.keys.copy()
         keys["row"] += self.count
-        growth = (
-            self._records.growth(block.records) + self._rows.growth(block.rows)
-            + self._keys.growth(keys)
-        )  # fmt: skip
-        if not self._memory.try_take(growth):
+        if not self._grow(len(block.records), len(block.rows), len(keys)):
             return False
-        self._charge += growth
         self._records.append(block.records)
         self._rows.append(block.rows)
         self._keys.append(keys)
@@ -132,41 +131,86 @@ class HeldPortion:
             array.clear()
         self._memory.give_back(charge)
 
+    def _grow(self, size: int, rows: int, keys: int) -> bool:
+        """Make room for more records; return False if there is no memory for them."""
+        arrays = (self._records, size), (self._rows, rows), (self._keys, keys)
+        growth = sum(array.growth(more) for array, more in arrays)
+        if not self._memory.try_take(growth):
+            return False
+        self._charge += growth
+        try:
+            for array, more in arrays:
+                array.grow(more)
+        except MemoryError:
+            return False
+        return True
+
 
 class _Growing(Generic[T]):
-    """A copy of an array that can grow.
+    """An array that grows.
 
     Attributes:
         size: how much of it is filled.
     """
 
-    def __init__(self, first: npt.NDArray[T]) -> None:
-        self._all = first.copy()
-        self.size = len(first)
+    def __init__(self, dtype: np.dtype[T]) -> None:
+        self._all = np.empty(0, dtype)
+        self.size = 0
+
+    @property
+    def capacity(self) -> int:
+        """How much of it is allocated."""
+        return len(self._all)
 
     @property
     def filled(self) -> npt.NDArray[T]:
         """The values."""
         return self._all[: self.size]
 
-    def growth(self, more: npt.NDArray[T]) -> int:
-        """Return the bytes by which `append` will enlarge the array."""
-        return (self._capacity(len(more)) - len(self._all)) * self._all.itemsize
+    def growth(self, more: int) -> int:
+        """Return the bytes that it takes to append so many values."""
+        return (self._needed(more) - self.capacity) * self._all.itemsize
 
-    def append(self, more: npt.NDArray[T]) -> None:
-        capacity = self._capacity(len(more))
-        if capacity > len(self._all):
-            larger = np.empty(capacity, self._all.dtype)
+    def grow(self, more: int) -> None:
+        """Make room for more values.
+
+        Raises:
+            MemoryError: there is no memory; the array is as before.
+        """
+        capacity = self._needed(more)
+        if capacity > self.capacity:
+            larger = _allocated(capacity, self._all.dtype)
             larger[: self.size] = self.filled
             self._all = larger
+
+    def append(self, more: npt.NDArray[T]) -> None:
+        """Append values for which there is room."""
         self._all[self.size : self.size + len(more)] = more
         self.size += len(more)
 
     def clear(self) -> None:
-        self._all = np.empty(0, self._all.dtype)
+        self._all = self._all[:0].copy()
         self.size = 0
 
-    def _capacity(self, more: int) -> int:
-        """Return the length that the array needs for more values: at least twice, if it grows."""
+    def _needed(self, more: int) -> int:
+        """Return the capacity for more values: at least twice the present one, if it grows."""
         needed = self.size + more
-        return len(self._all) if needed <= len(self._all) else max(needed, 2 * len(self._all))
+        if needed <= self.capacity:
+            return self.capacity
+        needed = max(needed, 2 * self.capacity)
+        page = _HUGE_PAGE // self._all.itemsize
+        return needed if needed < page else -(-needed // page) * page
+
+
+def _allocated(count: int, dtype: np.dtype[T]) -> npt.NDArray[T]:
+    """Return a new array. If it fills huge pages, the system makes them with few page faults."""
+    size = count * dtype.itemsize
+    if size % _HUGE_PAGE:
+        return np.empty(count, dtype)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
+    with suppress(OSError):  # a system without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.engine.batches import held, spilled, staged_records
 from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.stage import Stage
+from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE
 from rmqstore_spark.engine.batches.staging import StageInfo, Staging, StagingLimits
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
@@ -175,6 +178,45 @@ def test_a_block_that_is_changed_after_it_was_staged_is_committed_as_it_was(
     assert scanned(tmp_path) == bodies("kept")
 
 
+def test_large_blocks_are_in_whole_huge_pages_and_others_fill_what_is_left(
+    tmp_path: Path,
+) -> None:
+    parts = [[b"%d:" % n + b"x" * 100_000] * count for n, count in enumerate((25, 10, 10))]
+    with StoreWriter.open(tmp_path) as store:
+        stage = store.begin_stage(stage_id("large"))
+        for part in parts:
+            stage.append(rows_block(part))
+        assert [portion.count for portion in stage.portions] == [35, 10]
+        held_bytes = store.stats()["stagedMemoryBytes"] - store.stats()["stagedBytes"]
+        assert 0 < held_bytes < (4 << 20) - 3_500_000
+        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+    assert scanned(tmp_path) == [body for part in parts for body in part]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("table", [np.uint8, ROW_DTYPE, KEY_DTYPE])
+def test_a_portion_that_cannot_grow_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: npt.DTypeLike
+) -> None:
+    allocated = held._allocated
+
+    def fail(count: int, dtype: np.dtype[np.uint8]) -> npt.NDArray[np.uint8]:
+        if dtype == table:
+            raise MemoryError
+        return allocated(count, dtype)
+
+    with StoreWriter.open(tmp_path, small_segments()) as store:
+        stage = store.begin_stage(stage_id("a"))
+        stage.append(BLOCK)
+        monkeypatch.setattr(held, "_allocated", fail)
+        stage.append(BLOCK)
+        assert in_memory(stage) == [True, False]
+        monkeypatch.undo()
+        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        assert store.stats()["stagedMemoryBytes"] == 0
+    assert scanned(tmp_path) == bodies("a") * 2
+
+
 @pytest.mark.fault
 def test_without_memory_for_a_block_it_goes_to_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +224,7 @@ def test_without_memory_for_a_block_it_goes_to_the_files(
     def no_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(held, "_Growing", no_memory)
+    monkeypatch.setattr(held, "_allocated", no_memory)
     with StoreWriter.open(tmp_path, small_segments()) as store:
         stage = store.begin_stage(stage_id("a"))
         stage.append(BLOCK)
