@@ -86,7 +86,7 @@ def test_any_mix_of_memory_and_files_commits_the_same_bytes(tmp_path: Path) -> N
         }
         numbers = iter(range(10_000))
 
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=20, deadline=None)
         @given(BLOCKS)
         def commit_in_all(blocks: list[tuple[int, int, bool]]) -> None:
             number = next(numbers)
