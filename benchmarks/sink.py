@@ -1,4 +1,7 @@
-"""Writing through Spark, two cores, into a store process: against a sink that only takes rows."""
+"""Writing through Spark, two cores, into a store process: against a sink that only takes rows.
+
+And against Spark's own files of the same rows.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.figures import Figure
 from benchmarks.spark import alternately, session
-from benchmarks.stores import Stores
+from benchmarks.stores import Stores, record_size
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 
@@ -27,6 +30,11 @@ _CORES: Final = 2
 _MESSAGES: Final = {100: 1_000_000, 1024: 300_000, 4096: 100_000}
 _NETWORK_PRODUCER: Final = 54_000
 """Messages a second that RocketMQ's own producer gets over the network, on such a machine."""
+_WRITTEN_BYTES: Final = 128 << 20
+"""Bytes of the batch whose writes to disk are counted: it is staged in memory."""
+_AIM_TWICE: Final = 0.85
+_AIM_PARQUET: Final = {"exactly-once": 0.75, "at-least-once": 0.9}
+_AIM_WRITTEN: Final = 1.1
 _SECTION: Final = f"Spark sink, local[{_CORES}], keys and tags, queues and index caught up"
 _DISK_BYTES: Final = 512 << 20
 _DISK_STEP: Final = 8 << 20
@@ -39,8 +47,11 @@ def sink_figures(stores: Stores) -> Iterator[Figure]:
     with session() as spark:
         for size, count in _MESSAGES.items():
             frame = _frame(spark, size, count)
-            with _served(stores.folder) as (endpoint, client):
-                yield from _figures(frame, size, count, endpoint, client)
+            with _served(stores.folder) as served:
+                yield from _figures(frame, size, count, served)
+            with _served(stores.folder) as served:
+                few = _WRITTEN_BYTES // record_size(size)
+                yield from _written_figures(_frame(spark, size, few), size, served)
 
 
 def _disk_figure(folder: Path) -> Figure:
@@ -76,34 +87,67 @@ def _frame(spark: SparkSession, size: int, count: int) -> DataFrame:
     )
 
 
+class _Served(NamedTuple):
+    """A store process of its own.
+
+    Attributes:
+        folder: for other files, on the disk of the store.
+        endpoint: where it is served.
+        client: a client.
+        pid: the process.
+    """
+
+    folder: Path
+    endpoint: str
+    client: StoreClient
+    pid: int
+
+    def write(self, frame: DataFrame, guarantee: str) -> None:
+        """Write a frame, and wait until queues and index have it."""
+        (
+            frame.write.format("rmqstore").mode("append")
+            .options(endpoint=self.endpoint, topic="orders", deliveryGuarantee=guarantee).save()
+        )  # fmt: skip
+        while self.client.stats()["dispatchBehindBytes"]:
+            time.sleep(0.005)
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of the log."""
+        return int(self.client.stats()["commitLogMaxOffset"])
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that the process has written to the disk, or will have when all is flushed."""
+        for line in Path(f"/proc/{self.pid}/io").read_text().splitlines():
+            if line.startswith("write_bytes:"):
+                return int(line.split()[1])
+        raise SystemExit("the system does not tell how much a process has written")
+
+
 @contextmanager
-def _served(folder: Path) -> Iterator[tuple[str, StoreClient]]:
+def _served(folder: Path) -> Iterator[_Served]:
     """A new store and its process, as it is configured without a word, and a client."""
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="sink-", dir=folder))
     try:
-        with EmbeddedStore(path / "store") as endpoint, StoreClient(endpoint) as client:
+        process = EmbeddedStore(path / "store")
+        with process as endpoint, StoreClient(endpoint) as client:
             client.create_topic("orders", write_queue_nums=8, read_queue_nums=8)
-            yield endpoint, client
+            yield _Served(path, endpoint, client, int(process.pid or 0))
     finally:
         shutil.rmtree(path)
 
 
-def _figures(
-    frame: DataFrame, size: int, count: int, endpoint: str, client: StoreClient
-) -> Iterator[Figure]:
-    def write(guarantee: str) -> None:
-        (
-            frame.write.format("rmqstore").mode("append")
-            .options(endpoint=endpoint, topic="orders", deliveryGuarantee=guarantee).save()
-        )  # fmt: skip
-        while client.stats()["dispatchBehindBytes"]:
-            time.sleep(0.005)
-
+def _figures(frame: DataFrame, size: int, count: int, served: _Served) -> Iterator[Figure]:
+    parquet = str(served.folder / "parquet")
     seconds = alternately({
-        "exactly-once": lambda: write("exactly-once"),
-        "at-least-once": lambda: write("at-least-once"),
+        "exactly-once": lambda: served.write(frame, "exactly-once"),
+        "at-least-once": lambda: served.write(frame, "at-least-once"),
         "null": lambda: frame.write.format("nullarrow").mode("append").save(),
+        "parquet": lambda: frame.write.mode("overwrite").parquet(
+            parquet, compression="uncompressed"
+        ),
     })  # fmt: skip
     for guarantee in ("exactly-once", "at-least-once"):
         ratio = seconds["null"] / seconds[guarantee]
@@ -118,6 +162,9 @@ def _figures(
             "0.7" if aimed else "",
             ("yes" if ratio >= 0.7 else "no") if aimed else "",
         )
+    yield _compared(size, count, seconds, "exactly-once", "at-least-once", _AIM_TWICE)
+    for guarantee, aim in _AIM_PARQUET.items():
+        yield _compared(size, count, seconds, guarantee, "parquet", aim)
     ratio = count / seconds["exactly-once"] / _NETWORK_PRODUCER
     yield Figure(
         _SECTION,
@@ -129,6 +176,51 @@ def _figures(
         "10",
         "yes" if ratio > 10 else "no",
     )
+
+
+def _compared(
+    size: int, count: int, seconds: Mapping[str, float], what: str, other: str, aim: float
+) -> Figure:
+    """Two ways to write the same rows, which took turns."""
+    against = "Spark's own Parquet files, uncompressed" if other == "parquet" else other
+    ratio = seconds[other] / seconds[what]
+    return Figure(
+        _SECTION,
+        f"{size} B, {what}",
+        _rate(count, seconds[what]),
+        against,
+        _rate(count, seconds[other]),
+        f"{ratio:.2f}",
+        str(aim),
+        "yes" if ratio >= aim else "no",
+    )
+
+
+def _written_figures(frame: DataFrame, size: int, served: _Served) -> Iterator[Figure]:
+    """What the store process writes to disk for a batch, once its files exist."""
+    served.write(frame, "at-least-once")
+    _, once = _written(frame, "at-least-once", served)
+    log, written = _written(frame, "exactly-once", served)
+    name = f"{size} B, exactly-once: bytes that the store process writes to disk"
+    for against, other in (("bytes of the log", log), ("at-least-once", once)):
+        ratio = written / other
+        yield Figure(
+            _SECTION,
+            name,
+            f"{written / 1e6:.0f} MB",
+            against,
+            f"{other / 1e6:.0f} MB",
+            f"{ratio:.2f}",
+            f"at most {_AIM_WRITTEN}",
+            "yes" if ratio <= _AIM_WRITTEN else "no",
+        )
+
+
+def _written(frame: DataFrame, guarantee: str, served: _Served) -> tuple[int, int]:
+    """Bytes by which the log grows with a frame, and bytes written to disk for all files."""
+    log, written = served.log_bytes, served.written_bytes
+    served.write(frame, guarantee)
+    return served.log_bytes - log, served.written_bytes - written
 
 
 def _rate(count: int, seconds: float) -> str:

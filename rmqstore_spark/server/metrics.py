@@ -81,6 +81,9 @@ _GAUGES: Final = (
         "Bytes of the CommitLog that are not dispatched to queues and index yet.",
     ),
     _Figure("stagedBytes", "rmqstore_staged_bytes", "Bytes staged and not yet committed."),
+    _Figure(
+        "stagedMemoryBytes", "rmqstore_staged_memory_bytes", "Bytes of memory that stages take."
+    ),
     _Figure("stages", "rmqstore_stages", "Stages that are neither committed nor aborted."),
     _Figure("diskUsedRatio", "rmqstore_disk_used_ratio", "Used part of the store's disk, 0 to 1."),
     _Figure(

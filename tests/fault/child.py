@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
@@ -52,19 +53,34 @@ def _flush_nothing() -> None:
     _break("os", "fdatasync", None)
 
 
+def _publish_before_the_flush() -> None:
+    write = BatchBlock.write
+
+    def write_and_publish(block: BatchBlock) -> None:
+        write(block)
+        block.publish()
+
+    _replace("rmqstore_spark.engine.batches.batch_block", "BatchBlock.write", write_and_publish)
+
+
 def _break(module: str, name: str, answer: object) -> None:
+    _replace(module, name, lambda *_: answer)
+
+
+def _replace(module: str, name: str, function: Callable[..., object]) -> None:
     *path, last = name.split(".")
     holder: Any = importlib.import_module(module)
     for part in path:
         holder = getattr(holder, part)
     assert hasattr(holder, last)
-    setattr(holder, last, lambda *_: answer)
+    setattr(holder, last, function)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
     "acknowledge-before-flush": _acknowledge_before_the_flush,
     "skip-folder-fsync": _skip_the_folders_fsync,
     "no-fdatasync": _flush_nothing,
+    "publish-before-flush": _publish_before_the_flush,
 }
 
 

@@ -24,8 +24,10 @@ SMALL: Final = (
     "mappedFileSizeConsumeQueue=4000",
     "maxHashSlotNum=500",
     "maxIndexNum=3000",
+    "stagingMemoryBytes=140000",
 )
-"""Files so small that a second of writing fills many."""
+"""Files so small that a second of writing fills many. Of the largest batches, one stage is in
+memory and the other in files."""
 
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 120

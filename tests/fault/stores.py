@@ -34,8 +34,9 @@ TINY: Final = {
     "maxHashSlotNum": 50,
     "maxIndexNum": 100,
     "diskMaxUsedSpaceRatio": 100,
+    "stagingMemoryBytes": 0,
 }
-"""Files so small that a hundred messages fill several of each kind."""
+"""Files so small that a hundred messages fill several of each kind, those of stages included."""
 
 _COLUMNS: Final = ("topic", "queueId", "queueOffset", "physicalOffset", "body")
 """Of what nothing in a store can change unnoticed."""

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ import pytest
 from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client.streams import StageStream
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.serving import Served, StoreProcess, block_of, eventually, served
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -206,6 +208,7 @@ def test_connections_leave_half_of_the_open_files_to_the_store(
 CLIENT = """
 import os, sys, time
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client.streams import StageStream
 from tests.support.serving import block_of
 client = StoreClient(sys.argv[1])
 stream = client.stage_stream("0" * 31 + "1")
@@ -233,3 +236,46 @@ def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) ->
         eventually(lambda: not list(staging.iterdir()))
         names = {thread.name for thread in threading.enumerate()}
         assert not {name for name in names if "watch" in name or "acknowledgements" in name}
+
+
+def abort(client: StoreClient, stream: StageStream) -> None:
+    client.abort([stream.finish().stage_id])
+
+
+def commit(client: StoreClient, stream: StageStream) -> None:
+    client.commit(CommitRequest(WriterId.of_one_write(), (stream.finish(),)))
+
+
+def leave(_client: StoreClient, stream: StageStream) -> None:
+    stream.close()
+
+
+@pytest.mark.threat("Resource limits")
+@pytest.mark.parametrize("end", [abort, commit, leave])
+def test_the_memory_of_staged_rows_goes_back_to_the_system(
+    tmp_path: Path, end: Callable[[StoreClient, StageStream], None]
+) -> None:
+    """All but the 64 MiB of free memory that the process may keep; see `server.memory`."""
+    block = block_of([bytes(1 << 18)] * 16)
+    with StoreProcess(tmp_path / "store", tmp_path) as process:
+        process.ready()
+        with StoreClient(process.endpoint) as client:
+            client.open(["orders"])
+            with client.put_stream() as puts:
+                puts.send(block)
+            before = resident(process)
+            stream = client.stage_stream()
+            for _ in range(45):
+                stream.send(block)
+            stream.drain()
+            assert client.stats()["stagedMemoryBytes"] > 170 << 20
+            assert resident(process) > before + (170 << 20)
+            end(client, stream)
+            eventually(lambda: client.stats()["stagedMemoryBytes"] == 0)
+            eventually(lambda: resident(process) < before + (80 << 20), 10)
+
+
+def resident(process: StoreProcess) -> int:
+    """Bytes of memory that a process has."""
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10

@@ -32,6 +32,7 @@ STATS: dict[str, Any] = {
     "commits": 3,
     "stages": 2,
     "stagedBytes": 4_096,
+    "stagedMemoryBytes": 2_048,
     "commitLogMinOffset": 0,
     "commitLogMaxOffset": 250_000,
     "commitLogFlushedOffset": 200_000,

@@ -1,8 +1,9 @@
 """Spark's batches: staged by tasks, committed once.
 
 staging           manages the stages of a store: who may begin, commit and abort them
-stage             holds the records of one task attempt beside the log
-staged_records    the index of a stage: where its records lie, and their queues and keys
+stage             holds the records of one task attempt, as portions
+held, spilled     a portion in memory, and one in files beside the log
+staged_records    the records of a block or portion, with their queues and keys
 commit            the order of a commit: check, write, flush, publish, dispatch
 batch_block       the block of a commit: numbers its records, writes it hidden, publishes it
 marker, markers   write and read the record that marks a commit

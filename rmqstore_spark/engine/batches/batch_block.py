@@ -1,13 +1,13 @@
 """Writes the rows of a Spark batch to the log as one block, visible as a whole or not at all.
 
 The block can be larger than memory, so it is processed in parts, each a portion of a stage, and in
-three passes:
+three passes. Only the second one touches the records. What is in memory is stamped there, and
+copied once, to the log.
 
-1. ascending, to find the place and the number of each record, from the stages' tables of rows
-   alone;
-2. descending, to stamp the records and write them behind a hidden head;
-3. ascending again, after that head was published, to hand the records to queues and index, from
-   the stages' tables alone.
+1. Ascending, to find the place and the number of each record, from the stages' tables of rows.
+2. Descending, to stamp the records and write them behind a hidden head.
+3. Ascending again, after that head was published, to hand the records to queues and index, from
+   the stages' tables of rows and keys.
 
 See docs/format.md, "A block that is not published yet".
 """
@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore_spark.engine.batches.staged_records import Keys, Portion, Rows
+from rmqstore_spark.engine.batches.staged_records import Portion, Rows
 from rmqstore_spark.engine.dispatch.dispatcher import Appended
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
@@ -49,19 +49,7 @@ class Source(Protocol):
 
     @property
     def portions(self) -> Sequence[Portion]:
-        """The records, in parts that fit into memory."""
-        ...
-
-    def read_rows(self, portion: Portion, files: HandleCache[int], /) -> Rows:
-        """Read the sizes, queues and tags codes of a portion's records."""
-        ...
-
-    def read_records(self, portion: Portion, buffer: U1, files: HandleCache[int], /) -> U1:
-        """Read a portion's bytes into a buffer that is long enough."""
-        ...
-
-    def read_keys(self, portion: Portion, files: HandleCache[int], /) -> Keys:
-        """Read the index keys of a portion's records."""
+        """The records, in parts."""
         ...
 
 
@@ -171,6 +159,7 @@ class BatchBlock:
         self._lowest = len(self._parts)
         # The first part is prepared once: its head is written first, the whole part last.
         first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
+        data = data.copy()  # hidden: another commit of the stage needs its magic
         self._log.hide(first.placement, data, 0)
         reach("commit.after_head")
         with ThreadPoolExecutor(1, "rmqstore-read-ahead") as reader:
@@ -217,7 +206,7 @@ class BatchBlock:
                 nothing, rows.starts, rows.sizes, routes, known.route_of, rows.tags_code,
                 rows.queued,
             )  # fmt: skip
-            keys = part.source.read_keys(part.portion, self._files)
+            keys = part.portion.read_keys(self._files)
             yield (
                 Appended(block, known.placement.physical, known.queue_offset, self.timestamp, keys),
                 known.next_offsets,
@@ -228,7 +217,7 @@ class BatchBlock:
         self._files.close()
 
     def _place(self, source: Source, portion: Portion) -> _Part:
-        rows = source.read_rows(portion, self._files)
+        rows = portion.read_rows(self._files)
         placement = self._placement(rows, self.end)
         if self.begin < 0:
             self.begin = int(placement.physical[0])
@@ -274,7 +263,7 @@ class BatchBlock:
 
     def _known(self, part: _Part) -> _Known:
         """Read a part's rows from the stage's table, and number them."""
-        rows = part.source.read_rows(part.portion, self._files)
+        rows = part.portion.read_rows(self._files)
         numbers = np.zeros(len(part.source.routes), np.int32)
         numbers[part.used] = np.arange(len(part.used))
         route_of = numbers[rows.route_of]
@@ -287,7 +276,7 @@ class BatchBlock:
         """Return a part, and its records as they will be in the log."""
         part = self._parts[number]
         known = self._known(part)
-        data = part.source.read_records(part.portion, buffer, self._files)
+        data = part.portion.read_records(buffer, self._files)
         stamp_records(
             data, known.rows.starts, known.queue_offset, known.placement.physical,
             self.timestamp, self._stamp.host,

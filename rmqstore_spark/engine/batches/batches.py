@@ -52,11 +52,13 @@ class Batches:
         health: Health,
     ) -> None:
         config = store.config
+        self._log = store.log
         self._topics = store.topics
         self._admission = admission
         limits = StagingLimits(
             config.staging_max_bytes,
             config.staging_max_stage_bytes,
+            config.staging_memory_bytes,
             config.staging_timeout,
         )
         self._staging = Staging(
@@ -98,6 +100,7 @@ class Batches:
         return {
             "stages": len(self._staging),
             "stagedBytes": self._staging.staged_bytes,
+            "stagedMemoryBytes": self._staging.memory.used,
             "commits": self._committer.commits,
             "stageFailures": self._staging.failures.to_json(),
             "commitFailures": self._commit_failures.to_json(),
@@ -122,6 +125,7 @@ class Batches:
 
     def _tend(self) -> None:
         self._staging.expire()
+        self._log.expect(self._staging.staged_bytes)
         self._intervals += 1
         if self._intervals % _SAVE_EVERY == 0:
             self._save_ledger()

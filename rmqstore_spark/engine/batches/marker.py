@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.engine.batches.committed import Committed
-from rmqstore_spark.engine.batches.staged_records import ROW_DTYPE, Keys, Portion, Rows, StagedRange
+from rmqstore_spark.engine.batches.staged_records import Keys, Portion, Rows
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
@@ -122,19 +122,27 @@ class Marker:
     @property
     def portions(self) -> Sequence[Portion]:
         """The record, as one portion."""
-        records, rows = StagedRange(0, len(self._data)), StagedRange(0, ROW_DTYPE.itemsize)
-        return (Portion(records, rows, StagedRange(0)),)
+        return (self,)
 
-    def read_rows(self, _portion: Portion, _files: HandleCache[int]) -> Rows:
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return len(self._data)
+
+    @property
+    def count(self) -> int:
+        """One record."""
+        return 1
+
+    def read_rows(self, _files: HandleCache[int]) -> Rows:
         """Return its size, queue and tags code."""
         block = self._block
         return Rows(block.sizes, block.route_of, block.queued, block.tags_code)
 
-    def read_records(self, portion: Portion, buffer: U1, _files: HandleCache[int]) -> U1:
-        """Copy its bytes into the buffer."""
-        buffer[: portion.size] = self._data
-        return buffer[: portion.size]
+    def read_records(self, _buffer: U1, _files: HandleCache[int]) -> U1:
+        """Return its bytes."""
+        return self._data
 
-    def read_keys(self, _portion: Portion, _files: HandleCache[int]) -> Keys:
+    def read_keys(self, _files: HandleCache[int]) -> Keys:
         """Return its index keys."""
         return Keys(*index_hashes(self._data, self._block.starts, self._block.sizes))

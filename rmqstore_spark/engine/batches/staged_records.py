@@ -1,65 +1,84 @@
-"""The index of a stage: where its records lie, and their queues and keys; see `stage`."""
+"""Staged records with their index: the queues and keys of each; see `stage`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from rmqstore_spark.layout.spans import I4, I8
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["KEY_DTYPE", "ROW_DTYPE", "Keys", "Portion", "Rows", "StagedRange"]
+__all__ = [
+    "KEY_DTYPE",
+    "PORTION_BYTES",
+    "PORTION_ROWS",
+    "ROW_DTYPE",
+    "Keys",
+    "Portion",
+    "Rows",
+    "StagedBlock",
+]
+
+PORTION_BYTES: Final = 8 << 20
+"""The most bytes of a portion, unless it is a single record."""
+
+PORTION_ROWS: Final = 1 << 16
+"""The most records of a portion."""
 
 ROW_DTYPE: Final = np.dtype([("size", "i4"), ("route", "i4"), ("tagsCode", "i8")])
 """`route` is a number in the stage's table of routes; ~number if the record is in no queue."""
 
 KEY_DTYPE: Final = np.dtype([("hash", "i4"), ("row", "i4")])
-"""`row` is the number of the record in its portion."""
+"""`row` is the number of the record in its block, or in its portion."""
 
 
 @dataclass(frozen=True)
-class StagedRange:
-    """A range of bytes in a file.
+class StagedBlock:
+    """n records as they are staged.
 
     Attributes:
-        at, size: its position, and the number of bytes.
-        checksum: CRC-32 of the bytes, which is checked when they are read back.
+        records: uint8, contiguous records.
+        rows: n of `ROW_DTYPE`.
+        keys: the index keys, of `KEY_DTYPE`; ascending by row.
     """
 
-    at: int
-    size: int = 0
-    checksum: int = 0
-
-    def grown(self, size: int, checksum: int) -> StagedRange:
-        """Return this range with `size` more bytes at its end, whose CRC-32 is known."""
-        joined = isal_zlib.crc32_combine(self.checksum, checksum, size)
-        return StagedRange(self.at, self.size + size, joined)
-
-
-@dataclass(frozen=True)
-class Portion:
-    """A part of a stage that is held in memory at once: records, their rows and their keys.
-
-    Attributes:
-        records, rows, keys: its ranges in the stage's files.
-    """
-
-    records: StagedRange
-    rows: StagedRange
-    keys: StagedRange
+    records: U1
+    rows: npt.NDArray[np.void]
+    keys: npt.NDArray[np.void]
 
     @property
-    def size(self) -> int:
-        """Bytes of its records."""
-        return self.records.size
+    def nbytes(self) -> int:
+        """Bytes of all three."""
+        return self.records.nbytes + self.rows.nbytes + self.keys.nbytes
 
-    @property
-    def count(self) -> int:
-        """Number of its records."""
-        return self.rows.size // ROW_DTYPE.itemsize
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the records."""
+        return isal_zlib.crc32(self.records)
+
+    def pieces(self) -> Iterator[StagedBlock]:
+        """Yield the records in parts, each of at most the size of a portion."""
+        if len(self.records) <= PORTION_BYTES and len(self.rows) <= PORTION_ROWS:
+            yield self
+            return
+        ends = np.cumsum(self.rows["size"], dtype=np.int64)
+        key_rows = self.keys["row"].copy()
+        first, at = 0, 0
+        while first < len(self.rows):
+            last = int(np.searchsorted(ends, at + PORTION_BYTES, side="right"))
+            last = max(first + 1, min(last, first + PORTION_ROWS))
+            end = int(ends[last - 1])
+            key_first, key_last = np.searchsorted(key_rows, (first, last)).tolist()
+            keys = self.keys[key_first:key_last].copy()
+            keys["row"] -= first
+            yield StagedBlock(self.records[at:end], self.rows[first:last], keys)
+            first, at = last, end
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,14 @@ class Rows:
     queued: npt.NDArray[np.bool_]
     tags_code: I8
 
+    @classmethod
+    def of(cls, table: npt.NDArray[np.void]) -> Rows:
+        """Return the columns of n rows of `ROW_DTYPE`."""
+        routes = table["route"]
+        queued = routes >= 0
+        route_of = np.where(queued, routes, ~routes)
+        return cls(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
+
     @property
     def starts(self) -> I8:
         """Where each record starts in the portion."""
@@ -95,3 +122,56 @@ class Keys(NamedTuple):
 
     hashes: I4
     rows: I4
+
+    @classmethod
+    def of(cls, table: npt.NDArray[np.void]) -> Keys:
+        """Return the columns of keys of `KEY_DTYPE`."""
+        return cls(table["hash"].copy(), table["row"].copy())
+
+
+class Portion(Protocol):
+    """Records of a commit that are read, stamped and written together."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Number of the records."""
+        ...
+
+    def read_rows(self, files: HandleCache[int], /) -> Rows:
+        """Return the sizes, queues and tags codes of the records.
+
+        Args:
+            files: open files that are read more than once.
+
+        Raises:
+            RefusedError: a file no longer holds what was written into it.
+        """
+        ...
+
+    def read_records(self, buffer: U1, files: HandleCache[int], /) -> U1:
+        """Return the bytes of the records. The caller may stamp them.
+
+        Args:
+            buffer: takes them if they are not in memory; long enough.
+            files: open files that are read more than once.
+
+        Raises:
+            RefusedError: a file no longer holds what was written into it.
+        """
+        ...
+
+    def read_keys(self, files: HandleCache[int], /) -> Keys:
+        """Return the index keys of the records; none if the store keeps no index.
+
+        Args:
+            files: open files that are read more than once.
+
+        Raises:
+            RefusedError: a file no longer holds what was written into it.
+        """
+        ...

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.batches.held import StagingMemory
 from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
@@ -41,11 +42,13 @@ class StagingLimits:
     Attributes:
         max_bytes: bytes of all stages together.
         max_stage_bytes: bytes of one stage.
+        memory_bytes: of `max_bytes`, what stages may hold in memory.
         timeout_ms: a stage that nobody has touched for this time is removed.
     """
 
     max_bytes: int
     max_stage_bytes: int
+    memory_bytes: int
     timeout_ms: int
 
 
@@ -72,6 +75,7 @@ class Staging:
         self.clock = clock
         self.indexed = indexed
         self.failures = Failures()
+        self.memory = StagingMemory(limits.memory_bytes)
         self._admission = admission
         self._folder = folder
         self._limits = limits
@@ -91,7 +95,7 @@ class Staging:
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes on disk that stages take."""
+        """Bytes that stages take, in memory and on disk."""
         return self._bytes
 
     def begin(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
@@ -140,7 +144,7 @@ class Staging:
             return stage
 
     def reserve(self, stage: Stage, count: int) -> None:
-        """Reserve room for bytes that a stage is about to write.
+        """Reserve room for bytes that a stage is about to take.
 
         Raises:
             RefusedError: there would be too many.

@@ -173,6 +173,10 @@ class StoreConfig:
         16 << 30, 1 << 20, _MAX_LONG, "Most data that one task may stage.",
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
+    staging_memory_bytes: int = number(
+        192 << 20, 0, _MAX_LONG, "Of the staged data of all tasks, what the process holds in "
+        "memory. The rest is in files beside the log.", group=_STAGING, unit="bytes", own=True,
+    )  # fmt: skip
     max_transaction_bytes: int = number(
         16 << 30, 1 << 20, _MAX_LONG, "Largest batch that is committed as a whole.",
         group=_STAGING, unit="bytes", own=True,

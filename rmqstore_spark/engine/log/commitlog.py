@@ -8,7 +8,7 @@ source of truth of a store: queues and index are built from it. Records are writ
 recovery walks the log and cuts it after the last whole record.
 
 `place`, `write` and the other methods that change the log belong to one thread at a time (the
-store's append lock). `flush` and the offsets may be used from any thread.
+store's append lock). `flush`, `expect` and the offsets may be used from any thread.
 """
 
 from __future__ import annotations
@@ -102,6 +102,14 @@ class CommitLogWriter:
     def place(self, sizes: npt.NDArray[np.int32] | I8) -> Placement:
         """Find places for the next records; see `placement.place`. Nothing is written."""
         return place(sizes, self._max_offset, self.segment_size)
+
+    def expect(self, size: int) -> None:
+        """Start to create the next segment if so many more bytes will need it; returns at once.
+
+        For any thread.
+        """
+        if self._max_offset + size > self._made_until:
+            self._files.prepare()
 
     def reserve_until(self, end: int) -> None:
         """Create the missing segments up to a physical offset.

@@ -38,8 +38,11 @@ def _kill_driver(folder: Path) -> None:
     if victims.exists():
         pids = [int(word) for word in victims.read_text().split()]
         victims.unlink()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        # Stopped first: when one of them is gone, the other must not notice and end by itself, nor
+        # end this process before it has killed both.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
         signal.pause()  # the process that runs this goes with them
 
 
@@ -115,7 +118,7 @@ def main() -> None:
     jvm: Any = spark.sparkContext._jvm
     java = jvm.java.lang.ProcessHandle.current().pid()
     if given["die"]:
-        (folder / "victims").write_text(f"{java} {os.getpid()}")
+        (folder / "victims").write_text(f"{os.getpid()} {java}")
     spark.dataSource.register(FailingSource)
     reader = spark.readStream.schema("body string, keys string").option("maxFilesPerTrigger", 1)
     writer = (

@@ -45,14 +45,17 @@ pytestmark = pytest.mark.fault
 
 ONE_SEGMENT = "mappedFileSizeCommitLog=1048576"
 MANY_SEGMENTS = "mappedFileSizeCommitLog=8192"
+SPILLED = "stagingMemoryBytes=0"
+PARTLY_SPILLED = "stagingMemoryBytes=20000"
+"""The first stage of a batch and half of the second are in memory, the rest is in files."""
 HIDDEN = ("before_write", "after_head", "after_portion", "before_sync", "before_publish")
 VISIBLE = ("after_publish", "after_sync", "after_dispatch")
 HIDDEN_WRITES = {ONE_SEGMENT: 5, MANY_SEGMENTS: 9}
 """The head, then at least a write for each stage, the marker and each end of a segment."""
 
 IN_THE_SECOND = {"stage.before_write": 9, "commit.after_portion": 6}
-"""When the second batch gets to a place: of the first one 6 blocks were staged, and it had 4 parts.
-Else it is the second to get there."""
+"""When the second batch gets to a place: of the first one 6 blocks were staged, and it had 4 or 5
+parts. Else it is the second to get there."""
 
 ROOT = Path(__file__).parents[3]
 
@@ -94,15 +97,19 @@ def whole_or_nothing(rows: Sequence[bytes]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
+@pytest.mark.parametrize(
+    "settings",
+    [(ONE_SEGMENT,), (MANY_SEGMENTS,), (ONE_SEGMENT, SPILLED), (MANY_SEGMENTS, PARTLY_SPILLED)],
+    ids=" ".join,
+)
 @pytest.mark.parametrize(
     "place", [name for name in NAMES if name.startswith(("commit.", "stage.", "ledger."))]
 )
 def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
-    tmp_path: Path, place: str, settings: str
+    tmp_path: Path, place: str, settings: tuple[str, ...]
 ) -> None:
     path = tmp_path / "store"
-    acknowledged = run_killed(path, settings, fail=f"{place}:{IN_THE_SECOND.get(place, 2)}")
+    acknowledged = run_killed(path, *settings, fail=f"{place}:{IN_THE_SECOND.get(place, 2)}")
     seen = whole_or_nothing(scanned(path))
     name = place.removeprefix("commit.")
     if place.startswith("commit."):
@@ -311,13 +318,14 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
     assert (published.physic_msg_timestamp, published.logics_msg_timestamp) == (times[-1],) * 2
 
 
+@pytest.mark.parametrize("memory", ["", SPILLED, PARTLY_SPILLED])
 @pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
 def test_a_full_disk_in_the_middle_leaves_the_log_as_it_was_and_the_store_usable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, memory: str
 ) -> None:
     """For every write of the commit in turn, until it goes through."""
     path = tmp_path / "store"
-    config = small_segments(**dict([settings.split("=")]))
+    config = small_segments(**dict(given.split("=") for given in (settings, memory) if given))
     with StoreWriter.open(path, config) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
         end = int(store.stats()["commitLogMaxOffset"])
@@ -339,11 +347,12 @@ def test_a_full_disk_in_the_middle_leaves_the_log_as_it_was_and_the_store_usable
 
 
 @pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
+@pytest.mark.parametrize("memory", ["", PARTLY_SPILLED])
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
 def test_a_failed_write_or_flush_stops_the_store_and_the_batch_is_whole_or_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, memory: str, call: str
 ) -> None:
-    config = small_segments(**dict([settings.split("=")]))
+    config = small_segments(**dict(given.split("=") for given in (settings, memory) if given))
     for number in range(100):
         path = tmp_path / f"store{number}"
         with StoreWriter.open(path, config) as store:
@@ -387,7 +396,7 @@ def test_stages_are_there_after_a_commit_that_failed(
 
 def test_stages_that_changed_on_the_disk_are_not_committed(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with StoreWriter.open(path, small_segments()) as store:
+    with StoreWriter.open(path, small_segments(stagingMemoryBytes="0")) as store:
         infos = stage_batch(store, "b0")
         file = path / "rmqstore" / "staging" / infos[1].stage_id / "records"
         data = bytearray(file.read_bytes())
@@ -401,7 +410,9 @@ def test_stages_that_changed_on_the_disk_are_not_committed(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory", ["default", "none"])
+def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str) -> None:
+    config = "StoreConfig()" if memory == "default" else "StoreConfig(staging_memory_bytes=0)"
     script = (
         "import sys, numpy as np\n"
         "from tests.support.batches import *\n"
@@ -410,7 +421,7 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path) -> None:
         "from rmqstore_spark.engine.batches.commit import CommitRequest\n"
         "from rmqstore_spark.engine.batches.ledger import WriterId\n"
         "data = rows_block([b'%090d' % n for n in range(30_000)])\n"
-        "with StoreWriter.open(sys.argv[1], StoreConfig()) as store:\n"
+        f"with StoreWriter.open(sys.argv[1], {config}) as store:\n"
         "    stage = store.begin_stage('0' * 32)\n"
         "    while stage.info.bytes < 1 << 30: stage.append(data)\n"
         "    store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"

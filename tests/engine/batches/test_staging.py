@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.batches.stage import PORTION_BYTES, Stage
+from rmqstore_spark.engine.batches.stage import Stage
+from rmqstore_spark.engine.batches.staged_records import PORTION_BYTES
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
@@ -26,7 +27,8 @@ from tests.support.blocks import encoded_traffic
 from tests.support.traffic import Traffic
 
 FILES: HandleCache[int] = HandleCache(os.close, 4)
-LIMITS = StagingLimits(1 << 30, 1 << 29, 10_000)
+LIMITS = StagingLimits(1 << 30, 1 << 29, 0, 10_000)
+MEMORY = {"in files": 0, "in both": 9_000, "in memory": 1 << 30}
 
 
 def check(data: U1) -> Block:
@@ -68,8 +70,20 @@ def make(tmp_path: Path, admission: Admission, clock: Clock) -> Callable[..., St
     return make_one
 
 
+@pytest.fixture(params=MEMORY)
+def memory(request: pytest.FixtureRequest) -> int:
+    """Bytes that stages may hold in memory: none, those of some of the blocks, or all."""
+    return MEMORY[request.param]
+
+
 @pytest.fixture
-def staging(make: Callable[..., Staging]) -> Staging:
+def staging(make: Callable[..., Staging], memory: int) -> Staging:
+    return make(replace(LIMITS, memory_bytes=memory))
+
+
+@pytest.fixture
+def filed(make: Callable[..., Staging]) -> Staging:
+    """Stages that are in files alone."""
     return make()
 
 
@@ -86,15 +100,13 @@ def files(staging: Staging, tmp_path: Path) -> list[str]:
 
 def read_back(stage: Stage) -> bytes:
     buffer = np.empty(max((p.size for p in stage.portions), default=0), np.uint8)
-    parts = [
-        (stage.read_rows(p, FILES), stage.read_records(p, buffer, FILES).tobytes())
-        for p in stage.portions
-    ]
+    parts = [(p.read_rows(FILES), p.read_records(buffer, FILES).tobytes()) for p in stage.portions]
     FILES.close()
     assert [int(rows.sizes.sum()) for rows, _ in parts] == [len(data) for _, data in parts]
     return b"".join(data for _, data in parts)
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_what_was_staged_is_read_back_with_its_rows_and_routes(staging: Staging) -> None:
     blocks = [block(50, seed=n) for n in range(5)]
     info = staged(staging, 1, *blocks)
@@ -107,7 +119,7 @@ def test_what_was_staged_is_read_back_with_its_rows_and_routes(staging: Staging)
     (stage,) = staging.claim([info])
     assert read_back(stage) == whole
     (portion,) = stage.portions  # small blocks are put together
-    rows = stage.read_rows(portion, FILES)
+    rows = portion.read_rows(FILES)
     expected = check(np.frombuffer(whole, np.uint8))
     assert rows.sizes.tolist() == expected.sizes.tolist()
     assert rows.starts.tolist() == expected.starts.tolist()
@@ -136,8 +148,8 @@ def test_keys_are_hashed_on_receipt_and_read_back_by_portion(staging: Staging) -
     assert len(stage.portions) > 1
     buffer = np.empty(PORTION_BYTES, np.uint8)
     for portion in stage.portions:
-        rows, keys = stage.read_rows(portion, FILES), stage.read_keys(portion, FILES)
-        records = stage.read_records(portion, buffer, FILES)
+        rows, keys = portion.read_rows(FILES), portion.read_keys(FILES)
+        records = portion.read_records(buffer, FILES)
         hashes, key_rows = index_hashes(records, rows.starts, rows.sizes)
         assert len(hashes)
         assert keys.hashes.tolist() == hashes.tolist()
@@ -146,11 +158,12 @@ def test_keys_are_hashed_on_receipt_and_read_back_by_portion(staging: Staging) -
 
 
 def test_without_an_index_no_key_is_kept(
-    tmp_path: Path, admission: Admission, clock: Clock
+    tmp_path: Path, admission: Admission, clock: Clock, memory: int
 ) -> None:
-    staging = Staging(tmp_path / "staging", admission, LIMITS, clock, indexed=False)
+    limits = replace(LIMITS, memory_bytes=memory)
+    staging = Staging(tmp_path / "staging", admission, limits, clock, indexed=False)
     (stage,) = staging.claim([staged(staging, 1, block())])
-    assert not len(stage.read_keys(stage.portions[0], FILES).hashes)
+    assert not len(stage.portions[0].read_keys(FILES).hashes)
     FILES.close()
 
 
@@ -344,8 +357,8 @@ def test_leftovers_are_removed_at_open_and_nothing_else(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_files_are_nobody_elses(staging: Staging, tmp_path: Path) -> None:
-    staged(staging, 1, block())
+def test_the_files_are_nobody_elses(filed: Staging, tmp_path: Path) -> None:
+    staged(filed, 1, block())
     folder = tmp_path / "rmqstore" / "staging" / name(1)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {p.name: p.stat().st_mode & 0o777 for p in folder.iterdir()} == {
@@ -353,12 +366,12 @@ def test_the_files_are_nobody_elses(staging: Staging, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_limits_in_total_and_per_stage(make: Callable[..., Staging]) -> None:
+def test_limits_in_total_and_per_stage(make: Callable[..., Staging], memory: int) -> None:
     data = block(100)
     rows = check(data)
     keys = len(index_hashes(data, rows.starts, rows.sizes)[0])
     size = len(data) + 16 * 100 + 8 * keys
-    staging = make(StagingLimits(3 * size, 2 * size, 1000))
+    staging = make(StagingLimits(3 * size, 2 * size, memory, 1000))
     first = staging.begin(name(1))
     first.append(data)
     first.append(data)
@@ -389,9 +402,9 @@ def test_no_more_stages_than_are_allowed(staging: Staging, monkeypatch: pytest.M
 
 @pytest.mark.fault
 def test_a_full_disk_is_a_status_and_frees_what_the_stage_held(
-    staging: Staging, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    filed: Staging, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    stage = staging.begin(name(1))
+    stage = filed.begin(name(1))
     stage.append(block())
 
     def full(*_: object) -> None:
@@ -402,7 +415,7 @@ def test_a_full_disk_is_a_status_and_frees_what_the_stage_held(
         stage.append(block())
     assert raised.value.status == "SERVICE_NOT_AVAILABLE"
     monkeypatch.undo()
-    assert (files(staging, tmp_path), staging.staged_bytes) == ([], 0)
+    assert (files(filed, tmp_path), filed.staged_bytes) == ([], 0)
     with pytest.raises(RefusedError, match="No space left"):
         stage.finish()
 
@@ -411,9 +424,9 @@ def test_a_full_disk_is_a_status_and_frees_what_the_stage_held(
 @pytest.mark.parametrize("file", ["records", "rows"])
 @pytest.mark.parametrize("harm", ["flip", "cut"])
 def test_what_changed_on_the_disk_is_not_committed(
-    staging: Staging, tmp_path: Path, file: str, harm: str
+    filed: Staging, tmp_path: Path, file: str, harm: str
 ) -> None:
-    (stage,) = staging.claim([staged(staging, 1, block())])
+    (stage,) = filed.claim([staged(filed, 1, block())])
     path = tmp_path / "rmqstore" / "staging" / name(1) / file
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

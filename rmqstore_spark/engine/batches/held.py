@@ -1,0 +1,216 @@
+"""Staged records in memory, and the memory that all stages share (`stagingMemoryBytes`)."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.engine.batches.staged_records import (
+    KEY_DTYPE,
+    PORTION_ROWS,
+    ROW_DTYPE,
+    Keys,
+    Rows,
+    StagedBlock,
+)
+from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.layout.spans import U1
+
+__all__ = ["HeldPortion", "StagingMemory"]
+
+_TOGETHER_BYTES: Final = 1 << 20
+"""Blocks are put together up to this size, and in what a larger one leaves of its pages."""
+
+_HUGE_PAGE: Final = 2 << 20
+"""Bytes. Larger arrays are in whole huge pages: small ones cost more than the copying does."""
+
+T = TypeVar("T", bound=np.generic)
+
+
+class StagingMemory:
+    """Counts the bytes that stages hold in memory. Thread-safe.
+
+    Args:
+        most: bytes of all stages together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+        self._lock = threading.Lock()
+
+    @property
+    def used(self) -> int:
+        """Bytes that stages hold."""
+        return self._used
+
+    def try_take(self, count: int) -> bool:
+        """Take bytes if there is room; return whether there was."""
+        with self._lock:
+            if self._used + count > self._most:
+                return False
+            self._used += count
+            return True
+
+    def give_back(self, count: int) -> None:
+        """Give back bytes that were taken."""
+        with self._lock:
+            self._used -= count
+
+
+class HeldPortion:
+    """A portion in memory. A commit stamps its records where they are: it can do so again.
+
+    Args:
+        memory: what all stages hold, this portion included.
+    """
+
+    def __init__(self, memory: StagingMemory) -> None:
+        self._memory = memory
+        self._charge = 0
+        self._records = _Growing(np.dtype(np.uint8))
+        self._rows = _Growing(ROW_DTYPE)
+        self._keys = _Growing(KEY_DTYPE)
+
+    @classmethod
+    def try_hold(cls, memory: StagingMemory, block: StagedBlock) -> HeldPortion | None:
+        """Return a portion with a copy of a block; None if there is no memory for it."""
+        portion = cls(memory)
+        if portion.append(block):
+            return portion
+        portion.release()
+        return None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return self._records.size
+
+    @property
+    def count(self) -> int:
+        """Number of its records."""
+        return self._rows.size
+
+    def append(self, block: StagedBlock) -> bool:
+        """Copy more records into the portion; return False if it has no room for them."""
+        size, count = self.size + len(block.records), self.count + len(block.rows)
+        if self.count and (
+            size > max(_TOGETHER_BYTES, self._records.capacity) or count > PORTION_ROWS
+        ):
+            return False
+        keys = block.keys.copy()
+        keys["row"] += self.count
+        if not self._grow(len(block.records), len(block.rows), len(keys)):
+            return False
+        self._records.append(block.records)
+        self._rows.append(block.rows)
+        self._keys.append(keys)
+        return True
+
+    def read_rows(self, _files: HandleCache[int]) -> Rows:
+        """Return the sizes, queues and tags codes of the records."""
+        return Rows.of(self._rows.filled)
+
+    def read_records(self, _buffer: U1, _files: HandleCache[int]) -> U1:
+        """Return the bytes of the records, as the portion holds them."""
+        return self._records.filled
+
+    def read_keys(self, _files: HandleCache[int]) -> Keys:
+        """Return the index keys of the records."""
+        return Keys.of(self._keys.filled)
+
+    def release(self) -> None:
+        """Give back the memory. The portion is empty then."""
+        charge, self._charge = self._charge, 0
+        for array in (self._records, self._rows, self._keys):
+            array.clear()
+        self._memory.give_back(charge)
+
+    def _grow(self, size: int, rows: int, keys: int) -> bool:
+        """Make room for more records; return False if there is no memory for them."""
+        arrays = (self._records, size), (self._rows, rows), (self._keys, keys)
+        growth = sum(array.growth(more) for array, more in arrays)
+        if not self._memory.try_take(growth):
+            return False
+        self._charge += growth
+        try:
+            for array, more in arrays:
+                array.grow(more)
+        except MemoryError:
+            return False
+        return True
+
+
+class _Growing(Generic[T]):
+    """An array that grows.
+
+    Attributes:
+        size: how much of it is filled.
+    """
+
+    def __init__(self, dtype: np.dtype[T]) -> None:
+        self._all = np.empty(0, dtype)
+        self.size = 0
+
+    @property
+    def capacity(self) -> int:
+        """How much of it is allocated."""
+        return len(self._all)
+
+    @property
+    def filled(self) -> npt.NDArray[T]:
+        """The values."""
+        return self._all[: self.size]
+
+    def growth(self, more: int) -> int:
+        """Return the bytes that it takes to append so many values."""
+        return (self._needed(more) - self.capacity) * self._all.itemsize
+
+    def grow(self, more: int) -> None:
+        """Make room for more values.
+
+        Raises:
+            MemoryError: there is no memory; the array is as before.
+        """
+        capacity = self._needed(more)
+        if capacity > self.capacity:
+            larger = _allocated(capacity, self._all.dtype)
+            larger[: self.size] = self.filled
+            self._all = larger
+
+    def append(self, more: npt.NDArray[T]) -> None:
+        """Append values for which there is room."""
+        self._all[self.size : self.size + len(more)] = more
+        self.size += len(more)
+
+    def clear(self) -> None:
+        self._all = self._all[:0].copy()
+        self.size = 0
+
+    def _needed(self, more: int) -> int:
+        """Return the capacity for more values: at least twice the present one, if it grows."""
+        needed = self.size + more
+        if needed <= self.capacity:
+            return self.capacity
+        needed = max(needed, 2 * self.capacity)
+        page = _HUGE_PAGE // self._all.itemsize
+        return needed if needed < page else -(-needed // page) * page
+
+
+def _allocated(count: int, dtype: np.dtype[T]) -> npt.NDArray[T]:
+    """Return a new array. If it fills huge pages, the system makes them with few page faults."""
+    size = count * dtype.itemsize
+    if size % _HUGE_PAGE:
+        return np.empty(count, dtype)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError from error
+    with suppress(OSError):  # a system without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, dtype)
