@@ -280,11 +280,12 @@ OPTIONS: tuple[Option, ...] = (
         "`auto`, `queue` or `commitlog`",
         parse_choice("auto", "queue", "commitlog"),
         "auto",
-        BATCH,
+        BOTH,
         "`queue`: a partition is a range of one queue. `commitlog`: a partition is a range of the "
         "CommitLog and reads all chosen queues in one pass, for backfills of a whole store. "
-        "`auto` chooses the cheaper one, and `commitlog` for a store without queues. Both return "
-        "the same rows, in queue order within a partition.",
+        "`auto` chooses the cheaper one, for each micro-batch of a stream anew, and `commitlog` "
+        "for a store without queues. Both return the same rows, in queue order within a "
+        "partition.",
     ),
     Option(
         "decompress",

@@ -202,7 +202,7 @@ class Follower:
             max_records=options.max_records_per_partition,
             max_bytes=min(options.max_bytes_per_partition, _STRETCH),
         )
-        return packed(plan(store, ranges, limits), least)
+        return packed(plan(store, ranges, limits, by=options.plan_by), least)
 
 
 def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split]]:

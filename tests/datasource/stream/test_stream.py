@@ -593,14 +593,15 @@ def test_a_batch_of_a_queue_that_was_made_anew(growing: GrowingStore) -> None:
     assert_each_once(flat(again.drain()), other.rows)
 
 
+@pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 12}, {"maxBytesPerTrigger": "3k"}])
-def test_damaged_entries(limit: dict[str, Any], growing: GrowingStore) -> None:
+def test_damaged_entries(limit: dict[str, Any], plan_by: str, growing: GrowingStore) -> None:
     queue = growing.path / "consumequeue" / "orders" / "0" / f"{0:020}"
     data = bytearray(queue.read_bytes())
     data[5 * 20 : 6 * 20] = bytes(20)
     data[30 * 20 : 31 * 20] = b"\xff" * 20
     queue.write_bytes(data)
-    earliest: dict[str, Any] = {"startingOffsets": "earliest", **limit}
+    earliest: dict[str, Any] = {"startingOffsets": "earliest", "planBy": plan_by, **limit}
     with pytest.raises(CorruptStoreError, match="the entry of offset 5 of orders/0"):
         Stream(growing.path, None, **earliest).drain()
     got = flat(Stream(growing.path, None, mode="DROPMALFORMED", **earliest).drain())
