@@ -154,7 +154,7 @@ def test_a_checkpoint_can_go_on_with_another_plan(growing: GrowingStore) -> None
     checkpoint: list[str] = []
     got: list[Row] = []
     for number in range(9):
-        options = {"planBy": PLANS[number % 3], "maxOffsetsPerTrigger": 37}
+        options: dict[str, Any] = {"planBy": PLANS[number % 3], "maxOffsetsPerTrigger": 37}
         got += Stream(growing.path, checkpoint, **EARLIEST, **options).next_batch() or []
         # A batch that was planned, and never committed, is read again by the next plan.
         Stream(growing.path, checkpoint, **options).plan_next()
@@ -197,7 +197,7 @@ def test_the_plan_is_the_one_asked_for(tmp_path: Path) -> None:
 
     assert planned() == planned(planBy="commitlog") == {LogSplit}
     assert planned(planBy="queue") == {QueueSplit}
-    few = {"maxOffsetsPerTrigger": 100}
+    few: dict[str, Any] = {"maxOffsetsPerTrigger": 100}
     assert planned(**few) == {LogSplit}
     # One queue of nine: following it along the log would read little of a long stretch.
     assert planned(subscribe="least", **few) == {QueueSplit}
