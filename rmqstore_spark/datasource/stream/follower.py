@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["Follower", "packed"]
 
 # A task costs Spark some milliseconds, so small ranges share one. A part of the log that several
-# queues share is split finer than in a batch query, so that there is work for more than one task.
+# queues share is split finer than in a batch query, and evenly: a micro-batch is over when its last
+# task is, and the next one begins only then.
 _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
+_TASKS: Final = 4
 
 
 class Follower:
@@ -201,6 +203,7 @@ class Follower:
             min_partitions=least,
             max_records=options.max_records_per_partition,
             max_bytes=min(options.max_bytes_per_partition, _STRETCH),
+            multiple=_TASKS,
         )
         return packed(plan(store, ranges, limits, by=options.plan_by), least)
 
