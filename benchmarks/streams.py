@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,8 @@ _TAIL_QUEUES: Final = 1_000
 _TAIL_TOPICS: Final = 10
 _TAIL_MESSAGES: Final = 300
 _TAIL_WARM: Final = 50
-_TAIL_PAUSE: Final = 0.3
+_TAIL_PAUSE: Final = 0.3  # seconds, on average
+_TRIGGER: Final = 100  # milliseconds
 _PATIENCE: Final = 300.0
 
 
@@ -119,6 +121,8 @@ def _triggers(spark: SparkSession, store: Path, **options: Any) -> list[float]:
         done = [json.loads(progress.json) for progress in query.recentProgress]
     most = options["maxOffsetsPerTrigger"]
     whole = [p for p in done if p["numInputRows"] == most][1:]
+    if not whole:
+        raise AssertionError(f"{len(done)} micro-batches, and no second one of {most:,} rows")
     return [p["durationMs"]["triggerExecution"] / 1000 for p in whole]
 
 
@@ -127,70 +131,129 @@ def _tail(spark: SparkSession) -> Iterator[Figure]:
     topics = [f"topic{number:02}" for number in range(_TAIL_TOPICS)]
     each = _TAIL_QUEUES // _TAIL_TOPICS
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
-        process = EmbeddedStore(f"{folder}/store")
-        endpoint = process.start()
-        try:
-            with StoreClient(endpoint) as client:
-                for topic in topics:
-                    client.create_topic(topic, read_queue_nums=each, write_queue_nums=each)
-                    with client.put_stream() as stream:
-                        stream.put(block_of([b"0"] * each, topic, list(range(each))))
-                yield from _follow(spark, f"{folder}/store", client, topics, each)
-        finally:
-            process.stop()
+        store = f"{folder}/store"
+        with EmbeddedStore(store) as endpoint, StoreClient(endpoint) as client:
+            for topic in topics:
+                client.create_topic(topic, read_queue_nums=each, write_queue_nums=each)
+                with client.put_stream() as stream:
+                    stream.put(block_of([b"0"] * each, topic, list(range(each))))
+            tail = spark.readStream.format("rmqstore").load(store)
+            with _Followed(spark, tail, "body") as followed:
+                followed.wait(lambda: followed.is_started)
+                with client.put_stream() as stream:
+                    for number in range(_TAIL_MESSAGES):
+                        topic, queue_id = random.choice(topics), random.randrange(each)  # noqa: S311
+                        body = f"{time.time():.6f}".encode()
+                        stream.put(block_of([body], topic, [queue_id]))
+                        time.sleep(_TAIL_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
+                        if number < _TAIL_WARM:  # until the JVM and the workers are warm
+                            followed.wait(lambda n=number: len(followed.read) > n)
+                followed.wait(lambda: len(followed.read) >= _TAIL_MESSAGES)
+        rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        with _Followed(spark, rate, "value") as idle:
+            idle.wait(lambda: len(idle.begun) >= _TAIL_MESSAGES)
+    yield from _tail_figures(followed, idle)
 
 
-def _follow(
-    spark: SparkSession, store: str, client: StoreClient, topics: list[str], each: int
-) -> Iterator[Figure]:
-    begun: list[float] = []
-    read: list[float] = []
+class _Followed:
+    """A stream into `foreachBatch`, and when its micro-batches and their rows came there.
 
-    def take(frame: DataFrame, _: int) -> None:
+    Attributes:
+        begun: by micro-batch, when `foreachBatch` was called, in seconds since 1970.
+        read: when each row had been collected, and the row, which is when a message was put.
+    """
+
+    def __init__(self, spark: SparkSession, frame: DataFrame, column: str) -> None:
+        self.begun: dict[int, float] = {}
+        self.read: list[tuple[int, float, float]] = []
+        self._column = column
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 100_000)
+        writer = frame.writeStream.foreachBatch(self._take)
+        self._query = writer.trigger(processingTime=f"{_TRIGGER} milliseconds").start()
+
+    def __enter__(self) -> _Followed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._query.stop()
+
+    def _take(self, frame: DataFrame, number: int) -> None:
         now = time.time()
-        bodies = frame.select("body").toArrow().column("body").to_pylist()
+        values = frame.select(self._column).toArrow().column(0).to_pylist()
         after = time.time()
-        begun.extend(now - float(body) for body in bodies)
-        read.extend(after - float(body) for body in bodies)
+        self.begun[number] = now
+        self.read += [(number, after, float(value)) for value in values]
 
-    frame = spark.readStream.format("rmqstore").option("startingOffsets", "latest").load(store)
-    query = frame.writeStream.foreachBatch(take).trigger(processingTime="100 milliseconds").start()
-    try:
-        _until(lambda: bool(query.recentProgress))
-        with client.put_stream() as stream:
-            for number in range(_TAIL_MESSAGES):
-                body = f"{time.time():.6f}".encode()
-                topic, queue_id = random.choice(topics), random.randrange(each)  # noqa: S311
-                stream.put(block_of([body], topic, [queue_id]))
-                time.sleep(_TAIL_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
-                if number == 0:
-                    _until(lambda: len(read) >= 1)  # the JVM and the workers have started
-        _until(lambda: len(read) >= _TAIL_MESSAGES)
-        done = [json.loads(progress.json) for progress in query.recentProgress]
-    finally:
-        query.stop()
-    busy = [p["durationMs"] for p in done if p["numInputRows"]][_TAIL_WARM // 2 :]
-    planned, added = (
-        statistics.median(durations.get(name, 0) for durations in busy)
-        for name in ("latestOffset", "addBatch")
+    @property
+    def is_started(self) -> bool:
+        """Whether a trigger has run, so that what comes now is new."""
+        return bool(self._query.recentProgress)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so, while the query runs."""
+        deadline = time.monotonic() + _PATIENCE
+        while not condition():
+            if self._query.exception() is not None:
+                raise RuntimeError(f"the query failed: {self._query.exception()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError("the stream does not go on")
+            time.sleep(0.01)
+
+    def durations(self, name: str) -> list[float]:
+        """Seconds that a step of the warm micro-batches took, as Spark reports them."""
+        return [p["durationMs"].get(name, 0) / 1000 for p in self._warm()]
+
+    def starts(self) -> list[float]:
+        """Seconds from the start of each warm trigger to `foreachBatch`."""
+        return [
+            self.begun[p["batchId"]]
+            - datetime.fromisoformat(p["timestamp"].replace("Z", "+00:00")).timestamp()
+            for p in self._warm()
+        ]
+
+    def _warm(self) -> list[dict[str, Any]]:
+        done = [json.loads(progress.json) for progress in self._query.recentProgress]
+        return [p for p in done if p["numInputRows"] and p["batchId"] in self.begun][_TAIL_WARM:]
+
+
+def _tail_figures(followed: _Followed, idle: _Followed) -> Iterator[Figure]:
+    begun = [followed.begun[n] - put for n, _, put in followed.read][_TAIL_WARM:]
+    read = [after - put for _, after, put in followed.read][_TAIL_WARM:]
+    starts, floor = followed.starts(), idle.starts()
+    steps = ", ".join(
+        f"{name} {statistics.median(followed.durations(name)) * 1e3:.0f} "
+        f"({statistics.median(idle.durations(name)) * 1e3:.0f})"
+        for name in ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
     )
-    for what, times in (("to foreachBatch", begun), ("until its rows are read", read)):
-        ordered = sorted(times[_TAIL_WARM:])
-        yield Figure(
-            "Streams, a tail over 1,000 queues, a trigger each 100 ms",
-            f"from put {what}: median",
-            f"{statistics.median(ordered) * 1e3:.0f} ms",
-            "p99",
-            f"{ordered[len(ordered) * 99 // 100] * 1e3:.0f} ms",
-            note=f"of a trigger, latestOffset takes {planned:.0f} ms and addBatch {added:.0f} ms; "
-            "the rest is Spark's own, as its two writes to the checkpoint",
+    # Messages come at any time, and wait for the next trigger: half an interval, or all of it.
+    for what, of, wait in (("median", statistics.median, 0.5), ("p99", _p99, 1.0)):
+        yield _latency(
+            f"from put to foreachBatch: {what}",
+            of(begun),
+            "the wait for a trigger, and Spark alone",
+            wait * _TRIGGER / 1e3 + of(floor),
+            f"until its rows are read: {of(read) * 1e3:.0f} ms",
+        )
+        yield _latency(
+            f"from a trigger to foreachBatch: {what}",
+            of(starts),
+            "Spark alone, a row of its rate source",
+            of(floor),
+            f"medians in ms (Spark alone): {steps}",
         )
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the stream does not go on")
-        time.sleep(0.05)
+def _latency(name: str, ours: float, against: str, other: float, note: str) -> Figure:
+    return Figure(
+        f"Streams, a tail over {_TAIL_QUEUES:,} queues, a trigger each {_TRIGGER} ms",
+        name,
+        f"{ours * 1e3:.0f} ms",
+        against,
+        f"{other * 1e3:.0f} ms",
+        f"{ours / other:.2f}",
+        note=note,
+    )
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]

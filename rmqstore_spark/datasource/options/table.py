@@ -234,7 +234,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split ranges until there are about this many partitions.",
+        "Split ranges until there are about this many partitions. Without it, a micro-batch along the "
+        "CommitLog has a partition for about 32 MiB, or four in all if that is more: with more "
+        "cores than that, set it to their number.",
         minimum=1,
     ),
     Option(

@@ -35,7 +35,9 @@ __all__ = ["Follower", "packed"]
 
 # A task costs Spark some milliseconds, so small ranges share one. A part of the log that several
 # queues share is split finer than in a batch query, and evenly: a micro-batch is over when its last
-# task is, and the next one begins only then.
+# task is, and the next one begins only then. Four is even for one, two and four cores. How many a
+# cluster has is not known here, and each task looks at all its queues, so a query of many cores
+# states `minPartitions`.
 _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
 _TASKS: Final = 4

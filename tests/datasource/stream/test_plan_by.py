@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from rmqstore_spark.datasource.offsets import as_start, decode_offsets
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.errors import CorruptRecordError, DataLossError, UnsupportedStoreError
+from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.rows.splits import LogSplit, QueueSplit
 from tests.datasource.conftest import by_broker
 from tests.datasource.driving import Golden, GrowingStore, Stream, keys_of
@@ -164,6 +165,46 @@ def test_a_checkpoint_can_go_on_with_another_plan(growing: GrowingStore) -> None
         growing.put(40)
     got += [row for rows in Stream(growing.path, checkpoint).drain() for row in rows]
     assert sorted(keys_of(got)) == sorted(growing.rows)
+
+
+# Three micro-batches of 300 rows of the golden store `live`, as the source wrote them when streams
+# had no planBy. The third one was planned, and its query ended before it was run.
+WRITTEN_BEFORE = [
+    (
+        '{"version": 1, "queues": {"b": {"LiveBatch": "1:0..16@216136", "LiveDelay": '
+        '"0:0..1@242976 3:0..1@240907", "LiveOrder": "0:0..2@225665 1:0..2@226745 2:0..2@227827 '
+        '3:0..2@228917", "LiveTopic": "0:0..68@63494 1:0..68@63717 2:0..67@63013 3:0..67@62295", '
+        '"LiveTran": "1:0..2@235014 3:0..2@233831"}}}'
+    ),
+    (
+        '{"version": 1, "queues": {"b": {"LiveBatch": "1:31@219766", "LiveDelay": "0:1@242976 '
+        '3:1@240907", "LiveOrder": "0:4@226097 1:4@227177 2:4@228263 3:4@229353", "LiveTopic": '
+        '"0:136@127750 1:136@127983 2:136@128206 3:136@127488", '
+        '"LiveTran": "1:4@240078 3:3@235753"}}}'
+    ),
+    (
+        '{"version": 1, "queues": {"b": {"LiveBatch": "1:46@223396", "LiveDelay": "0:1@242976 '
+        '3:1@240907", "LiveOrder": "0:5@226313 1:5@227393 2:5@228481 3:5@229571", "LiveTopic": '
+        '"0:206@193894 1:206@194117 2:206@194350 3:205@192695", '
+        '"LiveTran": "1:5@242521 3:4@239647"}}}'
+    ),
+]
+
+
+@by_each_plan
+def test_a_checkpoint_that_was_written_before_streams_had_plans(
+    plan_by: str, golden: Golden
+) -> None:
+    path = golden("live") / "store"
+    options: dict[str, Any] = {"planBy": plan_by, "brokerNames": "b", **EARLIEST}
+    stream = Stream(path, list(WRITTEN_BEFORE), committed=2, **options)
+    rest = stream.drain()
+    batches = [read_again(stream, 0), read_again(stream, 1), *rest]
+    assert [len(rows) for rows in batches[:3]] == [300, 300, 300]
+    assert_exact(stream, batches)
+    rows = [row for batch in batches for row in batch]
+    stored = [row for row in backed_rows(golden("live")) if not is_system_topic(row["topic"])]
+    assert by_broker(rows) == {"b": stored}
 
 
 @by_each_plan
