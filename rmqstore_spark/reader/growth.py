@@ -29,7 +29,7 @@ __all__ = ["LogGrowth"]
 _HEAD: Final = 64  # up to and including storeTimestamp: another record has other bytes here
 _CHUNK: Final = 1 << 20
 _MAX_CHUNKS: Final = 16  # of one call: a long stretch is walked in several calls
-_MOST_NAMED: Final = 1024  # records: with more, checking all queues is no dearer
+_MOST_NAMED: Final = 1024  # records: with more, checking all queues costs no more
 
 
 class LogGrowth:

@@ -188,7 +188,7 @@ def test_a_damaged_record_names_none(growing: Growing) -> None:
 
 
 def test_records_over_stale_bytes_and_behind_them_name_none(growing: Growing) -> None:
-    # Records of the same sizes as the stale ones, so that the walk goes on where those ended.
+    # Records of the same sizes as the stale ones, so that the walk continues where those ended.
     growing.tip.named()
     path = Path(growing.store.path)
     segment = path / "commitlog" / f"{0:020}"

@@ -234,9 +234,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split ranges until there are about this many partitions. Without it, a micro-batch along the "
-        "CommitLog has a partition for about 32 MiB, or four in all if that is more: with more "
-        "cores than that, set it to their number.",
+        "Split ranges until there are about this many partitions. A stream that reads along the "
+        "CommitLog otherwise cuts a micro-batch for four cores, and every 32 MiB: set it if you "
+        "have more cores.",
         minimum=1,
     ),
     Option(
