@@ -147,11 +147,11 @@ def _tail(spark: SparkSession) -> Iterator[Figure]:
                         stream.put(block_of([body], topic, [queue_id]))
                         time.sleep(_TAIL_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
                         if number < _TAIL_WARM:  # until the JVM and the workers are warm
-                            followed.wait(lambda n=number: len(followed.read) > n)
-                followed.wait(lambda: len(followed.read) >= _TAIL_MESSAGES)
+                            followed.wait_for_rows(number + 1)
+                followed.wait_for_rows(_TAIL_MESSAGES)
         rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         with _Followed(spark, rate, "value") as idle:
-            idle.wait(lambda: len(idle.begun) >= _TAIL_MESSAGES)
+            idle.wait_for_rows(_TAIL_MESSAGES)
     yield from _tail_figures(followed, idle)
 
 
@@ -198,6 +198,10 @@ class _Followed:
             if time.monotonic() > deadline:
                 raise TimeoutError("the stream does not go on")
             time.sleep(0.01)
+
+    def wait_for_rows(self, count: int) -> None:
+        """Wait until so many rows have been collected."""
+        self.wait(lambda: len(self.read) >= count)
 
     def durations(self, name: str) -> list[float]:
         """Seconds that a step of the warm micro-batches took, as Spark reports them."""
