@@ -48,6 +48,7 @@ _PATIENCE: Final = 300.0
 def stream_figures(stores: Stores) -> Iterator[Figure]:
     """Large micro-batches against a batch query, small ones by plan, and a tail."""
     with session() as spark:
+        spark.sparkContext.setLogLevel("ERROR")  # else each trigger that overruns is logged
         for queues in _QUEUES:
             yield _large(spark, stores(Shape(100, queues, _MESSAGES)), queues)
         yield _small(spark, stores(Shape(100, 64, _MESSAGES)))
