@@ -19,6 +19,7 @@ from benchmarks.service import service_figures
 from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
+from benchmarks.streams import stream_figures
 from benchmarks.writer import writer_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -39,6 +40,7 @@ def main() -> None:
         "planning": planning_figures,
         "spark": spark_figures,
         "sink": sink_figures,
+        "streams": stream_figures,
         "idle": idle_figures,
         "backfill": backfill_figures,
         "service": service_figures,

@@ -122,7 +122,17 @@ class RefusedError(RmqStoreError):
 
 
 class ServiceError(RmqStoreError, ConnectionError):
-    """A store process cannot be started or reached, or refuses a request."""
+    """A store process cannot be started or reached, or refuses a request.
+
+    Args:
+        text: what happened, and what to do.
+        can_pass: whether the same request can succeed a little later, as when the process is
+            being restarted.
+    """
+
+    def __init__(self, text: str, *, can_pass: bool = False) -> None:
+        self.can_pass = can_pass
+        super().__init__(text)
 
 
 class BlockError(RmqStoreError, ValueError):

@@ -81,6 +81,8 @@ class BlockStream:
         max_in_flight_bytes: maximum bytes of blocks in flight. A single block may be larger.
         on_ack: called with each acknowledgement, in order, from another thread.
         begins_again: whether blocks are sent again after a transient refusal.
+        resends: whether they are also sent again after the connection broke, although the store
+            may have them.
 
     Attributes:
         rows: number of acknowledged records.
@@ -94,6 +96,7 @@ class BlockStream:
         on_ack: Callable[[Acknowledgement], None] | None = None,
         *,
         begins_again: bool = False,
+        resends: bool = False,
     ) -> None:
         self.rows = 0
         self._connection = connection
@@ -101,6 +104,7 @@ class BlockStream:
         self._window = max_in_flight_bytes
         self._on_ack = on_ack
         self._attempts = connection.retries if begins_again else 0
+        self._resends = resends
         self._attempts_left = self._attempts
         self._waits = backoff()
         self._moved = threading.Condition()
@@ -260,12 +264,17 @@ class BlockStream:
         with self._moved:
             lane.has_ended = True
             failure = lane.refusal or failure
-            passes = isinstance(failure, RefusedError) and failure.status in TRANSIENT
-            if passes and self._attempts_left > 0:
+            if self._may_pass(failure) and self._attempts_left > 0:
                 self._must_begin_again = True
             elif failure is not None:
                 self._fail(failure)
             self._moved.notify_all()
+
+    def _may_pass(self, failure: RmqStoreError | None) -> bool:
+        """Return whether the blocks in flight can be sent again."""
+        if isinstance(failure, RefusedError):
+            return failure.status in TRANSIENT
+        return self._resends and isinstance(failure, ServiceError) and failure.can_pass
 
     def _took(self, lane: _Lane, metadata: bytes) -> None:
         with self._moved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -21,11 +22,22 @@ from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_
 
 __all__ = ["Connection", "backoff"]
 
+_log = logging.getLogger("rmqstore_spark")
+
 T = TypeVar("T")
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
+# gRPC waits longer and longer before it connects again, up to two minutes, and fails all calls
+# until then. So a process that has been restarted would be found much too late.
+_RECONNECT: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+_MOST_LATE: Final = 5
+_QUIET_TRIES: Final = 4
 
 
 class Connection:
@@ -35,7 +47,8 @@ class Connection:
         endpoint: an endpoint, or a text for `parse_endpoint`.
         token_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
         timeout_s: seconds that an answer may take.
-        retries: how often a repeatable call is tried again.
+        retries: how often a repeatable call is tried again; at most five times after attempts
+            that took all of `timeout_s`.
     """
 
     def __init__(
@@ -54,7 +67,10 @@ class Connection:
         self.retries = retries
         token = read_token(token_file) if token_file else None
         self._check(token, tls_ca, tls_cert, tls_key)
-        options: dict[str, Any] = {"middleware": [_Headers(token)]}
+        options: dict[str, Any] = {
+            "middleware": [_Headers(token)],
+            "generic_options": list(_RECONNECT),
+        }
         if tls_ca:
             options["tls_root_certs"] = read_certificate(tls_ca)
         if tls_cert and tls_key:
@@ -153,16 +169,27 @@ class Connection:
     def repeated(self, work: Callable[[], T]) -> T:
         """Run something that may run twice, and try again after a pause if that can help."""
         waits = backoff()
-        for _ in range(self.retries):
+        late = 0
+        for number in range(self.retries):
+            began = time.monotonic()
             try:
                 return self.attempt(work)
             except RefusedError as error:
                 if error.status not in TRANSIENT:
                     raise
-            except ServiceError:
-                pass
+                self._announce(number, error)
+            except ServiceError as error:
+                late += time.monotonic() - began >= self.timeout_s
+                if not error.can_pass or late > _MOST_LATE:
+                    raise
+                self._announce(number, error)
             time.sleep(next(waits))
         return self.attempt(work)
+
+    def _announce(self, number: int, error: RmqStoreError) -> None:
+        """Log why a request is tried again, once the first tries did not help."""
+        if number == _QUIET_TRIES:
+            _log.warning("%s Trying again, up to %d times.", error, self.retries - number)
 
     @contextmanager
     def own_errors(self) -> Iterator[None]:
@@ -189,16 +216,23 @@ class Connection:
         if isinstance(error, flight.FlightTimedOutError):
             return self.too_late("answer")
         if isinstance(error, flight.FlightUnavailableError):
-            return ServiceError(self._unreachable(text))
-        return ServiceError(f"The store process at {self.endpoint} failed: {text}")
+            return self._unavailable(text)
+        return ServiceError(
+            f"The store process at {self.endpoint} failed: {text}",
+            can_pass=isinstance(error, _BROKEN),
+        )
 
-    def _unreachable(self, text: str) -> str:
-        lowered = text.lower()
+    def _unavailable(self, text: str) -> ServiceError:
+        lowered = text.lower().replace("_", " ")
+        can_pass = not any(cause in lowered for cause in _MISCONFIGURED)
+        return ServiceError(self._unreachable(text, lowered), can_pass=can_pass)
+
+    def _unreachable(self, text: str, lowered: str) -> str:
         if "refused" in lowered or "no such file" in lowered:
             return (
                 f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve."
             )
-        if "wrong_version_number" in lowered or "wrong version number" in lowered:
+        if _NOT_ENCRYPTED in lowered:
             return (
                 f"{self.endpoint} answers without encryption. Use {TCP}:// if you send no "
                 "token, or start the store process with a certificate (tlsCertPath)."
@@ -217,7 +251,8 @@ class Connection:
         """Return the error for a store process that did not act in time."""
         return ServiceError(
             f"The store process at {self.endpoint} did not {what} within {self.timeout_s:g} s. "
-            "Check what it is doing (rmqstore stats), or raise requestTimeout."
+            "Check what it is doing (rmqstore stats), or raise requestTimeout.",
+            can_pass=True,
         )
 
     def nonsense(self, error: MessageError) -> ServiceError:
@@ -232,6 +267,10 @@ class Connection:
         self._client.close()
 
 
+# How a connection ends when its process does, besides being unavailable.
+_BROKEN: Final = (flight.FlightInternalError, flight.FlightCancelledError, OSError)
+_NOT_ENCRYPTED: Final = "wrong version number"
+_MISCONFIGURED: Final = (_NOT_ENCRYPTED, "certificate verify failed")
 _WHERE_IT_BREAKS: Final = {
     UNIX: "the socket's folder",
     TCP: f"host, port and network; or perhaps it is encrypted ({TLS}://)",

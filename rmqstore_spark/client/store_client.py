@@ -119,6 +119,7 @@ class StoreClient:
         self,
         *,
         results: bool = False,
+        resends: bool = False,
         max_in_flight_bytes: int = DEFAULT_WINDOW,
         on_ack: Callable[[Acknowledgement], None] | None = None,
     ) -> PutStream:
@@ -126,12 +127,15 @@ class StoreClient:
 
         Args:
             results: acknowledge each block with the offsets of its records.
+            resends: if the connection breaks, send all blocks again that were not acknowledged.
+                Those that the store had appended by then are stored twice.
             max_in_flight_bytes: maximum bytes of blocks in flight.
             on_ack: called with each acknowledgement, in order, from another thread.
         """
         return PutStream(
             self.connection,
             results=results,
+            resends=resends,
             max_in_flight_bytes=max_in_flight_bytes,
             on_ack=on_ack,
         )

@@ -31,6 +31,13 @@ class PutStream(BlockStream):
     If the store refuses a block because it is overloaded or temporarily unavailable, the stream
     sends the block again after a pause, and all later blocks in their order. A block that is open,
     because the flush that covered it failed, is not sent again: it ends the stream.
+
+    Args:
+        connection: the connection to the store process.
+        results: acknowledge each block with the offsets of its records.
+        resends: if the connection breaks, send all blocks again that were not acknowledged. Those
+            that the store had appended by then are stored twice.
+        max_in_flight_bytes, on_ack: as for `BlockStream`.
     """
 
     def __init__(
@@ -38,13 +45,21 @@ class PutStream(BlockStream):
         connection: Connection,
         *,
         results: bool = False,
+        resends: bool = False,
         max_in_flight_bytes: int = DEFAULT_WINDOW,
         on_ack: Callable[[Acknowledgement], None] | None = None,
     ) -> None:
         self._newest: Acknowledgement | None = None
         self._is_asked = False
         command = StreamCommand("put", results)
-        super().__init__(connection, command, max_in_flight_bytes, on_ack, begins_again=True)
+        super().__init__(
+            connection,
+            command,
+            max_in_flight_bytes,
+            on_ack,
+            begins_again=True,
+            resends=resends,
+        )
 
     def __enter__(self) -> PutStream:
         return self

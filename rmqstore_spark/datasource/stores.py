@@ -26,6 +26,7 @@ __all__ = [
     "check_topics",
     "chosen_queues",
     "open_stores",
+    "wants_queue",
     "wants_topic",
 ]
 
@@ -224,6 +225,13 @@ def wants_topic(options: Options, name: str) -> bool:
     if is_system_topic(name) and not options.include_system:
         return False
     return options.pattern is None or options.pattern.fullmatch(name) is not None
+
+
+def wants_queue(options: Options, topic: str, queue_id: int) -> bool:
+    """Return whether a query reads a queue, if there is one."""
+    if options.assign is not None:
+        return queue_id in options.assign.get(topic, ())
+    return wants_topic(options, topic)
 
 
 def check_topics(options: Options, stores: Sequence[Store]) -> None:

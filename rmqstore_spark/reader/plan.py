@@ -10,10 +10,11 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.consumequeue import live_mask
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, decode_entries, live_mask
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keys.search import index_pieces
 from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
@@ -37,6 +38,7 @@ __all__ = [
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
 _LONG: Final = 16 << 20  # bytes of the log that are worth a separate split
+_WORTH: Final = 4 << 20  # bytes that outweigh what a task costs by itself
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,20 @@ class PlanLimits:
         min_partitions: minimum number of splits, if there are that many messages.
         max_records: maximum number of messages in a split.
         max_bytes: approximate maximum number of bytes of the log in a split.
+        multiple: cut a part of the log into a multiple of so many splits, so that tasks that run at
+            the same time also end at the same time. Splits stay long enough to be worth a task.
     """
 
     min_partitions: int | None = None
     max_records: int | None = None
     max_bytes: int = 256 << 20
+    multiple: int = 1
+
+    def splits_of(self, size: int) -> int:
+        """Return the number of splits for a part of the log."""
+        least = -(-size // self.max_bytes)
+        even = -(-least // self.multiple) * self.multiple
+        return max(least, min(even, size // _WORTH), self.min_partitions or 1)
 
 
 @dataclass(frozen=True)
@@ -66,26 +77,43 @@ class _Extent:
 
 def average_size(store: Store, wanted: QueueRange) -> float:
     """Estimate the bytes of a record of a range: the mean of its first and last records."""
-    return _extent(store, wanted).size / max(1, wanted.count)
-
-
-def _extent(store: Store, wanted: QueueRange) -> _Extent:
-    queue = store.queue(wanted.topic, wanted.queue_id)
-    head = queue.entries(wanted.start, min(wanted.start + _SAMPLE, wanted.end))
-    tail = queue.entries(max(wanted.end - _SAMPLE, wanted.start), wanted.end)
-    sample = np.concatenate([head, tail])
-    # Reading reports damaged entries. The estimate ignores them.
-    sample = sample[live_mask(sample) & (sample["size"] <= MAX_RECORD_SIZE)]
-    if not len(sample):
-        return _Extent(wanted, 0, 0, 0)
-    begin, end = store.log.min_offset, store.log.file_end
-    first, last = (min(max(int(n), begin), end) for n in sample["physicalOffset"][[0, -1]])
-    size = int(float(sample["size"].mean()) * wanted.count)
-    return _Extent(wanted, first, min(last + int(sample["size"][-1]), end), size)
+    return sum(extent.size for extent in _extents(store, [wanted])) / max(1, wanted.count)
 
 
 def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
-    return [_extent(store, wanted) for wanted in ranges if wanted.count]
+    """Return the extents of the ranges that are not empty."""
+    wanted = [each for each in ranges if each.count]
+    samples = [_sample(store.queue(each.topic, each.queue_id), each) for each in wanted]
+    if not samples:
+        return []
+    entries = decode_entries(b"".join(samples))
+    owners = np.repeat(np.arange(len(wanted)), [len(data) // ENTRY_SIZE for data in samples])
+    # Reading reports damaged entries. The estimate ignores them.
+    sound = live_mask(entries) & (entries["size"] <= MAX_RECORD_SIZE)
+    entries, owners = entries[sound], owners[sound]
+    counts = np.bincount(owners, minlength=len(wanted))
+    totals = np.bincount(owners, entries["size"], minlength=len(wanted))
+    places = np.clip(
+        entries["physicalOffset"].astype(np.int64), store.log.min_offset, store.log.file_end
+    )
+    ends = np.minimum(places + entries["size"], store.log.file_end)
+    behind = np.cumsum(counts)
+    extents = []
+    for each, count, total, until in zip(wanted, counts, totals, behind, strict=True):
+        if not count:
+            extents.append(_Extent(each, 0, 0, 0))
+            continue
+        first, last = int(places[until - count]), int(ends[until - 1])
+        extents.append(_Extent(each, first, last, int(total / count * each.count)))
+    return extents
+
+
+def _sample(queue: Queue, wanted: QueueRange) -> bytes:
+    """Read the first and the last entries of a range; all of a short one."""
+    if wanted.count <= 2 * _SAMPLE:
+        return queue.entry_bytes(wanted.start, wanted.end)
+    head = queue.entry_bytes(wanted.start, wanted.start + _SAMPLE)
+    return head + queue.entry_bytes(wanted.end - _SAMPLE, wanted.end)
 
 
 def plan(
@@ -191,7 +219,7 @@ def _along_the_log(
     whole = begin is None
     begin = min(min(e.first, e.last) for e in extents) if begin is None else begin
     end = max(max(e.first, e.last) for e in extents) if end is None else end
-    edges = log.cuts(begin, end, limits.max_bytes, limits.min_partitions or 1)
+    edges = log.cuts(begin, end, limits.max_bytes, limits.splits_of(end - begin))
     count = len(edges) - 1
     inside: list[list[tuple[QueueRange, bool, bool]]] = [[] for _ in range(count)]
     for extent in extents:

@@ -139,16 +139,17 @@ class Queue:
             SegmentExpiredError: a file of the queue has expired.
             CorruptStoreError: the range reaches past the end of the files.
         """
-        return decode_entries(self._read(start, end))
+        return decode_entries(self.entry_bytes(start, end))
 
-    def _read(self, start: int, end: int) -> bytes:
+    def entry_bytes(self, start: int, end: int) -> bytes:
+        """Read entries like `entries`, as bytes."""
         if end <= start:
             return b""
         return self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
 
     def live_columns(self, start: int, end: int) -> EntryColumns:
         """Read entries like `live_entries`, as columns."""
-        columns, live = split_entries(self._read(start, end))
+        columns, live = split_entries(self.entry_bytes(start, end))
         if not live:
             self.live_entries(start, end)
         return columns
@@ -194,6 +195,9 @@ class Queue:
 
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""
+        physical, size, filler = self._entry(offset)
+        if physical >= 0 and size > 0 and not filler:
+            return physical
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
 
     def stated_offset(self, offset: int) -> int:

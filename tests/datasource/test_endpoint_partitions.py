@@ -72,7 +72,15 @@ def test_a_batch(here: Served, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"minPartitions": "9"}, {"maxBytesPerPartition": "100k"}], ids=str
+    "options",
+    [
+        {},
+        {"minPartitions": "9"},
+        {"maxBytesPerPartition": "100k"},
+        {"planBy": "queue"},
+        {"planBy": "commitlog", "minPartitions": "5"},
+    ],
+    ids=str,
 )
 def test_a_stream(here: Served, options: dict[str, str]) -> None:
     def splits(**place: str) -> list[tuple[Split, ...]]:

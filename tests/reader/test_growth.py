@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from rmqstore_spark.reader.growth import LogGrowth
@@ -124,6 +125,7 @@ def test_a_dledger_log_counts_up_to_what_is_committed(
         checkpoint = next(path.glob("dledger-*/checkpoint"))
         checkpoint.write_text(checkpoint.read_text().replace("=", "=1"))
         assert tip.moved()
+        assert tip.named() == {}
 
 
 @pytest.mark.parametrize("name", [n for n in GOLDEN_NAMES if n not in ("dledger", "multipath")])
@@ -134,3 +136,75 @@ def test_the_walk_ends_behind_the_last_record(name: str, golden: Callable[[str],
             pass
         last = max(load_records(golden(name)), key=lambda record: record.physical_offset)
         assert tip._walked >= last.physical_offset + last.store_size
+
+
+# ---- the queues of what was written --------------------------------------------------------------
+
+
+def ends(growing: Growing) -> dict[tuple[str, int], int]:
+    growing.store.refresh()
+    return {(q.topic, q.queue_id): q.max_offset for q in growing.store.queues()}
+
+
+def test_the_queues_of_new_records_are_named(growing: Growing) -> None:
+    growing.tip.named()
+    before = ends(growing)
+    growing.put(5)
+    assert growing.tip.moved()
+    assert growing.tip.named() == {k: n for k, n in ends(growing).items() if n != before[k]}
+    assert growing.tip.named() == {}
+
+
+def test_too_many_records_name_none(growing: Growing) -> None:
+    growing.tip.named()
+    growing.put(2000)
+    assert growing.tip.moved()
+    assert growing.tip.named() == {}
+    growing.put(1)
+    assert growing.tip.moved()
+    assert growing.tip.named()
+
+
+def test_light_queues_are_named(growing: Growing) -> None:
+    growing.tip.named()
+    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02INNER_MULTI_QUEUE_OFFSET\x013,4\x02"
+    row = {"topic": "orders", "queueId": 0, "body": b"x", "properties": properties}
+    growing.builder.append(pa.RecordBatch.from_pylist([row]))
+    growing.builder.flush()
+    assert growing.tip.moved()
+    assert growing.tip.named() == {("orders", 0): 11, ("%LMQ%a", 0): 4, ("%LMQ%b", 0): 5}
+
+
+def test_a_damaged_record_names_none(growing: Growing) -> None:
+    growing.tip.named()
+    end = growing.builder.end_offset
+    growing.put(1)
+    segment = Path(growing.store.path) / "commitlog" / f"{0:020}"
+    data = bytearray(segment.read_bytes())
+    data[end + 84] ^= 0xFF  # the body's length
+    segment.write_bytes(data)
+    assert growing.tip.moved()
+    assert growing.tip.named() == {}
+
+
+def test_records_over_stale_bytes_and_behind_them_name_none(growing: Growing) -> None:
+    # Records of the same sizes as the stale ones, so that the walk continues where those ended.
+    growing.tip.named()
+    path = Path(growing.store.path)
+    segment = path / "commitlog" / f"{0:020}"
+    end = growing.builder.end_offset
+    growing.put(10)
+    stale_end = growing.builder.end_offset
+    stale = segment.read_bytes()
+    growing.put(10)
+    both = bytearray(segment.read_bytes())
+    segment.write_bytes(stale)
+    tip = LogGrowth(growing.store)
+    tip.dispatched(end)
+    while tip.moved():
+        tip.named()
+    both[end + 56 : end + 64] = (1_800_000_000_000).to_bytes(8, "big")  # its storeTimestamp
+    segment.write_bytes(both)
+    assert tip.moved()
+    assert tip._walked > stale_end
+    assert tip.named() == {}

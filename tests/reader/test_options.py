@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,16 @@ def test_splits_keep_their_limits(tmp_path: Path) -> None:
             assert sum(sum(b["storeSize"].to_pylist()) for b in batches) <= 330_000
         with pytest.raises(OptionError, match="maxRecordsPerPartition"):
             plan(store, ranges, PlanLimits(max_records=400), "commitlog")
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "splits"), [(0, 1), (7, 1), (8, 2), (17, 4), (128, 4), (129, 8), (4096, 128)]
+)
+def test_splits_come_in_multiples_that_are_worth_a_task(mebibytes: int, splits: int) -> None:
+    limits = PlanLimits(max_bytes=32 << 20, multiple=4)
+    assert limits.splits_of(mebibytes << 20) == splits
+    assert replace(limits, min_partitions=9).splits_of(mebibytes << 20) == max(9, splits)
+    assert replace(limits, multiple=1).splits_of(mebibytes << 20) == max(1, -(-mebibytes // 32))
 
 
 def test_auto_goes_along_the_log_for_much_of_it_and_by_queue_for_little(tmp_path: Path) -> None:

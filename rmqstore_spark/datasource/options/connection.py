@@ -86,10 +86,11 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         "retries",
         "number",
         parse_integer,
-        "5",
+        "17",
         BOTH,
         "How often to retry a request, with growing delays, if a store process is unreachable or "
-        "overloaded, or does not answer in time.",
+        "overloaded: the default lasts about a minute, longer than a restart. A request that is "
+        "not answered within `requestTimeout` is retried at most five times.",
         minimum=0,
     ),
 )

@@ -156,6 +156,11 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
             "Options keys and planBy contradict each other: messages with a key are found through "
             "the index. Remove planBy."
         )
+    if "maxRecordsPerPartition" in values and values["planBy"] == "commitlog":
+        raise OptionError(
+            "Options maxRecordsPerPartition and planBy=commitlog contradict each other: the log is "
+            "split by bytes. Use maxBytesPerPartition, or planBy=queue."
+        )
     return Options(
         paths=values.get("path", ()),
         connection=ConnectionOptions.of(values) if "endpoint" in values else None,

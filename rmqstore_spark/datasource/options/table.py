@@ -249,7 +249,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split ranges until there are about this many partitions.",
+        "Split ranges until there are about this many partitions. A stream that reads along the "
+        "CommitLog otherwise cuts a micro-batch for four cores, and every 32 MiB: set it if you "
+        "have more cores.",
         minimum=1,
     ),
     Option(
@@ -295,11 +297,12 @@ OPTIONS: tuple[Option, ...] = (
         "`auto`, `queue` or `commitlog`",
         parse_choice("auto", "queue", "commitlog"),
         "auto",
-        BATCH,
+        BOTH,
         "`queue`: a partition is a range of one queue. `commitlog`: a partition is a range of the "
         "CommitLog and reads all chosen queues in one pass, for backfills of a whole store. "
-        "`auto` chooses the cheaper one, and `commitlog` for a store without queues. Both return "
-        "the same rows, in queue order within a partition.",
+        "`auto` chooses the cheaper one, for each micro-batch of a stream, and `commitlog` "
+        "for a store without queues. Both return the same rows, in queue order within a "
+        "partition.",
     ),
     Option(
         "decompress",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.sink.options import SinkOptions, check_write_size
@@ -17,6 +18,9 @@ __all__ = ["START_AGAIN", "abort_stages", "commit_stages", "with_advice"]
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
+
+_ABORT_RETRIES: Final = 5
+"""The process removes stages by itself, so a failed query need not wait for it long."""
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -104,10 +108,12 @@ def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
 
     If a stage cannot be discarded now, the store process removes it later (stagingTimeout).
     """
+    given = options.connection
+    connection = replace(given, retries=min(given.retries, _ABORT_RETRIES))
     for store, stages in _by_store(task for task in done if task is not None).items():
         endpoint = options.connection.endpoints[store]
         try:
-            with options.connection.client(endpoint) as client:
+            with connection.client(endpoint) as client:
                 client.abort([info.stage_id for info in stages])
         except RmqStoreError as error:
             _log.warning("Staged rows at %s could not be discarded now: %s", endpoint, error)

@@ -130,7 +130,8 @@ class PutSending(Sending[PutStream]):
     """Stores blocks immediately."""
 
     def _begin(self, client: StoreClient) -> PutStream:
-        return client.put_stream(max_in_flight_bytes=self._options.max_in_flight)
+        # At least once: a retry of the task would store the rows twice as well, and more of them.
+        return client.put_stream(resends=True, max_in_flight_bytes=self._options.max_in_flight)
 
     def _end(self, _store: int, stream: PutStream) -> None:
         stream.finish()

@@ -35,9 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Follower", "packed"]
 
 # A task costs Spark some milliseconds, so small ranges share one. A part of the log that several
-# queues share is split finer than in a batch query, so that there is work for more than one task.
+# queues share is split finer than in a batch query, and evenly: a micro-batch is over when its last
+# task is, and the next one begins only then. Four is even for one, two and four cores. How many a
+# cluster has is not known here, and each task looks at all its queues, so a query of many cores
+# states `minPartitions`.
 _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
+_TASKS: Final = 4
 
 
 class Follower:
@@ -213,8 +217,9 @@ class Follower:
             min_partitions=least,
             max_records=options.max_records_per_partition,
             max_bytes=min(options.max_bytes_per_partition, _STRETCH),
+            multiple=_TASKS,
         )
-        return packed(plan(store, ranges, limits), least)
+        return packed(plan(store, ranges, limits, by=options.plan_by), least)
 
 
 def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split]]:

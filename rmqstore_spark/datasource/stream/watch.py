@@ -1,21 +1,23 @@
 """Track which queues a stream reads, and how far they reach, at low cost.
 
 An idle query asks many times a second. Each time, only one or two positions of the log are checked
-(`LogGrowth`). The queues are checked when those have changed, then again at growing intervals,
-because a record is dispatched to its queue some time after it was written, and every 30 seconds in
-any case. Topics and queues are listed when the log has grown, at most once a second. The queues'
-own folders are listed from time to time, to find queues that were deleted and recreated.
+(`LogGrowth`). When those have changed, the queues of the new records are checked until they hold
+them, because a record is dispatched to its queue some time after it was written. All queues are
+checked if it is not known which ones the new records belong to, then again at growing intervals,
+and every 30 seconds in any case. Topics and queues are listed when the log has grown, at most once
+a second. The queues' own folders are listed from time to time, to find queues that were deleted and
+recreated.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
+from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues, wants_queue
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.growth import LogGrowth
 
@@ -29,6 +31,8 @@ _LISTING: Final = 1.0
 _REMOTE_LISTING: Final = 5.0
 _REMOTE_LOOK: Final = 1.0
 _LONGEST: Final = 30.0
+# Records that are not in their queues after so many seconds may never get there.
+_PATIENCE: Final = 3.0
 # The wait between two rounds over the queues, as a multiple of a round's duration: at most a fifth
 # of a core while messages arrive, and very little while none do.
 _BUSY: Final = 4
@@ -70,6 +74,13 @@ class Watch:
         self.queues = {key: chosen for w in self._watches for key, chosen in w.queues.items()}
 
 
+class _Awaited(NamedTuple):
+    """The end that a queue will have, and how long to check it for that."""
+
+    end: int
+    until: float
+
+
 class StoreWatch:
     """The queues of one store.
 
@@ -88,7 +99,9 @@ class StoreWatch:
         now = clock()
         self._looked = self._listed = self._topology = self._moved = self._checked = now
         self._relist_at = self._cost = 0.0
-        self._grown = False
+        self._grown = self._is_urgent = False
+        self._awaited: dict[QueueKey, _Awaited] = {}
+        self._awaited_next = now
         self.check()
 
     def look(self) -> bool:
@@ -102,13 +115,48 @@ class StoreWatch:
             self._store.refresh(topology=False)
         if self._tip.moved():
             self._moved, self._grown = now, True
+            self._await_named(now)
+        arrived = self._check_awaited(now)
         since = now - self._checked
-        if self._grown:
+        if self._is_urgent:
             due = since >= _BUSY * self._cost
         else:
             quiet = max(0.1, (now - self._moved) / 2)
             due = since >= max(_IDLE * self._cost, min(_LONGEST, quiet))
-        return due and self.check(relist=now >= self._relist_at)
+        return (due and self.check(relist=now >= self._relist_at)) or arrived
+
+    def _await_named(self, now: float) -> None:
+        """Note which queues the new records will come into. If unknown, check all queues."""
+        named = self._tip.named()
+        self._is_urgent |= not named
+        for (topic, queue_id), end in named.items():
+            if wants_queue(self._options, topic, queue_id):
+                key = QueueKey(self._store.broker_name, topic, queue_id)
+                if key in self._awaited:
+                    end = max(end, self._awaited[key].end)
+                self._awaited[key] = _Awaited(end, now + _PATIENCE)
+
+    def _check_awaited(self, now: float) -> bool:
+        """Check the queues that new records will come into. Return whether any changed."""
+        if not self._awaited or now < self._awaited_next:
+            return False
+        begin = self._clock()
+        changed = False
+        if begin - self._topology >= _LISTING and self._awaited.keys() - self.queues.keys():
+            changed = self._find_queues()
+        for key, awaited in list(self._awaited.items()):
+            chosen = self.queues.get(key)
+            changed |= chosen is not None and self._refresh(key)
+            if chosen is not None and chosen.queue.max_offset >= awaited.end:
+                del self._awaited[key]
+            elif now > awaited.until:
+                del self._awaited[key]
+                self._is_urgent = True
+        if changed and self._reach:
+            self._tip.dispatched(max(self._reach.values()))
+        took = self._clock() - begin
+        self._awaited_next = now + (1 + _BUSY) * took
+        return changed
 
     def check(self, *, relist: bool = False) -> bool:
         """Check all queues; return whether any was added, removed or changed.
@@ -117,17 +165,19 @@ class StoreWatch:
             relist: list all folders again.
         """
         begin = self._clock()
-        grown, self._grown = self._grown, False
+        grown, self._grown, self._is_urgent = self._grown, False, False
         changed = False
         if not self.queues or relist or (grown and begin - self._topology >= _LISTING):
-            self._topology = begin
             changed = self._find_queues()
-        for key, chosen in self.queues.items():
-            if chosen.queue.refresh(relist=relist) or key not in self._reach:
-                self._reach[key] = _end_of_last(chosen.queue)
-                changed = True
+        # A queue that was checked early in this round may lack a record that came before those
+        # which others got later. What they held before the round is in all queues by its end.
+        known = max(self._reach.values(), default=0)
+        for key in self.queues:
+            changed |= self._refresh(key, relist=relist)
         if self._reach:
-            self._tip.dispatched(max(self._reach.values()))
+            newest = max(self._reach.values())
+            self._is_urgent = known == 0 < newest
+            self._tip.dispatched(newest, all_before=min(known or newest, newest))
         self._checked = self._clock()
         took = self._checked - begin
         if relist or not self._relist_at:
@@ -136,7 +186,17 @@ class StoreWatch:
             self._cost = took
         return changed
 
+    def _refresh(self, key: QueueKey, *, relist: bool = False) -> bool:
+        """Check a queue; return whether it changed."""
+        queue = self.queues[key].queue
+        changed = queue.refresh(relist=relist) or key not in self._reach
+        if changed:
+            self._reach[key] = _end_of_last(queue)
+        return changed
+
     def _find_queues(self) -> bool:
+        """List topics and queues; return whether other queues are there than before."""
+        self._topology = self._clock()
         self._store.refresh(offsets=False)
         found = {chosen.key: chosen for chosen in chosen_queues(self._options, [self._store])}
         changed = found.keys() != self.queues.keys()

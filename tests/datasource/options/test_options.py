@@ -147,6 +147,10 @@ def test_an_option_like_no_other_lists_all() -> None:
         ({"endingOffsets": '{"T":{"0":-2}}'}, "cannot end at earliest"),
         ({"startingTimestamp": "8", "endingTimestamp": "7"}, r"startingTimestamp \(8\) is above"),
         ({"keys": "k", "planBy": "commitlog"}, "keys and planBy contradict"),
+        (
+            {"maxRecordsPerPartition": "9", "planBy": "commitlog"},
+            "maxRecordsPerPartition and planBy=commitlog contradict",
+        ),
         ({"mode": "PERMISSIVE"}, "must be FAILFAST or DROPMALFORMED, not 'PERMISSIVE'"),
         ({"subscribePattern": "("}, "must be a valid regular expression"),
         ({"minPartitions": "0"}, "must be at least 1"),
@@ -212,7 +216,6 @@ def test_keys_to_the_letter() -> None:
         ("endingTimestamp", "5"),
         ("endingOffsetsByTimestamp", '{"T":{"0":7}}'),
         ("keys", "k"),
-        ("planBy", "queue"),
     ],
 )
 def test_a_stream_refuses_what_only_a_batch_can_do(name: str, value: str) -> None:

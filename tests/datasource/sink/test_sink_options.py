@@ -32,7 +32,7 @@ def test_defaults() -> None:
         assert options.batch_version is None
         assert options.topic is None
         assert options.connection.timeout_ms == 60_000
-        assert options.connection.retries == 5
+        assert options.connection.retries == 17
 
 
 def test_every_option_is_read() -> None:

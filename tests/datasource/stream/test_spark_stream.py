@@ -89,13 +89,16 @@ def growing(tmp_path: Path) -> GrowingStore:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["local", "zip"])
+@pytest.mark.parametrize(
+    ("kind", "plan_by"), [("local", "queue"), ("local", "commitlog"), ("zip", "auto")]
+)
 def test_every_golden_store_in_one_stream(
     spark: SparkSession,
     golden: Golden,
     tmp_path: Path,
     queries: Start,
     kind: str,
+    plan_by: str,
     locate: Callable[[str, str], tuple[str, list[str]]],
 ) -> None:
     names = [name for name in GOLDEN_NAMES if name != "unclean-nocq"]
@@ -110,6 +113,7 @@ def test_every_golden_store_in_one_stream(
         storePathCommitLog=json.dumps(folders),
         brokerNames=",".join(names),
         maxOffsetsPerTrigger=8000,
+        planBy=plan_by,
     )
     progress = run(queries(writer(frame, tmp_path / "checkpoint", sink, availableNow=True)))
     assert by_broker(sink.rows) == {name: backed_rows(golden(name)) for name in names}

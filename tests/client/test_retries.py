@@ -1,0 +1,184 @@
+"""What is tried again while a store process is restarted, and what fails at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
+from rmqstore_spark.embedding import EmbeddedStore
+from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.reader import Store
+from rmqstore_spark.wire.messages import Done
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.serving import StoreProcess, block_of, eventually, served
+
+OUTAGE = 6.0
+"""Seconds that a process is gone; five retries last about three."""
+
+RETRIES = int(next(o.default for o in CONNECTION_OPTIONS if o.name == "retries") or 0)
+"""The default of Spark's queries."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore(tmp_path / "store")
+    store.start()
+    yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@contextmanager
+def restarting(store: EmbeddedStore) -> Iterator[None]:
+    """Stop the process, and start it on its port when it was gone for `OUTAGE`."""
+    endpoint = store.endpoint
+    store.stop()
+    back = time.monotonic() + OUTAGE
+
+    def start() -> None:
+        eventually(lambda: time.monotonic() >= back)
+        store.start()
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    try:
+        yield
+    finally:
+        starter.join()
+    assert store.endpoint == endpoint
+
+
+def test_the_default_lasts_about_a_minute() -> None:
+    sums = [sum(islice(connection.backoff(), RETRIES)) for _ in range(200)]
+    assert 55 < sum(sums) / len(sums) < 70
+
+
+def test_calls_outlive_a_restart(store: EmbeddedStore) -> None:
+    with StoreClient(store.endpoint, retries=RETRIES) as client:
+        client.create_topic("orders")
+        with restarting(store):
+            assert client.topics().keys() == {"orders"}
+
+
+def test_a_reader_outlives_a_restart(store: EmbeddedStore) -> None:
+    with StoreClient(store.endpoint) as client, client.put_stream() as stream:
+        stream.put(block_of([b"one", b"two"]))
+    with (
+        Store.open(store.endpoint, storage_options={"retries": RETRIES}) as opened,
+        restarting(store),
+    ):
+        opened.refresh()
+        batches = opened.read("orders", 0, 0, 2)
+        assert [b for batch in batches for b in batch.column("body").to_pylist()] == [
+            b"one",
+            b"two",
+        ]
+
+
+def test_blocks_are_sent_again_after_a_restart_if_that_is_wished(store: EmbeddedStore) -> None:
+    with (
+        StoreClient(store.endpoint, retries=RETRIES) as client,
+        client.put_stream(resends=True) as stream,
+    ):
+        stream.put(block_of([b"before"]))
+        with restarting(store):
+            for number in range(20):
+                stream.send(block_of([b"%d" % number]))
+            assert stream.finish() == 21
+        client.flush()
+    with Store.open(store.path) as opened:
+        found = [b for batch in opened.scan() for b in batch.column("body").to_pylist()]
+    assert list(dict.fromkeys(found)) == [b"before", *(b"%d" % n for n in range(20))]
+
+
+def test_blocks_are_not_sent_again_by_themselves(store: EmbeddedStore) -> None:
+    with StoreClient(store.endpoint, retries=RETRIES) as client, client.put_stream() as stream:
+        stream.put(block_of([b"before"]))
+        store.stop()
+        with pytest.raises((ServiceError, RefusedError)):
+            stream.put(block_of([b"after"]))
+        stream.close()
+
+
+# ---- what retrying cannot help ------------------------------------------------------------------
+
+
+def assert_fails_at_once(
+    call: Callable[[], object], words: str, kind: type[Exception] = ServiceError
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(kind, match=words):
+        call()
+    assert time.monotonic() - began < 5  # the sixth try comes later, the last after a minute
+
+
+@pytest.mark.threat("Who may connect")
+def test_a_wrong_token_fails_at_once(tmp_path: Path) -> None:
+    for name, text in (("right", "0123456789abcdef" * 2), ("wrong", "f" * 32)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    with (
+        served(tmp_path / "store", token_path=str(tmp_path / "right")) as here,
+        StoreClient(here.endpoint, token_file=tmp_path / "wrong", retries=RETRIES) as client,
+    ):
+        assert_fails_at_once(client.topics, "requires a token, or rejected")
+
+
+def test_encryption_that_does_not_match_fails_at_once(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    settings: dict[str, Any] = {
+        "tls_cert_path": certificates.server_cert,
+        "tls_key_path": certificates.server_key,
+    }
+    with (
+        served(tmp_path / "a") as plain,
+        StoreClient(plain.endpoint.replace("grpc:", "grpc+tls:"), retries=RETRIES) as client,
+    ):
+        assert_fails_at_once(client.topics, "answers without encryption")
+    with (
+        served(tmp_path / "b", **settings) as encrypted,
+        StoreClient(encrypted.endpoint, retries=RETRIES) as client,  # does not know its CA
+    ):
+        assert_fails_at_once(client.topics, "tlsCaFile")
+
+
+def test_what_is_refused_for_good_fails_at_once(tmp_path: Path) -> None:
+    with served(tmp_path / "store") as here, StoreClient(here.endpoint, retries=RETRIES) as client:
+        assert_fails_at_once(lambda: client.delete_topic("none"), "none", RefusedError)
+        assert_fails_at_once(
+            lambda: client.connection.call("no-such-action", Done(), Done),
+            "no-such-action",
+            RefusedError,
+        )
+
+
+def test_a_process_that_does_not_answer_is_not_asked_so_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.001)
+    with (
+        StoreProcess(tmp_path / "store", tmp_path) as process,
+        StoreClient(process.endpoint, timeout_s=1, retries=RETRIES) as client,
+    ):
+        client.stats()
+        process.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(ServiceError, match="within 1 s"):
+            client.stats()
+        assert 5.5 < time.monotonic() - began < 12
