@@ -83,7 +83,7 @@ def test_the_offsets_of_a_group_are_reset(endpoint: str, rmqstore: Rmqstore) -> 
     rmqstore(*reset, "--at", "2020-01-01", "--yes")
     assert groups(endpoint, rmqstore) == [("resets", 0, 0, 3), ("resets", 1, 0, 1)]
     past = rmqstore(*reset, "--offset", "4", "-q", "0", "--yes", code=2).stderr
-    assert "4 is no offset of queue 0" in past
+    assert "4 is not an offset of queue 0" in past
     for wrong in ((), ("--earliest", "--latest")):
         assert "Give one of --earliest" in rmqstore(*reset, *wrong, code=2).stderr
     assert "--offset needs --queue" in rmqstore(*reset, "--offset", "1", code=2).stderr

@@ -136,7 +136,7 @@ def test_progress_is_recorded_as_that_of_a_consumer_group(
     assert lag(here) == 0
     put(here, 300, seed=2)
     assert lag(here) == 300
-    # Another query, without the checkpoint, goes on where the group is.
+    # Another query, without the checkpoint, continues where the group is.
     got.clear()
     query = queries(
         frame.load()

@@ -86,10 +86,12 @@ def reset_offset(
         }
         chosen = Choice([topic], queue_ids, everything=True).queues(store)
         rows = [(queue.queue_id, target(queue), queue.max_offset) for queue in chosen]
+    outcome = "Nothing was changed. Add --yes to set these offsets."
     if yes:
         with connect(endpoint) as client:
             offsets = {topic: {queue_id: new for queue_id, new, _ in rows}}
             changed = client.commit_offsets(group, offsets, reset=True)
+        outcome = f"{changed} offset(s) of group {group} have changed"
     print_table(
         _COLUMNS,
         [
@@ -97,7 +99,4 @@ def reset_offset(
             for queue_id, new, end in rows
         ],
     )
-    if yes:
-        typer.echo(f"{changed} offset(s) of group {group} have changed")
-    else:
-        typer.echo("Nothing was changed. Add --yes to set these offsets.")
+    typer.echo(outcome)

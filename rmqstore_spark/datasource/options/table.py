@@ -299,7 +299,7 @@ OPTIONS: tuple[Option, ...] = (
         "auto",
         BOTH,
         "`queue`: a partition is a range of one queue. `commitlog`: a partition is a range of the "
-        "CommitLog and reads all chosen queues in one pass, for backfills of a whole store. "
+        "CommitLog, and reads all chosen queues in one pass. "
         "`auto` chooses the cheaper one, for each micro-batch of a stream, and `commitlog` "
         "for a store without queues. Both return the same rows, in queue order within a "
         "partition.",

@@ -26,7 +26,7 @@ class ConfigFile:
 
     Attributes:
         path: the file.
-        value: its content; empty if there is no file, or if it is no JSON object.
+        value: its content; empty without a file, or if it is not a JSON object.
 
     Raises:
         CorruptStoreError: neither the file nor its `.bak` is JSON.

@@ -83,7 +83,7 @@ class ConsumerOffsets:
             if offset > max(end, 0):
                 topic, queue_id = queue
                 raise RefusedError(
-                    f"{offset} is no offset of queue {queue_id} of the topic {topic!r}: "
+                    f"{offset} is not an offset of queue {queue_id} of the topic {topic!r}: "
                     + (f"it ends at {end}." if end >= 0 else "the store has no such queue."),
                     "MESSAGE_ILLEGAL",
                 )

@@ -52,12 +52,12 @@ def test_offsets_are_the_greatest_that_were_committed(
     shutil.rmtree(path)
 
 
-def test_a_reset_moves_back_and_refuses_what_is_no_offset(tmp_path: Path) -> None:
+def test_a_reset_moves_back_and_stays_within_the_queue(tmp_path: Path) -> None:
     made = table(tmp_path)
     assert made.commit("g", {"orders": {0: 70, 1: 50}, "bills": {0: 20}}) == 3
     assert made.reset("g", {"orders": {0: 7, 1: 50}}) == 1
     assert recorded(tmp_path) == {"orders@g": {"0": 7, "1": 50}, "bills@g": {"0": 20}}
-    with pytest.raises(RefusedError, match=r"101 is no offset of queue 0.*ends at 100"):
+    with pytest.raises(RefusedError, match=r"101 is not an offset of queue 0.*ends at 100"):
         made.reset("g", {"orders": {1: 3, 0: 101}})
     with pytest.raises(RefusedError, match="no such queue"):
         made.reset("g", {"others": {0: 1}})
