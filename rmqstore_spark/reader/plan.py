@@ -59,8 +59,8 @@ class PlanLimits:
     multiple: int = 1
 
     def splits_of(self, size: int) -> int:
-        """Return the number of splits for a part of the log."""
-        least = -(-size // self.max_bytes)
+        """Return the number of splits for so many bytes of the log."""
+        least = max(1, -(-size // self.max_bytes))
         even = -(-least // self.multiple) * self.multiple
         return max(least, min(even, size // _WORTH), self.min_partitions or 1)
 
@@ -219,7 +219,7 @@ def _along_the_log(
     whole = begin is None
     begin = min(min(e.first, e.last) for e in extents) if begin is None else begin
     end = max(max(e.first, e.last) for e in extents) if end is None else end
-    edges = log.cuts(begin, end, limits.max_bytes, limits.splits_of(end - begin))
+    edges = log.cuts(begin, end, limits.splits_of(log.held_bytes(begin, end)))
     count = len(edges) - 1
     inside: list[list[tuple[QueueRange, bool, bool]]] = [[] for _ in range(count)]
     for extent in extents:

@@ -125,21 +125,22 @@ class CommitLog:
             inside &= offsets < ends[numbers]
         return ~inside & (offsets < self.file_end)
 
-    def cuts(self, begin: int, end: int, size: int, least: int) -> list[int]:
+    def held_bytes(self, begin: int, end: int) -> int:
+        """Return the bytes of the files in a stretch of the log."""
+        return sum(last - first for first, last in self._held(begin, end))
+
+    def cuts(self, begin: int, end: int, count: int) -> list[int]:
         """Cut a stretch of the log into pieces of equal bytes. Missing files do not count.
 
         Args:
             begin, end: the stretch.
-            size: maximum bytes of a piece.
-            least: minimum number of pieces.
+            count: number of pieces, 1 or more.
 
         Returns:
             The edges of the pieces, from `begin` to `end`.
         """
-        held = [(max(s.start, begin), min(s.end, end)) for s in self._segments]
-        held = [(first, last) for first, last in held if first < last]
+        held = self._held(begin, end)
         total = sum(last - first for first, last in held)
-        count = max(-(-total // size), least, 1)
         edges, passed, wanted = [begin], 0, 1
         for first, last in held:
             while wanted < count and total * wanted // count <= passed + last - first:
@@ -147,6 +148,10 @@ class CommitLog:
                 wanted += 1
             passed += last - first
         return [*edges, end]
+
+    def _held(self, begin: int, end: int) -> list[tuple[int, int]]:
+        held = [(max(s.start, begin), min(s.end, end)) for s in self._segments]
+        return [(first, last) for first, last in held if first < last]
 
     def place(self, offset: int) -> tuple[str, int]:
         """Return the file of a physical offset and the offset in that file, for error texts."""
