@@ -344,7 +344,7 @@ class Queue:
         _, record = self._record(slot)
         if record is None or record.status[0] != 0:
             return False
-        identity = Identity(
+        identity = Identity.each(
             text_pool([self.topic]),
             np.array([self.queue_id], np.int32),
             np.array([slot], np.int64),

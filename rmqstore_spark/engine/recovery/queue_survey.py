@@ -151,7 +151,7 @@ class QueueSurvey:
             there = np.flatnonzero(self._log.covers(offsets, sizes))
             part = [part[row] for row in there.tolist()]
             sizes = np.minimum(sizes[there], MAX_RECORD_SIZE).astype(np.int32)
-            identity = Identity(
+            identity = Identity.each(
                 text_pool([last.route[0] for last in part]),
                 np.array([last.route[1] for last in part], np.int32),
                 np.array([last.slot for last in part], np.int64),

@@ -72,22 +72,48 @@ class Identity:
     The two differ for light queues, where one record belongs to several queues.
 
     Attributes:
-        topic: n spans.
-        queue_id: n.
+        topics: k spans, the topics of k queues.
+        queue_ids: k.
+        queue: n numbers of queues: indexes into `topics` and `queue_ids`.
         queue_offset: n.
     """
 
-    topic: Spans
-    queue_id: I4
+    topics: Spans
+    queue_ids: I4
+    queue: I4
     queue_offset: I8
 
     @classmethod
     def of(cls, records: Records) -> Identity:
         """Return the identity that the records themselves hold."""
-        return cls(records.topic, records.queue_id, records.queue_offset)
+        return cls.each(records.topic, records.queue_id, records.queue_offset)
+
+    @classmethod
+    def each(cls, topic: Spans, queue_id: I4, queue_offset: I8) -> Identity:
+        """Return the identity of n messages, given n topics and n queueIds."""
+        return cls(topic, queue_id, np.arange(len(queue_id), dtype=np.int32), queue_offset)
+
+    @cached_property
+    def topic(self) -> Spans:
+        """The topic of each message."""
+        return self.topics.take(self.queue.astype(np.int64))
+
+    @cached_property
+    def queue_id(self) -> I4:
+        """The queueId of each message."""
+        return self.queue_ids[self.queue]
+
+    @cached_property
+    def one_topic(self) -> str | None:
+        """The topic of all messages, if all queues have the same one."""
+        first = self.topics.take(np.zeros(len(self.topics), np.int64))
+        if not len(first) or not self.topics.equal(first).all():
+            return None
+        start, length = int(self.topics.starts[0]), int(self.topics.lengths[0])
+        return self.topics.buffer[start : start + length].tobytes().decode("utf-8", "replace")
 
     def take(self, rows: npt.NDArray[np.int64]) -> Identity:
-        return Identity(self.topic.take(rows), self.queue_id[rows], self.queue_offset[rows])
+        return Identity(self.topics, self.queue_ids, self.queue[rows], self.queue_offset[rows])
 
 
 def timestamp_array(millis: I8) -> pa.TimestampArray:
@@ -131,6 +157,12 @@ class _Sources:
     @cached_property
     def _split(self) -> tuple[pa.MapArray, dict[str, Spans]]:
         return split_properties(self.records.properties, self._named)
+
+    def topic(self) -> pa.StringArray:
+        identity, n = self.identity, len(self.records)
+        if len(identity.topics) < n and identity.one_topic is not None:
+            return _repeated(identity.one_topic, n)
+        return string_array(identity.topic)
 
     def properties(self) -> pa.MapArray:
         return self._split[0]
@@ -184,7 +216,7 @@ _NAMED: Final = {"uniqKey": PROPERTY_UNIQ_KEY, "tags": PROPERTY_TAGS, "keys": PR
 
 _BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
     "brokerName": _Sources.broker_name,
-    "topic": lambda s: string_array(s.identity.topic),
+    "topic": _Sources.topic,
     "queueId": lambda s: _ints(s.identity.queue_id),
     "queueOffset": lambda s: _ints(s.identity.queue_offset),
     "physicalOffset": lambda s: _ints(s.records.physical_offset),

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
     LMQ_PREFIX,
     MULTI_DISPATCH_QUEUE_SPLITTER,
@@ -20,7 +21,7 @@ from rmqstore_spark.layout.record.format import (
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, string_array
 
-__all__ = ["belongs_to", "dispatches"]
+__all__ = ["are_as_claimed", "belongs_to", "dispatches"]
 
 
 def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
@@ -38,6 +39,26 @@ def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
     if len(others):
         same[others] = _multi_dispatched(records.take(others), identity.take(others))
     return same
+
+
+def are_as_claimed(records: Records, identity: Identity, offsets: I8, sizes: I4) -> bool:
+    """Return whether all n records are sound, belong to their entries, and agree with them.
+
+    False does not mean that a record is wrong: a light queue's entry can be right as well, which
+    only `belongs_to` finds out.
+
+    Args:
+        offsets: n physical offsets that the entries state.
+        sizes: n record sizes that they state.
+    """
+    topics = identity.topics
+    return bool(
+        kernel.active.as_claimed(
+            records.buffer, records.positions, records.longs, records.ints, offsets, sizes,
+            identity.queue_offset, identity.queue, topics.buffer, topics.starts, topics.lengths,
+            identity.queue_ids,
+        )
+    )  # fmt: skip
 
 
 def _multi_dispatched(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:

@@ -47,6 +47,14 @@ class FileFormat:
         """The end of each file's name."""
         return ".parquet" if self.codec == "none" else f".{self.codec}.parquet"
 
+    def settings(self, schema: pa.Schema) -> dict[str, Any]:
+        """Return the arguments of `pyarrow.parquet.ParquetWriter` for files of a schema."""
+        return {
+            "compression": self.codec,
+            "use_dictionary": sorted(_WITH_DICTIONARY),
+            "write_statistics": [name for name in schema.names if name not in _WITHOUT_BOUNDS],
+        }
+
 
 @dataclass(frozen=True)
 class WrittenFile:
@@ -161,9 +169,7 @@ class PartitionedWriter:
         file.writer = pq.ParquetWriter(
             file.sink,
             schema,
-            compression=self._format.codec,
-            use_dictionary=sorted(_WITH_DICTIONARY),
-            write_statistics=[name for name in schema.names if name not in _WITHOUT_BOUNDS],
+            **self._format.settings(schema),
         )
 
     def _close(self, file: _OpenFile) -> None:

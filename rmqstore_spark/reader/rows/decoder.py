@@ -22,7 +22,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_UNIQ_KEY,
 )
 from rmqstore_spark.layout.record.columns import Identity, build_batch
-from rmqstore_spark.layout.record.dispatches import belongs_to
+from rmqstore_spark.layout.record.dispatches import are_as_claimed, belongs_to
 from rmqstore_spark.layout.record.format import (
     STATUS_TEXT,
     Records,
@@ -85,14 +85,14 @@ class Decoder:
         """
         if self._options.check_crc and not records.crc_checked:
             records = check_crcs(records, bodies="body" in self._options.columns)
-        good = np.ones(len(records), np.bool_)
-        for bad, cause in self._problems(records, expected_offset, expected_size, identity):
-            new = bad & good
-            if new.any():
-                self._reject(expected_offset[new], cause)
-                good &= ~bad
-        if not good.all():
-            records, identity = _take(records, identity, np.flatnonzero(good))
+        if (
+            identity is None
+            or expected_size is None
+            or not are_as_claimed(records, identity, expected_offset, expected_size)
+        ):
+            good = self._good(records, expected_offset, expected_size, identity)
+            if not good.all():
+                records, identity = _take(records, identity, np.flatnonzero(good))
         wanted = self.wanted(records)
         if wanted is not None:
             records, identity = _take(records, identity, wanted)
@@ -120,6 +120,22 @@ class Decoder:
         )
         self._allowance.take(batch.nbytes)
         return batch
+
+    def _good(
+        self,
+        records: Records,
+        expected_offset: I8,
+        expected_size: npt.NDArray[np.int32] | None,
+        identity: Identity | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Return which records have no problem. Raise or log an error for the others."""
+        good = np.ones(len(records), np.bool_)
+        for bad, cause in self._problems(records, expected_offset, expected_size, identity):
+            new = bad & good
+            if new.any():
+                self._reject(expected_offset[new], cause)
+                good &= ~bad
+        return good
 
     def _problems(
         self,

@@ -68,9 +68,7 @@ class Selection:
     @property
     def identity(self) -> Identity:
         """The topic, queueId and queueOffset that each record must have."""
-        return Identity(
-            self.topics.take(self.queue.astype(np.int64)), self.queue_ids[self.queue], self.slots
-        )
+        return Identity(self.topics, self.queue_ids, self.queue, self.slots)
 
 
 def batches(selection: Selection, rows: int, size: int) -> Iterator[Selection]:

@@ -109,10 +109,10 @@ class EntryJudge:
     ) -> npt.NDArray[np.int8]:
         """Return the verdicts on entries that point to records."""
         records = batch.records
-        count = len(slots)
         identity = Identity(
-            text_pool([queue.topic]).take(np.zeros(count, np.int64)),
-            np.full(count, queue.queue_id, np.int32),
+            text_pool([queue.topic]),
+            np.array([queue.queue_id], np.int32),
+            np.zeros(len(slots), np.int32),
             slots,
         )
         live = batch.transaction == TRANSACTION_NOT_TYPE

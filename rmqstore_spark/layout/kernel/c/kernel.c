@@ -71,6 +71,7 @@ static PyMethodDef METHODS[] = {
     {"walk", walk, METH_VARARGS, "See plain.walk."},
     {"parse", parse, METH_VARARGS, "See plain.parse."},
     {"absorb", absorb, METH_VARARGS, "See plain.absorb."},
+    {"as_claimed", as_claimed, METH_VARARGS, "See plain.as_claimed."},
     {"gather", gather, METH_VARARGS, "See plain.gather."},
     {"crc32_spans", crc32_spans, METH_VARARGS, "See plain.crc32_spans."},
     {"spans_equal", spans_equal, METH_VARARGS, "See plain.spans_equal."},

@@ -280,4 +280,45 @@ static PyObject *absorb(PyObject *self, PyObject *args)
     return Py_BuildValue("nn", tail, rest_tail);
 }
 
+static PyObject *as_claimed(PyObject *self, PyObject *args)
+{
+    PyObject *o[12];
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6],
+                          &o[7], &o[8], &o[9], &o[10], &o[11]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(buffer, const uint8_t, o[0], 0)
+    TAKE(positions, const int64_t, o[1], 0)
+    TAKE(longs, const int64_t, o[2], 0)
+    TAKE(ints, const int32_t, o[3], 0)
+    TAKE(offsets, const int64_t, o[4], 0)
+    TAKE(sizes, const int32_t, o[5], 0)
+    TAKE(slots, const int64_t, o[6], 0)
+    TAKE(queue, const int32_t, o[7], 0)
+    TAKE(topics, const uint8_t, o[8], 0)
+    TAKE(topic_starts, const int64_t, o[9], 0)
+    TAKE(topic_lengths, const int32_t, o[10], 0)
+    TAKE(queue_ids, const int32_t, o[11], 0)
+    Py_ssize_t n = positions_n, k = queue_ids_n, i = 0;
+    REQUIRE(longs_n == LONGS * n && ints_n == INTS * n && offsets_n == n && sizes_n == n, SMALL)
+    REQUIRE(slots_n == n && queue_n == n && topic_starts_n == k && topic_lengths_n == k, SMALL)
+    REQUIRE(all_inside(topic_starts, topic_lengths, k, topics_n), OUTSIDE)
+    int outside = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; i < n; i++) {
+        int32_t q = queue[i], length = ints[10 * n + i];
+        int64_t at = positions[i] + ints[9 * n + i];
+        outside = q < 0 || q >= k || (length > 0 && !inside(at, length, buffer_n));
+        if (outside || ints[13 * n + i] != OK || longs[n + i] != offsets[i] ||
+            ints[i] != sizes[i] || longs[i] != slots[i] || ints[3 * n + i] != queue_ids[q] ||
+            length != topic_lengths[q] ||
+            (length > 0 && !equal(buffer + at, topics + topic_starts[q], (size_t)length)))
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    REQUIRE(!outside, OUTSIDE)
+    release(&views);
+    return PyBool_FromLong(i == n);
+}
+
 #endif

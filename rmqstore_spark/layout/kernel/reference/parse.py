@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import values_at
-from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, spans_equal
 
 __all__ = [
     "BAD_BODY_CRC",
@@ -19,6 +19,7 @@ __all__ = [
     "MIN_RECORD",
     "OK",
     "SHORT",
+    "as_claimed",
     "field_at",
     "parse",
 ]
@@ -100,3 +101,38 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     spans = (body_at, body, topic_at, topic, properties_at, length)
     for field, values in enumerate(spans, start=7):
         ints[field, rows] = values[good]
+
+
+def as_claimed(
+    buffer: U1,
+    positions: I8,
+    longs: I8,
+    ints: I4,
+    offsets: I8,
+    sizes: I4,
+    slots: I8,
+    queue: I4,
+    topics: U1,
+    topic_starts: I8,
+    topic_lengths: I4,
+    queue_ids: I4,
+) -> bool:
+    """Return whether n records are sound, and are those that entries of k queues claim.
+
+    Args:
+        buffer, positions, longs, ints: the records, as `parse` or `absorb` returned them.
+        offsets, sizes, slots: n physical offsets, sizes and queue offsets, each of which the
+            record must state as well.
+        queue: n numbers of queues.
+        topics, topic_starts, topic_lengths, queue_ids: the topic and queueId of k queues.
+    """
+    if len(queue) and (queue.min() < 0 or queue.max() >= len(queue_ids)):
+        raise ValueError("a span lies outside its buffer")
+    if (ints[13] != OK).any():
+        return False
+    same = np.empty(len(positions), np.uint8)
+    claimed = topic_starts[queue], topic_lengths[queue]
+    spans_equal(buffer, positions + ints[9], ints[10], topics, *claimed, same)
+    same &= (longs[1] == offsets) & (ints[0] == sizes) & (longs[0] == slots)
+    same &= ints[3] == queue_ids[queue]
+    return bool(same.all())

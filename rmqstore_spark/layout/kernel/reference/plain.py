@@ -36,6 +36,7 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     MIN_RECORD,
     OK,
     SHORT,
+    as_claimed,
     parse,
 )
 from rmqstore_spark.layout.kernel.reference.spans import (
@@ -62,6 +63,7 @@ __all__ = [
     "OK",
     "SHORT",
     "absorb",
+    "as_claimed",
     "check_block",
     "crc32_spans",
     "find_properties",
