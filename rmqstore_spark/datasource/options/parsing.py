@@ -41,6 +41,7 @@ class Options:
         tags: None means all.
         max_rows, min_rows, max_bytes: limits of a micro-batch; delays are milliseconds.
         plan_by: auto, queue or commitlog.
+        spares_page_cache: whether reading leaves the page cache as it was.
         mode: FAILFAST or DROPMALFORMED.
     """
 
@@ -70,6 +71,7 @@ class Options:
     plan_by: Literal["auto", "queue", "commitlog"]
     decompress: bool
     check_crc: bool
+    spares_page_cache: bool
     mode: Literal["FAILFAST", "DROPMALFORMED"]
 
 
@@ -182,6 +184,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         plan_by=values["planBy"],
         decompress=values["decompress"],
         check_crc=values["checkCrc"],
+        spares_page_cache=values.get("pageCache") == "spare",
         mode=values["mode"],
     )
 
@@ -201,7 +204,7 @@ def _check_place(values: Mapping[str, Any]) -> None:
             "created by CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns "
             "and without AS SELECT. Drop the table and recreate it like that.)"
         )
-    for name in ("path", "storePathCommitLog"):
+    for name in ("path", "storePathCommitLog", "pageCache"):
         if name in values and "endpoint" in values:
             raise OptionError(
                 f"Options {name} and endpoint contradict each other: set {name} to read the files "
