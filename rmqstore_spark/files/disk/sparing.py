@@ -38,7 +38,9 @@ __all__ = ["CacheWay", "SparingReads"]
 _log = logging.getLogger(__name__)
 
 _RWF_DONTCACHE: Final = 0x80
-_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_UNSUPPORTED: Final = frozenset(
+    {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV, errno.EPERM, errno.EACCES}
+)
 _WINDOW: Final = 4 << 20
 """Spans that begin within this many bytes are read before their pages are dropped."""
 
@@ -151,9 +153,9 @@ class SparingReads:
 def _works(way: CacheWay, descriptor: int) -> bool:
     if not hasattr(os, "posix_fadvise"):
         return False
-    if way is CacheWay.DROPPED:
-        return can_tell(descriptor)
     try:
+        if way is CacheWay.DROPPED:
+            return can_tell(descriptor) and len(resident_pages(descriptor, 0, 1)) == 1
         os.preadv(descriptor, [bytearray(1)], 0, _RWF_DONTCACHE)
     except OSError as error:
         if error.errno in _UNSUPPORTED:
