@@ -118,7 +118,7 @@ def serve_read_only(
     _keep_out(config, places, ready_file)
     run = _Run(config, ready_file, until_stdin_ends, announce)
     if idle_io:
-        use_idle_io()  # before any thread starts: threads inherit it
+        use_idle_io()  # before the server starts its threads, which inherit it
     with run.started() as opened:
         sidecar = Sidecar(
             places, config, spares_page_cache=spares_page_cache, max_read_rate=max_read_rate
@@ -143,7 +143,7 @@ def _keep_out(
 
 
 class _Run:
-    """One run of a store process: what is the same whoever writes the stores.
+    """One run of a store process: what does not depend on who writes the stores.
 
     Args:
         config, ready_file, until_stdin_ends, announce: as for `serve`.

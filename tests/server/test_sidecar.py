@@ -97,9 +97,8 @@ def everything(store: Store) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    ["live", "delayed", "transactions", "lmq", "trimmed-raw", "multipath", "dledger",
-     "unclean", "unclean-torn"],
-)  # fmt: skip
+    ["live", "trimmed-raw", "multipath", "dledger", "unclean", "unclean-torn"],
+)
 def test_a_golden_store_is_the_same_by_path_and_by_endpoint(golden: Golden, name: str) -> None:
     folder = golden(name)
     logs = [str(path) for path in commitlog_folders(folder)] if name == "multipath" else None
