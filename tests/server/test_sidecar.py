@@ -134,12 +134,11 @@ def test_the_queues_of_a_brokers_store_are_those_that_rocketmq_reports(golden: G
 
 
 def test_messages_are_found_by_key(golden: Golden) -> None:
-    with beside(golden("live") / "store") as endpoint:
-        with StoreClient(endpoint) as client:
-            for sent in load_queues(golden("live")).keys[:8]:
-                found = client.query(sent.topic, sent.key).column("physicalOffset").to_pylist()
-                assert sorted(found) == sorted(sent.with_key or sent.physical_offsets)
-                assert found
+    with beside(golden("live") / "store") as endpoint, StoreClient(endpoint) as client:
+        for sent in load_queues(golden("live")).keys[:8]:
+            found = client.query(sent.topic, sent.key).column("physicalOffset").to_pylist()
+            assert sorted(found) == sorted(sent.with_key or sent.physical_offsets)
+            assert found
 
 
 # ---- a store that is being written -------------------------------------------------------------
