@@ -60,7 +60,8 @@ def test_a_batch_has_the_rows_of_the_path(
     drop_pages(log)
     spared = near.option("pageCache", "spare").load(str(path))
     assert ordered(rows_of(spared)) == expected
-    assert resident(log) < 0.1
+    # Behind the last record, what the system read ahead can be left.
+    assert resident(log, 0, expected[-1]["physicalOffset"]) < 0.1
 
 
 def test_a_stream_follows_what_a_broker_writes(
@@ -70,8 +71,8 @@ def test_a_stream_follows_what_a_broker_writes(
     queries: Callable[..., Any],
 ) -> None:
     got: list[dict[str, Any]] = []
-    frame = spark.readStream.format("rmqstore").option("endpoint", endpoints["written"])
-    frame = frame.option("startingOffsets", "earliest").load()
+    source = spark.readStream.format("rmqstore").option("endpoint", endpoints["written"])
+    frame = source.option("startingOffsets", "earliest").load()
     queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
     eventually(lambda: len(got) == 1000, 120)
     live.write(500)
