@@ -1,4 +1,4 @@
-"""Through a JVM: a broker's store through a sidecar, and by a path that spares the page cache."""
+"""A broker's store through a sidecar, and by a path that spares the page cache."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.datasource.conftest import rows_of
+from tests.datasource.driving import Stream
 from tests.support.live_writer import LiveWriter
 from tests.support.pages import drop_pages, resident
 from tests.support.serving import eventually
@@ -64,18 +65,17 @@ def test_a_batch_has_the_rows_of_the_path(
     assert resident(log, 0, expected[-1]["physicalOffset"]) < 0.1
 
 
-def test_a_stream_follows_what_a_broker_writes(
-    spark: SparkSession,
-    live: LiveWriter,
-    endpoints: dict[str, str],
-    queries: Callable[..., Any],
-) -> None:
-    got: list[dict[str, Any]] = []
-    source = spark.readStream.format("rmqstore").option("endpoint", endpoints["written"])
-    frame = source.option("startingOffsets", "earliest").load()
-    queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
-    eventually(lambda: len(got) == 1000, 120)
+def test_a_stream_follows_what_a_broker_writes(live: LiveWriter, endpoints: dict[str, str]) -> None:
+    """Driven as Spark drives it, without a JVM."""
+    stream = Stream(endpoints["written"], startingOffsets="earliest")
+    first = [row for batch in stream.drain() for row in batch]
+    assert len(first) == 1000
     live.write(500)
-    eventually(lambda: len(got) == 1500, 120)
-    assert len({(row["topic"], row["queueId"], row["queueOffset"]) for row in got}) == 1500
-    assert {row["brokerName"] for row in got} == {"written"}
+
+    def more() -> list[dict[str, Any]]:
+        stream.clock.sleep(60)
+        first.extend(row for batch in stream.drain() for row in batch)
+        return first if len(first) >= 1500 else []
+
+    rows = eventually(more, 120)
+    assert len({(row["topic"], row["queueId"], row["queueOffset"]) for row in rows}) == 1500
