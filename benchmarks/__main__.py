@@ -16,6 +16,7 @@ from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
 from benchmarks.recovery import recovery_figures, service_memory
 from benchmarks.service import service_figures
+from benchmarks.sidecar import sidecar_figures
 from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
@@ -48,6 +49,7 @@ def main() -> None:
         "writer": writer_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
+        "sidecar": sidecar_figures,
         "attacks": attack_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }

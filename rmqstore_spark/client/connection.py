@@ -17,7 +17,7 @@ from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, Serv
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import TRANSIENT, refused
-from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
 __all__ = ["Connection", "backoff"]
@@ -68,7 +68,7 @@ class Connection:
         token = read_token(token_file) if token_file else None
         self._check(token, tls_ca, tls_cert, tls_key)
         options: dict[str, Any] = {
-            "middleware": [_Headers(token)],
+            "middleware": [_Headers(token, self.endpoint.store)],
             "generic_options": list(_RECONNECT),
         }
         if tls_ca:
@@ -76,7 +76,7 @@ class Connection:
         if tls_cert and tls_key:
             options["cert_chain"] = read_certificate(tls_cert)
             options["private_key"] = read_key(tls_key)
-        self._client: Any = flight.FlightClient(str(self.endpoint), **options)
+        self._client: Any = flight.FlightClient(self.endpoint.address, **options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.endpoint)!r})"
@@ -287,20 +287,23 @@ def backoff() -> Iterator[float]:
 
 
 class _Headers(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    """Adds the token to each call."""
+    """Adds to each call the token, and the name of the store."""
 
-    def __init__(self, token: Token | None) -> None:
+    def __init__(self, token: Token | None, store: str) -> None:
         super().__init__()
         self._token = token
+        self._store = store
 
     def start_call(self, _info: Any) -> Any:
-        return _Header(self._token)
+        return _Header(self._token, self._store)
 
 
 class _Header(flight.ClientMiddleware):  # type: ignore[misc] # pyarrow has no types
-    def __init__(self, token: Token | None) -> None:
+    def __init__(self, token: Token | None, store: str) -> None:
         super().__init__()
         self._token = token
+        self._store = store
 
     def sending_headers(self) -> dict[str, str]:
-        return {} if self._token is None else {"authorization": self._token.header}
+        headers = {} if self._token is None else {"authorization": self._token.header}
+        return {**headers, STORE_HEADER: self._store} if self._store else headers

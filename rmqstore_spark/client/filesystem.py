@@ -67,6 +67,15 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         """The broker name of the store."""
         return self.client.open(()).broker_name
 
+    @property
+    def is_written(self) -> bool:
+        """Whether another process holds the lock of a store that is served read-only."""
+        try:
+            self.info(f"{self.root}/lock")
+        except FileNotFoundError:
+            return False
+        return True
+
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List a folder."""
         found = self._ask(path, Actions.LIST, lambda inner: PathRequest(inner), ListReply).entries

@@ -41,7 +41,8 @@ class StoreClient:
     """A client of one store process. It is a context manager, and threads can share it.
 
     Args:
-        endpoint: `grpc://host:port`, `grpc+tls://host:port` or `grpc+unix:///path`.
+        endpoint: `grpc://host:port`, `grpc+tls://host:port` or `grpc+unix:///path`, with `#name`
+            for one of several stores.
         token_file: file with the token, which others must not be able to read.
         tls_ca: file with the CA certificates for the server's; the system's by default.
         tls_cert, tls_key: files with the client's certificate and key, for mTLS.

@@ -48,15 +48,19 @@ class StoreSpec:
         broker_name: the store's broker name; None for its default.
         commitlog_paths: folders of its log, if not in the store; absolute.
         options: names and values for its file system; contains no secrets.
+        spares_page_cache: whether reading leaves the page cache as it was.
     """
 
     url: str
     broker_name: str | None
     commitlog_paths: tuple[str, ...] | None = None
     options: tuple[tuple[str, str | float | None], ...] = ()
+    spares_page_cache: bool = False
 
     def open(self) -> Store:
         """Open the store."""
+        from rmqstore_spark.files.disk.reads import PLAIN
+        from rmqstore_spark.files.disk.sparing import SparingReads
         from rmqstore_spark.reader.store import Store
 
         return Store.open(
@@ -64,6 +68,7 @@ class StoreSpec:
             broker_name=self.broker_name,
             commitlog_paths=self.commitlog_paths,
             storage_options=dict(self.options),
+            reads=SparingReads() if self.spares_page_cache else PLAIN,
         )
 
 
@@ -90,7 +95,8 @@ def open_stores(options: Options) -> list[SourceStore]:
     _check_names(paths, names)
     folders = _commitlog_folders(options, names)
     specs = [
-        StoreSpec(path, name, folders.get(name)) for path, name in zip(paths, names, strict=True)
+        StoreSpec(path, name, folders.get(name), spares_page_cache=options.spares_page_cache)
+        for path, name in zip(paths, names, strict=True)
     ]
     return [SourceStore(spec, spec.open()) for spec in specs]
 

@@ -12,8 +12,9 @@ from rmqstore_spark.layout.spans import I8
 
 __all__ = ["STATES", "PutResult", "PutStatus"]
 
-STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "FAILED", "CLOSED")
-"""The states of a store. It accepts messages only in the first one."""
+STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "READ_ONLY", "FAILED", "CLOSED")
+"""The states of a store. It accepts messages only in the first one. READ_ONLY is the state of one
+that another process writes."""
 
 
 class PutStatus(str, Enum):

@@ -2,6 +2,7 @@
 
     open          turns a user's path or URL into a file system and a path
     base          the interface of a file system, and its errors; `local` and `remote` implement it
+    disk/         reads local files: the page cache, the rate
     listing       lists trees of folders
     handles       caches open files
     spans         joins small ranges into few reads, and limits the memory of a read

@@ -10,6 +10,7 @@ from typing import Any
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
 from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
+from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
 from rmqstore_spark.files.open import local_path, open_files
 from rmqstore_spark.files.segments import Segments
@@ -73,6 +74,7 @@ class StoreDirectory:
         *,
         commitlog_paths: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        reads: DiskReads = PLAIN,
     ) -> StoreDirectory:
         """Open the store at a path or URL.
 
@@ -80,7 +82,8 @@ class StoreDirectory:
             url: the store's folder.
             commitlog_paths: folders or URLs of the CommitLog (the broker's storePathCommitLog) on
                 the same file system, if it is not in `commitlog/`.
-                storage_options: arguments that fsspec passes to the file system.
+            storage_options: arguments that fsspec passes to the file system.
+            reads: how the bytes of local files are read.
 
         Raises:
             StoreNotFoundError: the path is not a store; the message says what it is instead.
@@ -88,7 +91,7 @@ class StoreDirectory:
             OptionError: the CommitLog is on a different file system than the store.
             UnsupportedStoreError: the store holds the logs of several DLedger members.
         """
-        files, path = open_files(url, storage_options)
+        files, path = open_files(url, storage_options, reads)
         folders = [_same_system(files, item, storage_options) for item in commitlog_paths or ()]
         for folder in folders:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")

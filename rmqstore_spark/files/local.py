@@ -16,9 +16,9 @@ import numpy as np
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join, translated
+from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import walk_by_folder
-from rmqstore_spark.layout.kernel import pread_spans
 
 __all__ = ["LocalFiles"]
 
@@ -45,6 +45,7 @@ class LocalFiles:
 
     Args:
         open_files: maximum number of open descriptors.
+        reads: how bytes are read.
     """
 
     is_local = True
@@ -52,12 +53,13 @@ class LocalFiles:
     max_gap = 4096
     max_waste = 8
 
-    def __init__(self, open_files: int = _OPEN_FILES) -> None:
+    def __init__(self, open_files: int = _OPEN_FILES, reads: DiskReads = PLAIN) -> None:
         self._open_files = open_files
+        self._reads = reads
         self._handles: HandleCache[_Opened] = HandleCache(_close, open_files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._open_files,)
+        return type(self), (self._open_files, self._reads)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -101,7 +103,7 @@ class LocalFiles:
                 length = min(length, max(os.fstat(descriptor).st_size - offset, 0))
             parts = []
             while length > 0:
-                part = os.pread(descriptor, length, offset)
+                part = self._reads.some(descriptor, length, offset)
                 if not part:
                     break
                 parts.append(part)
@@ -118,7 +120,7 @@ class LocalFiles:
         done = 0
         try:
             while done < len(view):
-                count = os.preadv(descriptor, [view[done:]], offset + done)
+                count = self._reads.some_into(descriptor, view[done:], offset + done)
                 if count == 0:
                     break
                 done += count
@@ -132,13 +134,12 @@ class LocalFiles:
         """Read ranges of one file into `out`, one after the other; see `Files.read_spans`."""
         descriptor = self._descriptor(path)
         try:
-            done: int = pread_spans(
+            return self._reads.spans(
                 descriptor,
                 np.ascontiguousarray(offsets, np.int64),
                 np.ascontiguousarray(lengths, np.int32),
                 out,
             )
-            return done
         except OSError as error:
             raise translated(error, path) from error
 

@@ -18,6 +18,7 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
 )
 from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.remote import FsspecFiles
 
@@ -49,7 +50,9 @@ def is_endpoint(path: str) -> bool:
 
 
 def open_files(
-    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    reads: DiskReads = PLAIN,
 ) -> tuple[Files, str]:
     """Return the file system that a path or URL names, and the path on it.
 
@@ -57,6 +60,7 @@ def open_files(
         url: a local path, `file:` URL, any URL of fsspec (`s3://...`, `zip://...::...`), or the
             endpoint of a store process (`grpc://host:port`).
         storage_options: arguments that fsspec passes to the file system; local paths need none.
+        reads: how the bytes of local files are read.
 
     Returns:
         The files, and the path without scheme and trailing slashes.
@@ -72,7 +76,7 @@ def open_files(
         raise OptionError(f"{path!r} is not a path. Use the folder of a store, or its URL.")
     local = local_path(path)
     if local is not None:
-        return LocalFiles(), _without_slash(local)
+        return LocalFiles(reads=reads), _without_slash(local)
     options = dict(storage_options or {})
     try:
         if is_endpoint(path):

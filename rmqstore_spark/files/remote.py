@@ -176,6 +176,14 @@ class FsspecFiles:
         name: str | None = getattr(self._here(), "store_name", None)
         return name
 
+    @property
+    def is_written(self) -> bool | None:
+        """Whether a process writes the store, as a store process sees it; None if none serves it.
+
+        It is False for a store that its own process serves: readers see it as a closed one.
+        """
+        return getattr(self._here(), "is_written", None)
+
     def _here(self) -> AbstractFileSystem:
         """Return the file system, created again in a forked child."""
         if self._pid != os.getpid():

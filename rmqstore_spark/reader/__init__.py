@@ -4,7 +4,7 @@ store      opens a store directory (`Store`)
 topics     lists the topics
 log_queues finds the queues in a log, for a store without ConsumeQueues
 options    defines the options of a read
-filters, times    parse tags, keys and times
+filters, times, sizes    parse tags, keys, times and sizes
 plan       cuts queue ranges or the log into splits
 reading    reads a split of any kind
 keys/      finds messages by key, through the index or in the log

@@ -22,6 +22,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
@@ -93,6 +94,7 @@ class Store:
         broker_name: str | None = None,
         commitlog_paths: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        reads: DiskReads = PLAIN,
     ) -> Store:
         """Open the store at a path or fsspec URL.
 
@@ -102,6 +104,7 @@ class Store:
                 its parent if the folder is called `store`.
             commitlog_paths: the folders of the CommitLog, if they are not below the store.
             storage_options: options that fsspec passes to the file system.
+            reads: how the bytes of local files are read.
 
         Raises:
             StoreNotFoundError: there is no store at the path. The error lists what was expected.
@@ -109,7 +112,7 @@ class Store:
         """
         text = os.fspath(path)
         directory = StoreDirectory.open(
-            text, commitlog_paths=commitlog_paths, storage_options=storage_options
+            text, commitlog_paths=commitlog_paths, storage_options=storage_options, reads=reads
         )
         if broker_name is None:
             name = os.path.abspath(text) if directory.files.is_local and "://" not in text else text

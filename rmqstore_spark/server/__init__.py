@@ -1,6 +1,8 @@
-"""The store process: holds a store open for writing, and serves it. It does not know Spark.
+"""The store process: writes a store and serves it, or serves stores read-only. It knows no Spark.
 
 process      runs `rmqstore serve` from start to shutdown
+stores/      what is served: a store that is written here, or stores of other processes
+priority     gives the process the I/O priority idle
 auth         checks where the process may listen, and who may call
 flight/      speaks Arrow Flight over HTTP/2
 server       routes each call to its handler

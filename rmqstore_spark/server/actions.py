@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
-from rmqstore_spark.server.store_id import store_id
-from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
@@ -35,17 +32,11 @@ from rmqstore_spark.wire.messages import (
     OpenRequest,
     PathRequest,
     QueryRequest,
-    QueueOffsets,
     TopicRequest,
-    TopicSettings,
     TopicsReply,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import MAX_REQUEST, PROTOCOL, Actions
-
-if TYPE_CHECKING:
-    from rmqstore_spark.engine.store import StoreWriter
-    from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.wire.protocol import MAX_REQUEST, Actions
 
 __all__ = ["StoreActions"]
 
@@ -63,23 +54,19 @@ class StoreActions:
 
     Args:
         store: the store.
-        view: its files.
         stop: called when a client asks the process to stop.
         is_stopping: whether the process is stopping; long reads are aborted then.
     """
 
     def __init__(
         self,
-        store: StoreWriter,
-        view: StoreView,
+        store: ServedStore,
         stop: Callable[[], None],
         is_stopping: Callable[[], bool],
     ) -> None:
         self._store = store
-        self._view = view
         self._stop = stop
         self._is_stopping = is_stopping
-        self._store_id = store_id(store.path)
         self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
@@ -150,24 +137,7 @@ class StoreActions:
     # ---- topics, offsets -----------------------------------------------------------------------
 
     def _open(self, request: OpenRequest) -> OpenReply:
-        config = self._store.config
-        for name in request.topics or ():
-            require_clients_topic(name)
-        missing = [name for name in request.topics or () if name not in self._store.topics]
-        if missing and config.auto_create_topic_enable:
-            self._store.create_topics(missing)
-        return OpenReply(
-            protocol=PROTOCOL,
-            store_id=self._store_id,
-            broker_name=config.broker_name,
-            store_host_v6=config.store_host_v6,
-            max_message_size=config.max_message_size,
-            max_block_bytes=config.max_block_bytes,
-            max_block_rows=config.max_block_rows,
-            auto_create_topic_enable=config.auto_create_topic_enable,
-            default_topic_queue_nums=config.default_topic_queue_nums,
-            topics=self._settings(request.topics),
-        )
+        return self._store.open(request.topics)
 
     def _create(self, request: TopicRequest) -> Done:
         numbers: dict[str, Any] = {
@@ -175,62 +145,43 @@ class StoreActions:
             "write_queue_nums": request.write_queue_nums,
             "perm": request.perm,
         }
-        if request.name in self._store.topics:
-            self._store.update_topic(request.name, **numbers)
+        writer = self._store.writer
+        if request.name in writer.topics:
+            writer.update_topic(request.name, **numbers)
         else:
-            self._store.create_topic(request.name, **numbers)
+            writer.create_topic(request.name, **numbers)
         return Done()
 
     def _delete(self, request: TopicRequest) -> Done:
-        self._store.delete_topic(request.name)
+        self._store.writer.delete_topic(request.name)
         return Done()
 
     def _topics(self, _request: Done) -> TopicsReply:
-        return TopicsReply(self._settings(None))
-
-    def _settings(self, names: tuple[str, ...] | None) -> dict[str, TopicSettings]:
-        table = self._store.topics
-        if names is None:
-            return {topic.name: _settings_of(topic) for topic in table}
-        found = (table.get(name) for name in names)
-        return {topic.name: _settings_of(topic) for topic in found if topic is not None}
+        return TopicsReply(self._store.topics())
 
     def _offsets(self, request: OffsetsRequest) -> OffsetsReply:
-        stats = self._store.stats()
-        queues = stats["queues"]
-        wanted = queues if request.topics is None else request.topics
-        return OffsetsReply(
-            stats["commitLogMinOffset"],
-            stats["commitLogMaxOffset"],
-            stats["commitLogFlushedOffset"],
-            {
-                topic: {
-                    str(queue_id): QueueOffsets(*ends) for queue_id, ends in queues[topic].items()
-                }
-                for topic in wanted
-                if topic in queues
-            },
-        )
+        return self._store.offsets(request.topics)
 
     def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
-        changed = self._store.commit_offsets(request.group, offsets, reset=request.reset)
+        changed = self._store.writer.commit_offsets(request.group, offsets, reset=request.reset)
         return CommitOffsetsReply(changed)
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
     def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
-        return self._store.commit(request, identity)
+        return self._store.writer.commit(request, identity)
 
     def _abort(self, request: AbortRequest, identity: str) -> Done:
-        self._store.abort(request.stage_ids, identity)
+        self._store.writer.abort(request.stage_ids, identity)
         return Done()
 
     # ---- the process ---------------------------------------------------------------------------
 
     def _flush(self, _request: Done) -> FlushReply:
-        self._store.flush()
-        return FlushReply(self._store.stats()["commitLogFlushedOffset"])
+        writer = self._store.writer
+        writer.flush()
+        return FlushReply(writer.stats()["commitLogFlushedOffset"])
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()
@@ -242,13 +193,15 @@ class StoreActions:
     # ---- reading -------------------------------------------------------------------------------
 
     def _list(self, request: PathRequest) -> ListReply:
-        return ListReply(tuple(self._view.listing(request.path, self._breaking_off())))
+        return ListReply(tuple(self._store.view.listing(request.path, self._breaking_off())))
 
     def _walk(self, request: WalkRequest) -> ListReply:
-        return ListReply(tuple(self._view.walk(request.path, request.depth, self._breaking_off())))
+        return ListReply(
+            tuple(self._store.view.walk(request.path, request.depth, self._breaking_off()))
+        )
 
     def _info(self, request: PathRequest) -> object:
-        return self._view.entry(request.path)
+        return self._store.view.entry(request.path)
 
     def _breaking_off(self) -> Callable[[], None]:
         """Return a function that a long read calls between its steps, and that raises to end it."""
@@ -271,7 +224,7 @@ class StoreActions:
 
     def _query(self, request: QueryRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream instead of JSON."""
-        with Store.open(self._store.path) as store:
+        with self._store.reader() as store:
             found = query_by_key(
                 store,
                 request.topic,
@@ -310,7 +263,3 @@ def _by_number(queues: Mapping[str, int]) -> dict[int, int]:
         if not (key.isascii() and key.isdecimal() and len(key) <= _MAX_DIGITS):
             raise RefusedError(f"{key[:64]!r} is not a queueId.", ILLEGAL)
     return {int(key): offset for key, offset in queues.items()}
-
-
-def _settings_of(topic: TopicConfig) -> TopicSettings:
-    return TopicSettings(topic.read_queue_nums, topic.write_queue_nums, topic.perm)

@@ -41,6 +41,11 @@ _COUNTERS: Final = (
     _Figure("putMessages", "rmqstore_put_messages", "Messages put or committed."),
     _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
     _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
+    _Figure(
+        "readBytes",
+        "rmqstore_read_bytes",
+        "Bytes that a read-only process was asked to read from its stores.",
+    ),
 )
 _BY_STATUS: Final = (
     _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),
@@ -104,6 +109,10 @@ _HISTOGRAMS: Final = (
 )
 
 
+_OF_A_STORE: Final = tuple(figure for figure in _GAUGES if figure.key.startswith("commitLogM"))
+"""The gauges of each store that is served read-only."""
+
+
 class StoreCollector(Collector):
     """Converts the store's figures into metrics at each scrape."""
 
@@ -134,7 +143,10 @@ class StoreCollector(Collector):
                 yield _histogram(figure, stats[figure.key])
         if "state" in stats:
             yield _state(str(stats["state"]))
-        yield from _queues(stats.get("queues", {}))
+        if "stores" in stats:
+            yield from _stores(stats["stores"])
+        else:
+            yield from _queues({(): stats.get("queues", {})}, [])
 
 
 def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
@@ -169,16 +181,45 @@ def _bound(seconds: float | str) -> str:
     return text
 
 
-def _queues(queues: Mapping[str, Mapping[Any, tuple[int, int]]]) -> Iterable[Metric]:
-    labels = ["topic", "queue"]
+def _stores(stores: Mapping[str, Mapping[str, Any]]) -> Iterable[Metric]:
+    """Yield the metrics of stores that are served read-only, with the label `store`."""
+    readable = GaugeMetricFamily(
+        "rmqstore_store_readable", "1 if the store can be read, else 0.", labels=["store"]
+    )
+    for name, stats in stores.items():
+        readable.add_metric([name], int("queues" in stats))
+    yield readable
+    for figure in _OF_A_STORE:
+        family = GaugeMetricFamily(figure.name, figure.doc, labels=["store"])
+        for name, stats in stores.items():
+            if figure.key in stats:
+                family.add_metric([name], stats[figure.key])
+        yield family
+    yield from _queues(
+        {(name,): stats.get("queues", {}) for name, stats in stores.items()}, ["store"]
+    )
+
+
+def _queues(
+    stores: Mapping[tuple[str, ...], Mapping[str, Mapping[Any, tuple[int, int]]]],
+    store_labels: list[str],
+) -> Iterable[Metric]:
+    """Return the metrics of queues.
+
+    Args:
+        stores: the queues of each store, by the values of its labels.
+        store_labels: the names of these labels.
+    """
+    labels = [*store_labels, "topic", "queue"]
     ends = GaugeMetricFamily("rmqstore_queue_max_offset", "The queue's next offset.", labels=labels)
     depths = GaugeMetricFamily(
         "rmqstore_queue_messages", "Messages that the queue holds.", labels=labels
     )
-    for topic, by_id in queues.items():
-        for queue_id, (first, end) in by_id.items():
-            ends.add_metric([topic, str(queue_id)], end)
-            depths.add_metric([topic, str(queue_id)], end - first)
+    for store, queues in stores.items():
+        for topic, by_id in queues.items():
+            for queue_id, (first, end) in by_id.items():
+                ends.add_metric([*store, topic, str(queue_id)], end)
+                depths.add_metric([*store, topic, str(queue_id)], end - first)
     return ends, depths
 
 

@@ -30,11 +30,14 @@ from prometheus_client.exposition import choose_encoder
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.metrics import Stats, new_registry
+from rmqstore_spark.server.stores.foreign import READ_ONLY
 
 __all__ = ["HEALTHY", "Monitoring"]
 
 HEALTHY: Final = "RUNNING"
 """The only state in which the store accepts messages."""
+
+_GOOD: Final = frozenset({HEALTHY, READ_ONLY})
 
 _MOST_CONNECTIONS: Final = 32
 _MOST_SCRAPES: Final = 4
@@ -228,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _health(self) -> None:
         state = str(self.server.stats()["state"])
         body = json.dumps({"state": state}).encode() + b"\n"
-        status = HTTPStatus.OK if state == HEALTHY else HTTPStatus.SERVICE_UNAVAILABLE
+        status = HTTPStatus.OK if state in _GOOD else HTTPStatus.SERVICE_UNAVAILABLE
         self._answer(status, "application/json", body)
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""`rmqstore serve`: runs a store process from start to shutdown.
+"""`rmqstore serve`: runs a store process from start to shutdown, as a writer or read-only.
 
 SIGTERM, SIGINT, SIGHUP, `rmqstore stop` or the end of its standard input ends the process. It then
 refuses new calls, finishes and acknowledges those in progress, and flushes and closes the store. A
@@ -16,7 +16,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,13 +24,15 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.server import memory
 from rmqstore_spark.server.auth import Security
+from rmqstore_spark.server.priority import use_idle_io
 from rmqstore_spark.server.server import StoreServer
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-    from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.server.stores.served import ServedStore
+    from rmqstore_spark.server.stores.sidecar import StorePlace
 
-__all__ = ["serve"]
+__all__ = ["serve", "serve_read_only"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +58,9 @@ def serve(
 
     Args:
         config: the store's configuration.
-        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid` and `metrics` (`host:port`;
-            null without), written once the store is served, and removed at the end.
+        ready_file: JSON with `endpoint`, `endpoints`, `store` (its path), `stores` (the path by
+            name), `pid` and `metrics` (`host:port`; null without), written once the store is
+            served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
         announce: called with one line once the store is served.
         progress: called with the progress of a recovery; see `StoreWriter.open`.
@@ -69,25 +72,130 @@ def serve(
         StoreWriteError, CorruptStoreError: the store cannot be opened.
     """
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.server.stores.written import WrittenStore
 
-    ready_path = None if ready_file is None else _ready_path(ready_file)
-    Security.of(config)  # what is wrong with it shows before the store is opened, and recovered
-    memory.use_little()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    _allow_many_files()
-    end = _End()
-    with end.on_signals(), ExitStack() as opened:
-        if until_stdin_ends:
-            end.watch_stdin()
+    run = _Run(config, ready_file, until_stdin_ends, announce)
+    with run.started() as opened:
         store = opened.enter_context(
-            StoreWriter.open(config.store_path_root_dir, config, progress=end.telling(progress))
+            StoreWriter.open(config.store_path_root_dir, config, progress=run.end.telling(progress))
         )
         if not store.recovery.clean:
             for line in store.recovery.lines():
                 _log.info("%s", line)
-        server = StoreServer(store, end.ask)
+        run.serve(opened, [WrittenStore(store)], store.stats, store.close)
+
+
+def serve_read_only(
+    config: StoreConfig,
+    places: Sequence[StorePlace],
+    *,
+    spares_page_cache: bool = True,
+    max_read_rate: int | None = None,
+    idle_io: bool = False,
+    ready_file: str | os.PathLike[str] | None = None,
+    until_stdin_ends: bool = False,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve stores that other processes write, or that nobody writes, until the process is stopped.
+
+    No lock is taken, and nothing is written into the stores' folders.
+
+    Args:
+        config: where to listen, credentials and limits.
+        places: the stores.
+        spares_page_cache: whether reading leaves the page cache as it was.
+        max_read_rate: bytes per second that are read of all stores together; None for no limit.
+        idle_io: read only while no other process uses the disk.
+        ready_file, until_stdin_ends, announce: as for `serve`; the ready file also has `stores`,
+            the paths of all stores by name.
+
+    Raises:
+        OptionError, ServiceError: the stores cannot be served with this configuration.
+        RmqStoreError: there is no store at a path, or it cannot be read.
+    """
+    from rmqstore_spark.server.stores.sidecar import Sidecar
+
+    _keep_out(config, places, ready_file)
+    run = _Run(config, ready_file, until_stdin_ends, announce)
+    if idle_io:
+        use_idle_io()  # before the server starts its threads, which inherit it
+    with run.started() as opened:
+        sidecar = Sidecar(
+            places, config, spares_page_cache=spares_page_cache, max_read_rate=max_read_rate
+        )
+        run.serve(opened, sidecar.stores, sidecar.stats, lambda: None)
+
+
+def _keep_out(
+    config: StoreConfig, places: Sequence[StorePlace], ready_file: str | os.PathLike[str] | None
+) -> None:
+    """Refuse to write a socket or a ready file into a store that is served read-only."""
+    given = {"ready file": ready_file, "flightSocket": config.flight_socket}
+    for what, path in given.items():
+        real = os.path.realpath(path) if path else ""
+        for place in places:
+            for folder in map(os.path.realpath, (place.path, *(place.log_folders or ()))):
+                if real and os.path.commonpath((real, folder)) == folder:
+                    raise OptionError(
+                        f"The {what} {path} would lie in {folder}, and a store that is served "
+                        "read-only is not changed. Give a path outside of it."
+                    )
+
+
+class _Run:
+    """One run of a store process: what does not depend on who writes the stores.
+
+    Args:
+        config, ready_file, until_stdin_ends, announce: as for `serve`.
+
+    Attributes:
+        end: when the process should end.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        ready_file: str | os.PathLike[str] | None,
+        until_stdin_ends: bool,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._ready_path = None if ready_file is None else _ready_path(ready_file)
+        self._until_stdin_ends = until_stdin_ends
+        self._announce = announce
+        self.end = _End()
+        Security.of(config)  # what is wrong with it shows before a store is opened, and recovered
+
+    @contextmanager
+    def started(self) -> Iterator[ExitStack]:
+        """Prepare the process; its stack is closed at the end of the context."""
+        memory.use_little()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        _allow_many_files()
+        with self.end.on_signals(), ExitStack() as opened:
+            if self._until_stdin_ends:
+                self.end.watch_stdin()
+            yield opened
+
+    def serve(
+        self,
+        opened: ExitStack,
+        stores: Sequence[ServedStore],
+        stats: Callable[[], Mapping[str, Any]],
+        close: Callable[[], None],
+    ) -> None:
+        """Serve stores until the process should end.
+
+        Args:
+            opened: closes what is opened here.
+            stores: the stores.
+            stats: returns their figures.
+            close: closes the stores, when no call can reach them.
+        """
+        config, end = self._config, self.end
+        server = StoreServer(stores, config, end.ask)
         opened.callback(server.close)
-        opened.callback(_end, server, end, store)
+        opened.callback(_end, server, end, close)
         opened.enter_context(
             memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
         )
@@ -96,15 +204,18 @@ def serve(
             from rmqstore_spark.server.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            monitoring = Monitoring(lambda: {**store.stats(), **server.stats()}, host, port)
+            monitoring = Monitoring(lambda: {**stats(), **server.stats()}, host, port)
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
-        if ready_path is not None:
-            _write_ready(ready_path, endpoints, store.path, metrics)
-            opened.callback(_remove, ready_path)
+        if self._ready_path is not None:
+            _write_ready(self._ready_path, endpoints, stores, metrics)
+            opened.callback(_remove, self._ready_path)
+        names = ", ".join(store.path for store in stores)
+        if len(stores) > 1:
+            names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
         more = f"; metrics on http://{metrics}/metrics" if metrics else ""
-        announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{more}")
+        self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
         end.wait()
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
@@ -199,8 +310,8 @@ def _signals() -> list[signal.Signals]:
     return [n for n in ending if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
-    """Let calls finish, then end them and close the store."""
+def _end(server: StoreServer, end: _End, close: Callable[[], None]) -> None:
+    """Let calls finish, then end them and close the stores."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
         if end.is_urgent or time.monotonic() > deadline:
@@ -210,7 +321,7 @@ def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
             break
     server.end_calls()
     # The server refuses calls until the store is closed: `rmqstore stop` waits until it has gone.
-    store.close()
+    close()
 
 
 def _ready_path(given: str | os.PathLike[str]) -> str:
@@ -227,11 +338,14 @@ def _ready_path(given: str | os.PathLike[str]) -> str:
     return path
 
 
-def _write_ready(path: str, endpoints: list[str], store: str, metrics: str | None) -> None:
+def _write_ready(
+    path: str, endpoints: list[str], stores: Sequence[ServedStore], metrics: str | None
+) -> None:
     ready = {
         "endpoint": endpoints[0],
         "endpoints": endpoints,
-        "store": store,
+        "store": stores[0].path,
+        "stores": {store.name: store.path for store in stores},
         "pid": os.getpid(),
         "metrics": metrics,
     }

@@ -1,4 +1,4 @@
-"""Serves a store over Arrow Flight, on a port, a unix socket, or both.
+"""Serves one or several stores over Arrow Flight, on a port, a unix socket, or both.
 
 Each call has a thread. Whatever a client does or sends can only end its own call. An error that is
 not one of this package's is a bug: its details go to the log, not to the client.
@@ -10,7 +10,7 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +44,9 @@ from rmqstore_spark.server.flight.status import EndedError, Status
 from rmqstore_spark.server.flight.stream import Stream
 from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import range_messages
-from rmqstore_spark.server.view import StoreView, ViewError
+from rmqstore_spark.server.stores.by_name import StoresByName
+from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.view import ViewError
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import (
@@ -57,10 +59,10 @@ from rmqstore_spark.wire.failures import (
     refusal_bytes,
 )
 from rmqstore_spark.wire.messages import RangesRequest
-from rmqstore_spark.wire.protocol import MAX_REQUEST, RANGES_SCHEMA, Actions
+from rmqstore_spark.wire.protocol import MAX_REQUEST, RANGES_SCHEMA, STORE_HEADER, Actions
 
 if TYPE_CHECKING:
-    from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.engine.config.store_config import StoreConfig
 
 __all__ = ["StoreServer"]
 
@@ -109,10 +111,11 @@ _MOST_REFUSAL: Final = 3000
 
 
 class StoreServer:
-    """Serves a store that is open for writing, from its construction until `close`.
+    """Serves stores, from its construction until `close`.
 
     Args:
-        store: the store; the server does not close it.
+        stores: the stores, with different names; the server does not close them.
+        config: where to listen, credentials and limits.
         stop: called, from another thread, when a client asks the process to stop.
 
     Attributes:
@@ -124,15 +127,16 @@ class StoreServer:
         ServiceError: an address is in use, or cannot be bound.
     """
 
-    def __init__(self, store: StoreWriter, stop: Callable[[], None]) -> None:
-        config = store.config
+    def __init__(
+        self, stores: Sequence[ServedStore], config: StoreConfig, stop: Callable[[], None]
+    ) -> None:
         security = Security.of(config)
         self._calls = Calls(config.max_streams)
         path = os.path.abspath(config.flight_socket) if config.flight_socket else None
         self._socket: str | None = None  # set once this process has bound it
         self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
-        service = _FlightService(store, security, self._calls, stop)
+        service = _FlightService(StoresByName(stores), config, security, self._calls, stop)
         self.room = service.room
         self._failures = service.failures
         ways = (config.flight_port >= 0) + (path is not None)
@@ -145,6 +149,11 @@ class StoreServer:
                 port = listening.getsockname()[1]
                 self.endpoints.append(Endpoint(scheme, config.bind_address, port))
             if path is not None:
+                if "#" in path:
+                    raise OptionError(
+                        f"flightSocket {path} has a #, which begins the name of a store in an "
+                        "endpoint. Choose another name for the socket."
+                    )
                 endpoint = parse_endpoint(f"{UNIX}://{path}")
                 listening = listen_on_path(path)
                 self._socket = path
@@ -214,15 +223,21 @@ class _FlightService(Service):
     """Admits Flight calls, and routes them to their handlers."""
 
     def __init__(
-        self, store: StoreWriter, security: Security, calls: Calls, stop: Callable[[], None]
+        self,
+        stores: StoresByName,
+        config: StoreConfig,
+        security: Security,
+        calls: Calls,
+        stop: Callable[[], None],
     ) -> None:
-        self._config = store.config
+        self._config = config
         self._token = security.token
         self._calls = calls
-        self._view = StoreView(store.path, store.log_folder, lambda: store.published_end)
-        self._actions = StoreActions(store, self._view, stop, lambda: calls.is_stopping)
+        self._stores = stores
+        self._actions = {
+            store.name: StoreActions(store, stop, self._is_stopping) for store in stores
+        }
         self.failures = Failures()
-        self._blocks = BlockStreams(store, lambda: calls.is_stopping, self.failures)
         self._sent = Budget(_SENT_BYTES)
         self._places = {name: threading.BoundedSemaphore(count) for name, count in _AT_ONCE.items()}
         self._large = threading.BoundedSemaphore(_LARGE_AT_ONCE)
@@ -238,6 +253,13 @@ class _FlightService(Service):
         self.most_message = (
             max(self._config.max_block_bytes, _MAX_TICKET, *MAX_REQUEST.values()) + _SLACK
         )
+
+    def _is_stopping(self) -> bool:
+        return self._calls.is_stopping
+
+    def _store_of(self, call: Call) -> ServedStore:
+        """Return the store that a call is about."""
+        return self._stores.find(_only(call.stream, STORE_HEADER))
 
     # ---- the connection's thread ---------------------------------------------------------------
 
@@ -300,6 +322,7 @@ class _FlightService(Service):
         return _refusal(status, text)
 
     def _do_action(self, call: Call) -> None:
+        actions = self._actions[self._store_of(call).name]
         message = self._only_message(call)
         with ExitStack() as held:
             held.callback(message.release)
@@ -308,20 +331,23 @@ class _FlightService(Service):
                 held.enter_context(_place(self._large))
             places = self._places.get(name)
             with nullcontext() if places is None else _place(places):
-                answer = memoryview(self._actions.do(name, bytes(body), call.identity))
+                answer = memoryview(actions.do(name, bytes(body), call.identity))
                 if len(answer) > _SMALL_ANSWER:
                     held.enter_context(self._sent.use(len(answer), _ROOM_SECONDS))
             message.release()
             self._send(call, result_head(len(answer)), answer)
 
     def _list_actions(self, call: Call) -> None:
-        for name in self._actions.names:
+        for name in self._actions[self._store_of(call).name].names:
             self._send(call, action_type_bytes(name))
 
     def _do_exchange(self, call: Call) -> None:
-        self._blocks.handle(BlockReader(call, self._config))
+        writer = self._store_of(call).writer
+        blocks = BlockStreams(writer, self._is_stopping, self.failures)
+        blocks.handle(BlockReader(call, self._config))
 
     def _do_get(self, call: Call) -> None:
+        view = self._store_of(call).view
         message = self._only_message(call)
         try:
             ticket = read_ticket(message.view)
@@ -332,7 +358,7 @@ class _FlightService(Service):
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
         self._send(call, flight_data_head(schema, b"", 0))
-        for header, body in range_messages(self._view, request, self._sent):
+        for header, body in range_messages(view, request, self._sent):
             head = flight_data_head(header, b"", sum(map(len, body)))
             self._send(call, head, *body)
             body.clear()  # free it before the next message waits for room

@@ -10,7 +10,7 @@ from uuid import uuid4
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["store_id"]
+__all__ = ["kept_store_id", "store_id"]
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _NAME: Final = "store-id"
@@ -22,15 +22,22 @@ def store_id(store: str) -> str:
     Raises:
         StoreWriteError: the id could not be saved.
     """
+    kept = kept_store_id(store)
+    if kept is not None:
+        return kept
+    path = os.path.join(store, OWN_FOLDER, _NAME)
+    made = uuid4().hex
+    make_folder(os.path.dirname(path))
+    replace_file(path, made.encode())
+    return made
+
+
+def kept_store_id(store: str) -> str | None:
+    """Return the id of a store; None if it has none, because only brokers have written it."""
     path = os.path.join(store, OWN_FOLDER, _NAME)
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             found = file.read(64).strip()
     except OSError:
-        found = ""
-    if _ID.fullmatch(found):
-        return found
-    made = uuid4().hex
-    make_folder(os.path.dirname(path))
-    replace_file(path, made.encode())
-    return made
+        return None
+    return found if _ID.fullmatch(found) else None

@@ -1,9 +1,12 @@
 """Gives readers access to the files of a store, and to nothing outside it.
 
 Each component of a path is opened relative to the folder before it, and links are never followed.
-Only a broker's files are shown, and `abort` is not one of them: readers see a store that was
-closed, since they need not know who writes it. Bytes of the log past its published end read as
-zeros, as in a segment that has not been written yet.
+Only a broker's files are shown. Those of a store that this process writes do not include `abort`:
+readers see a store that was closed, since they need not know who writes it. Bytes of the log past
+its published end read as zeros, as in a segment that has not been written yet.
+
+Of a store that another process writes, `abort` is shown, and `lock` as long as a process holds it.
+So readers know what they would know beside its files: whether it is closed, written, or was killed.
 """
 
 from __future__ import annotations
@@ -11,28 +14,34 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_folders import segment_start
 from rmqstore_spark.files.own_names import GUARD_NAME
-from rmqstore_spark.layout.kernel import pread_spans
+from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
 
-__all__ = ["StoreView", "ViewError"]
+__all__ = ["ForeignView", "StoreView", "ViewError"]
 
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset({_LOG, "consumequeue", "consumequeue_ext", "index", "config"})
 _MESSAGES: Final = _FOLDERS - {"config"}
 _FILES: Final = frozenset({"checkpoint"})
+_ABORT: Final = "abort"
+_LOCK: Final = "lock"
+_DLEDGER: Final = "dledger-"
 _HIDDEN: Final = frozenset({GUARD_NAME})
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
+_FARTHEST: Final = (1 << 63) - 1
 _MOST_ENTRIES: Final = 500_000
 _AT_ONCE: Final = 1000  # folder entries between two calls of `between`
 
@@ -58,14 +67,22 @@ class StoreView:
 
     Args:
         root: the store directory.
-        log_folder: folder of the CommitLog, shown as `commitlog`.
+        log_folders: folders of the CommitLog, shown together as `commitlog`.
         published_end: returns the physical offset up to which records can be read.
+        reads: how the bytes of files are read.
     """
 
-    def __init__(self, root: str, log_folder: str, published_end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        root: str,
+        log_folders: Sequence[str],
+        published_end: Callable[[], int],
+        reads: DiskReads = PLAIN,
+    ) -> None:
         self._root = os.path.realpath(root)
-        self._log = os.path.realpath(log_folder)
+        self._logs = tuple(map(os.path.realpath, log_folders))
         self._published_end = published_end
+        self._reads = reads
 
     def entry(self, path: str) -> FileEntry:
         """Return the file or folder at a path.
@@ -76,11 +93,12 @@ class StoreView:
         parts = _parts(path)
         if not parts:
             return FileEntry("", 0, True, -1)
-        with self._folder(parts[:-1], path) as folder:
-            found = _described(folder, parts[-1], path)
-        if found is None or not _is_shown(parts, found.is_dir):
-            raise _missing(path)
-        return found
+        for base in self._bases(parts[:-1]):
+            with self._folder(base, parts[:-1], path) as folder:
+                found = _described(folder, parts[-1], path)
+            if found is not None and self._shows(parts, found.is_dir):
+                return found
+        raise _missing(path)
 
     def listing(self, path: str, between: Callable[[], object]) -> list[FileEntry]:
         """List a folder, sorted by name.
@@ -92,7 +110,7 @@ class StoreView:
         Raises:
             ViewError: the folder does not exist, is not shown, or holds too many entries.
         """
-        return list(self._entries(_parts(path), between))
+        return sorted(self._entries(_parts(path), between), key=lambda entry: entry.path)
 
     def walk(self, path: str, depth: int, between: Callable[[], object]) -> list[FileEntry]:
         """List everything below a folder, down to a number of levels below its own entries.
@@ -124,21 +142,26 @@ class StoreView:
 
     def _entries(self, parts: list[str], between: Callable[[], object]) -> Iterator[FileEntry]:
         path = "/".join(parts)
-        with self._folder(parts, path) as folder:
-            try:
-                names = sorted(os.listdir(folder))
-            except OSError as error:
-                raise _unopened(path, error) from None
-            if len(names) > _MOST_ENTRIES:
-                raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
-            for number, name in enumerate(names):
-                if number % _AT_ONCE == 0:
-                    between()
-                entry = _described(folder, name, "/".join([*parts, name]))
-                if entry is not None and _is_shown([*parts, name], entry.is_dir):
-                    yield entry
-        if not parts and _LOG not in names:
-            yield FileEntry(_LOG, 0, True, -1)  # it lies outside the store directory
+        told: set[str] = set()
+        for base in self._bases(parts):
+            with self._folder(base, parts, path) as folder:
+                try:
+                    names = sorted(os.listdir(folder))
+                except OSError as error:
+                    raise _unopened(path, error) from None
+                if len(names) > _MOST_ENTRIES:
+                    raise ViewError(DENIED, f"{path!r} holds more than {_MOST_ENTRIES} files.")
+                for number, name in enumerate(names):
+                    if number % _AT_ONCE == 0:
+                        between()
+                    entry = _described(folder, name, "/".join([*parts, name]))
+                    if entry is None or name in told:
+                        continue
+                    if self._shows([*parts, name], entry.is_dir):
+                        told.add(name)
+                        yield entry
+        if not parts and _LOG not in told and any(map(os.path.isdir, self._logs)):
+            yield FileEntry(_LOG, 0, True, 0)  # it lies outside the store directory
 
     @contextmanager
     def open(self, path: str) -> Iterator[int]:
@@ -148,19 +171,26 @@ class StoreView:
             ViewError: the file does not exist, or is not shown.
         """
         parts = _parts(path)
-        if not parts or not _is_shown(parts, False):
+        if not parts or not self._shows(parts, False):
             raise _missing(path)
-        with self._folder(parts[:-1], path) as folder:
-            try:
-                descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
-            except OSError as error:
-                raise _unopened(path, error) from None
+        descriptor = self._opened(parts, path)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise _missing(path)
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _opened(self, parts: list[str], path: str) -> int:
+        for base in self._bases(parts[:-1]):
+            with self._folder(base, parts[:-1], path) as folder:
+                try:
+                    return os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise _unopened(path, error) from None
+        raise _missing(path)
 
     def read(
         self,
@@ -185,7 +215,7 @@ class StoreView:
         size = os.fstat(descriptor).st_size
         there = np.clip(size - offsets, 0, lengths.astype(np.int64))
         wanted = there.astype(np.int32)
-        done = pread_spans(descriptor, offsets, wanted, out[: int(there.sum())])
+        done = self._reads.spans(descriptor, offsets, wanted, out[: int(there.sum())])
         if done < len(offsets):
             raise ViewError(NOT_FOUND, f"{path!r} was cut while it was read.")
         start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
@@ -193,14 +223,22 @@ class StoreView:
             _blank(out, offsets, there, end - start)
         return there
 
+    def _shows(self, parts: list[str], is_dir: bool) -> bool:
+        """Return whether readers see a file or folder."""
+        top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
+        return top and parts[-1] not in _HIDDEN
+
+    def _bases(self, parts: list[str]) -> tuple[str, ...]:
+        """Return the folders of this machine that a folder of the store can lie in."""
+        return self._logs if parts[:1] == [_LOG] else (self._root,)
+
     @contextmanager
-    def _folder(self, parts: list[str], path: str) -> Iterator[int]:
+    def _folder(self, base: str, parts: list[str], path: str) -> Iterator[int]:
         """Open a folder of the store, and close it at the end of the context."""
-        if parts and not _is_shown(parts, True):
+        if parts and not self._shows(parts, True):
             raise _missing(path)
         with ExitStack() as opened:
             try:
-                base = self._log if parts[:1] == [_LOG] else self._root
                 folder = os.open(base, _FOLDER_FLAGS)
                 opened.callback(os.close, folder)
                 for part in parts[1:] if parts[:1] == [_LOG] else parts:
@@ -209,6 +247,25 @@ class StoreView:
             except OSError as error:
                 raise _unopened(path, error) from None
             yield folder
+
+
+class ForeignView(StoreView):
+    """The files of a store that another process writes, or that nobody does.
+
+    Args:
+        root, log_folders, reads: as for `StoreView`.
+    """
+
+    def __init__(self, root: str, log_folders: Sequence[str], reads: DiskReads) -> None:
+        super().__init__(root, log_folders, lambda: _FARTHEST, reads)
+
+    def _shows(self, parts: list[str], is_dir: bool) -> bool:
+        if parts == [_LOCK]:
+            return not is_dir and is_locked(LocalFiles(), self._root)
+        if parts == [_ABORT]:
+            return not is_dir
+        is_dledger = parts[0].startswith(_DLEDGER) and (is_dir or len(parts) > 1)
+        return is_dledger or super()._shows(parts, is_dir)
 
 
 def _parts(path: str) -> list[str]:
@@ -225,11 +282,6 @@ def _parts(path: str) -> list[str]:
     ):
         raise ViewError(DENIED, f"{path[:200]!r} is not a path within a store.")
     return parts
-
-
-def _is_shown(parts: list[str], is_dir: bool) -> bool:
-    top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
-    return top and parts[-1] not in _HIDDEN
 
 
 def _described(folder: int, name: str, path: str) -> FileEntry | None:

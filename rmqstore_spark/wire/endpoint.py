@@ -1,14 +1,26 @@
-"""Parses the endpoints of store processes, such as `grpc://host:port`."""
+"""Parses the endpoints of store processes, such as `grpc://host:port`.
+
+A process that serves several stores has an endpoint for each: `grpc://host:port#name`.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["SCHEMES", "TCP", "TLS", "UNIX", "Endpoint", "parse_endpoint", "parse_endpoints"]
+__all__ = [
+    "SCHEMES",
+    "TCP",
+    "TLS",
+    "UNIX",
+    "Endpoint",
+    "is_store_name",
+    "parse_endpoint",
+    "parse_endpoints",
+]
 
 TCP: Final = "grpc"
 TLS: Final = "grpc+tls"
@@ -17,30 +29,46 @@ SCHEMES: Final = (TCP, TLS, UNIX)
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
 _MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its terminating zero
-_FORMS: Final = "grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH"
+_STORE: Final = re.compile(r"[A-Za-z0-9._%|-]{1,127}")
+_FORMS: Final = (
+    "grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH, with #NAME for one of several "
+    "stores"
+)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address of a store process.
+    """An address of a store process, and which of its stores is meant.
 
     Attributes:
         scheme: TCP, TLS or UNIX.
         host: name or address, IPv6 without brackets; empty for a unix socket.
         port: 1 to 65535; 0 for a unix socket.
         path: absolute path of a unix socket; empty otherwise.
+        store: name of a store; empty for the only one.
     """
 
     scheme: Literal["grpc", "grpc+tls", "grpc+unix"]
     host: str = ""
     port: int = 0
     path: str = ""
+    store: str = ""
 
     def __str__(self) -> str:
+        return f"{self.address}#{self.store}" if self.store else self.address
+
+    @property
+    def address(self) -> str:
+        """The address alone, as Flight takes it."""
         if self.scheme == UNIX:
             return f"{UNIX}://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
+
+
+def is_store_name(text: str) -> bool:
+    """Return whether an endpoint can name a store so."""
+    return _STORE.fullmatch(text) is not None
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -49,7 +77,14 @@ def parse_endpoint(text: str) -> Endpoint:
     Raises:
         OptionError: the text is not an endpoint; the message lists the valid forms.
     """
-    scheme, separator, rest = text.strip().partition("://")
+    address, mark, store = text.strip().partition("#")
+    if mark and not is_store_name(store):
+        raise _wrong(text, "the name of a store has 1 to 127 letters, digits and . _ - % |")
+    return replace(_address(address, text), store=store)
+
+
+def _address(address: str, text: str) -> Endpoint:
+    scheme, separator, rest = address.partition("://")
     scheme = scheme.lower()
     if separator and scheme == UNIX:
         if not rest.startswith("/") or "\0" in rest or rest.endswith("/"):

@@ -13,6 +13,9 @@ This is version 2 of the protocol, which uses Arrow Flight:
 - *Reading* (`DoGet`; the ticket is a `RangesRequest`): batches of RANGES_SCHEMA with the bytes of
   the ranges, in order. Each range has one or more pieces; the last of them has `last` set.
 
+The header `rmqstore-store` of a call names the store that it is about. A call without it is about
+the only store of the process.
+
 A refusal is an error of Flight with a `Refusal` in its extra info, or, within a stream of blocks,
 the status of an acknowledgement.
 """
@@ -37,6 +40,7 @@ __all__ = [
     "PROTOCOL",
     "PUT_OK",
     "RANGES_SCHEMA",
+    "STORE_HEADER",
     "Acknowledgement",
     "Actions",
     "block_batch",
@@ -46,6 +50,7 @@ __all__ = [
 
 PROTOCOL: Final = 2
 PUT_OK: Final = "PUT_OK"
+STORE_HEADER: Final = "rmqstore-store"
 
 BLOCK_SCHEMA: Final = pa.schema([pa.field("records", pa.binary(), nullable=False)])
 RANGES_SCHEMA: Final = pa.schema(

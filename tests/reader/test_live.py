@@ -19,47 +19,18 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.golden import load_records
+from tests.support.live_writer import LiveWriter
 from tests.support.records import log_files
 
 Golden = Callable[[str], Path]
-ROOT = Path(__file__).resolve().parents[2]
 F_OFD_SETLK = 37
 LOSE = ReadOptions(fail_on_data_loss=False)
 
 
-class Writer:
-    """The process of `live_writer`, at the other end of two pipes."""
-
-    def __init__(self, path: Path, messages: int) -> None:
-        self.path = path
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.live_writer", str(path), str(messages)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
-
-    def write(self, count: int) -> int:
-        """Write so many messages; returns how many there are now."""
-        self.start(count)
-        return self.finished()
-
-    def start(self, count: int) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
-
-    def finished(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Writer]:
+def writer(tmp_path: Path) -> Iterator[LiveWriter]:
     """A writer that has a store open."""
-    process = Writer(tmp_path / "live" / "store", 20_000)
+    process = LiveWriter(tmp_path / "live" / "store", 20_000)
     process.write(10)
     yield process
     process.kill()
@@ -71,7 +42,7 @@ def count(store: Store) -> int:
     return sum(b.num_rows for q in store.queues() for b in store.read(q.topic, q.queue_id))
 
 
-def test_a_reader_sees_what_was_written_since(writer: Writer) -> None:
+def test_a_reader_sees_what_was_written_since(writer: LiveWriter) -> None:
     with Store.open(writer.path) as store:
         assert store.is_being_written
         assert not store.is_closed_cleanly
@@ -86,7 +57,7 @@ def test_a_reader_sees_what_was_written_since(writer: Writer) -> None:
 
 
 @pytest.mark.threat("Files are opened for reading only and are not mapped")
-def test_a_reader_beside_a_busy_writer_never_sees_half_a_message(writer: Writer) -> None:
+def test_a_reader_beside_a_busy_writer_never_sees_half_a_message(writer: LiveWriter) -> None:
     with Store.open(writer.path) as store:
         seen, total = 0, 0
         for _ in range(12):
@@ -105,7 +76,7 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_message(writer: Writer)
 
 
 def test_a_scan_of_a_store_that_is_written_ends_at_the_newest_dispatched_entry(
-    writer: Writer,
+    writer: LiveWriter,
 ) -> None:
     writer.write(90)
     with Store.open(writer.path) as store:
@@ -196,7 +167,7 @@ def test_damage_below_the_flushed_mark_is_damage_and_not_the_end(
 
 
 @pytest.mark.threat("Files are opened for reading only and are not mapped")
-def test_expiry_under_the_reader_is_an_error_or_a_skip(writer: Writer) -> None:
+def test_expiry_under_the_reader_is_an_error_or_a_skip(writer: LiveWriter) -> None:
     total = writer.write(3_000)
     with Store.open(writer.path) as store:
         assert count(store) == total

@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
-from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
 from rmqstore_spark.wire.protocol import Actions
@@ -32,8 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWrite
 
 
 def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
-    view = StoreView(store.path, store.log_folder, lambda: store.published_end)
-    return StoreActions(store, view, lambda: None, lambda: is_stopping)
+    return StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
 
 
 @pytest.mark.parametrize(("name", "body"), READS)

@@ -15,7 +15,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
-from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
@@ -94,8 +94,7 @@ def test_a_number_that_somebody_else_has_used_is_an_error(here: Served) -> None:
 
 def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "store", config()) as store:
-        view = StoreView(store.path, store.log_folder, lambda: store.published_end)
-        actions = StoreActions(store, view, lambda: None, lambda: False)
+        actions = StoreActions(WrittenStore(store), lambda: None, lambda: False)
         own = store.begin_stage(uuid4().hex, identity="spark-a")
         own.append(block_of([b"row"]))
         info = own.finish()

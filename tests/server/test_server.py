@@ -13,6 +13,7 @@ from rmqstore_spark.client.sockets import own_sockets
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.stores.written import WrittenStore
 from tests.support.serving import Served, block_of, eventually, served
 
 
@@ -206,7 +207,7 @@ def test_a_port_in_use_is_refused_in_one_line(here: Served) -> None:
     object.__setattr__(config, "flight_port", port)
     object.__setattr__(config, "flight_socket", "")
     with pytest.raises(ServiceError, match=f"127.0.0.1:{port}.*listens there already") as failure:
-        StoreServer(here.store, lambda: None)
+        StoreServer([WrittenStore(here.store)], config, lambda: None)
     assert "\n" not in str(failure.value)
 
 

@@ -10,9 +10,49 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.storebuilder import StoreBuilder, Traffic
+
+__all__ = ["LiveWriter"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class LiveWriter:
+    """The process of this module, at the other end of two pipes.
+
+    Args:
+        path: the store.
+        messages: how many it can write.
+    """
+
+    def __init__(self, path: Path, messages: int) -> None:
+        self.path = path
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.live_writer", str(path), str(messages)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+
+    def write(self, count: int) -> int:
+        """Write so many messages; returns how many there are now."""
+        self.start(count)
+        return self.finished()
+
+    def start(self, count: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+
+    def finished(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 def main(path: str, messages: int) -> None:

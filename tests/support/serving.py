@@ -19,6 +19,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.stores.written import WrittenStore
 from tests.support.blocks import encoded
 from tests.support.traffic import FIRST_TIME
 from tests.support.waiting import PATIENCE, eventually
@@ -57,7 +58,7 @@ def served(path: Path, **settings: Any) -> Iterator[Served]:
     config = StoreConfig(**{"flight_port": 0, "mapped_file_size_commit_log": 1 << 20, **settings})
     stopped = threading.Event()
     with StoreWriter.open(path, config) as store:
-        server = StoreServer(store, stopped.set)
+        server = StoreServer([WrittenStore(store)], config, stopped.set)
         try:
             yield Served(store, server, stopped)
         finally:

@@ -24,8 +24,9 @@ from rmqstore_spark.verify import (
     verify_plan,
 )
 from rmqstore_spark.verify.report import KINDS
-from tests.reader.test_live import Writer, writer  # noqa: F401  # a fixture
+from tests.reader.test_live import writer  # noqa: F401  # a fixture
 from tests.support.golden import GOLDEN_NAMES, load_entries, load_queues, load_records
+from tests.support.live_writer import LiveWriter
 from tests.support.records import store_kwargs
 from tests.support.storebuilder import Traffic, build_store
 
@@ -200,7 +201,7 @@ def test_a_large_store_of_many_queues(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_being_written_is_verified_as_far_as_its_queues_know_it(
-    writer: Writer,  # noqa: F811
+    writer: LiveWriter,  # noqa: F811
 ) -> None:
     seen = set()
     for _ in range(3):
@@ -217,7 +218,7 @@ def test_a_store_that_is_being_written_is_verified_as_far_as_its_queues_know_it(
     assert len(seen) > 1
 
 
-def test_an_index_file_that_was_just_made_is_no_damage(writer: Writer) -> None:  # noqa: F811
+def test_an_index_file_that_was_just_made_is_no_damage(writer: LiveWriter) -> None:  # noqa: F811
     """A writer makes the file first, and then gives it its length."""
     writer.write(1000)
     path = Path(writer.path, "index", "99991231235959999")
@@ -237,7 +238,7 @@ def test_an_index_file_that_was_just_made_is_no_damage(writer: Writer) -> None: 
         assert (found.kind, found.severity) == ("index-header", "error")
 
 
-def test_a_queue_file_that_was_just_made_is_no_damage(writer: Writer) -> None:  # noqa: F811
+def test_a_queue_file_that_was_just_made_is_no_damage(writer: LiveWriter) -> None:  # noqa: F811
     writer.write(1000)
     newest = max(Path(writer.path, "consumequeue", "orders", "0").iterdir())
     newest.with_name(f"{int(newest.name) + newest.stat().st_size:020}").touch()

@@ -14,6 +14,8 @@ from rmqstore_spark.wire.endpoint import Endpoint, parse_endpoint, parse_endpoin
         (" grpc+tls://store.example:443 ", Endpoint("grpc+tls", "store.example", 443)),
         ("grpc://[::1]:10921", Endpoint("grpc", "::1", 10921)),
         ("grpc+unix:///run/store.sock", Endpoint("grpc+unix", path="/run/store.sock")),
+        ("grpc://h:1#broker-a", Endpoint("grpc", "h", 1, store="broker-a")),
+        ("grpc+unix:///s#b_1.x", Endpoint("grpc+unix", path="/s", store="b_1.x")),
     ],
 )  # fmt: skip
 def test_endpoints(text: str, endpoint: Endpoint) -> None:
@@ -36,6 +38,10 @@ def test_endpoints(text: str, endpoint: Endpoint) -> None:
         "grpc://user:secret@host:10921",
         "grpc://host:10921/path",
         "grpc://host:10921?x=1",
+        "grpc://host:10921#",
+        "grpc://host:10921#a#b",
+        "grpc://host:10921#a/b",
+        "grpc+unix:///s#" + "x" * 128,
         "grpc://::1:10921",
         "http://host:10921",
         "grpc+tcp://host:10921",

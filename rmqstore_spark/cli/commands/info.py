@@ -129,7 +129,8 @@ def _signs_of_5(store: Store, checkpoint: dict[str, Any] | None) -> list[str]:
 def _state(store: Store) -> str:
     if store.is_closed_cleanly:
         return "closed"
-    if not store.directory.files.is_local:
+    files = store.directory.files
+    if not files.is_local and getattr(files, "is_written", None) is None:
         return "open or killed"
     return "being written" if store.is_being_written else "killed"
 

@@ -1,24 +1,57 @@
-"""`rmqstore serve`: runs the process that holds a store open for writing."""
+"""`rmqstore serve`: runs the process that writes a store, or serves stores read-only."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.reader.sizes import parse_bytes
 
 __all__ = ["serve"]
 
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
 _log = logging.getLogger(__name__)
 
+_SPARE: Final = "spare"
+_PAGE_CACHE: Final = (_SPARE, "use")
+
 _Store = typer.Option(
-    "--store", metavar="PATH", help="Store directory (key storePathRootDir).", show_default=False
+    "--store",
+    metavar="PATH",
+    help="Store directory (key storePathRootDir). With --read-only, repeat it for several, also as "
+    "NAME=PATH.",
+    show_default=False,
+)
+_ReadOnly = typer.Option(
+    "--read-only",
+    help="Serve stores that another process writes, or nobody: without a lock, and without "
+    "changing a file.",
+)
+_PageCache = typer.Option(
+    "--page-cache",
+    metavar="spare|use",
+    help="With --read-only: whether reading leaves the page cache as it was.  [default: spare]",
+    show_default=False,
+)
+_MaxReadRate = typer.Option(
+    "--max-read-rate",
+    metavar="SIZE",
+    help="With --read-only: maximum bytes per second that are read from all stores together, such "
+    "as 50m; at least 1m.  [default: no limit]",
+    show_default=False,
+)
+_IdleIo = typer.Option(
+    "--idle-io", help="With --read-only: read only while no other process uses the disk."
 )
 _Host = typer.Option(
     "--host", metavar="ADDRESS", help="Address to listen on (key bindAddress).", show_default=False
@@ -50,7 +83,7 @@ _LogFormat = typer.Option("--log-format", metavar="text|json", help="Format of t
 
 def serve(
     config_file: ConfigFile = None,
-    store: Annotated[str | None, _Store] = None,
+    store: Annotated[list[str] | None, _Store] = None,
     host: Annotated[str | None, _Host] = None,
     port: Annotated[int | None, _Port] = None,
     socket: Annotated[str | None, _Socket] = None,
@@ -58,12 +91,19 @@ def serve(
     ready_file: Annotated[str | None, _ReadyFile] = None,
     until_stdin_ends: Annotated[bool, _UntilStdinEnds] = False,
     log_format: Annotated[str, _LogFormat] = "text",
+    read_only: Annotated[bool, _ReadOnly] = False,
+    page_cache: Annotated[str | None, _PageCache] = None,
+    max_read_rate: Annotated[str | None, _MaxReadRate] = None,
+    idle_io: Annotated[bool, _IdleIo] = False,
 ) -> None:
     """Hold a store open for writing, and serve it to clients.
 
     Creates the store if it does not exist, recovers it if it was not closed, prints one line when
     it is ready, and runs until SIGTERM, Ctrl-C or `rmqstore stop`. Flags override RMQSTORE_...
     variables, which override the file of --config (docs/configuration.md).
+
+    With --read-only, serves stores that brokers write (docs/operate.md, "A sidecar beside a
+    broker"). Clients name one of several stores in the endpoint: grpc://127.0.0.1:10921#broker-a.
     """
     from rmqstore_spark.server.logs import FORMATS, configure_logging
     from rmqstore_spark.server.process import serve as serve_store
@@ -71,12 +111,29 @@ def serve(
     if log_format not in FORMATS:
         raise OptionError(f"--log-format must be {' or '.join(FORMATS)}, not {log_format!r}.")
     configure_logging(log_format)
-    flags = {
-        "--store": ("storePathRootDir", store),
+    sidecar = {"--page-cache": page_cache, "--max-read-rate": max_read_rate, "--idle-io": idle_io}
+    flags: dict[str, tuple[str, object]] = {
         "--host": ("bindAddress", host),
         "--port": ("flightPort", port),
         "--socket": ("flightSocket", socket),
     }
+    if read_only:
+        _serve_read_only(
+            read_config(config_file, settings, flags),
+            store or (),
+            page_cache or _SPARE,
+            max_read_rate,
+            idle_io=idle_io,
+            ready_file=ready_file,
+            until_stdin_ends=until_stdin_ends,
+        )
+        return
+    for flag, given in sidecar.items():
+        if given:
+            raise OptionError(f"Option {flag} needs --read-only.")
+    if store and len(store) > 1:
+        raise OptionError("A process writes one store: give one --store, or --read-only.")
+    flags["--store"] = ("storePathRootDir", store[0] if store else None)
     config = read_config(config_file, settings, flags)
     if not config.store_path_root_dir:
         raise OptionError(
@@ -94,6 +151,45 @@ def serve(
         until_stdin_ends=until_stdin_ends,
         announce=typer.echo,
         progress=_Said(),
+    )
+
+
+def _serve_read_only(
+    config: StoreConfig,
+    stores: Sequence[str],
+    page_cache: str,
+    max_read_rate: str | None,
+    *,
+    idle_io: bool,
+    ready_file: str | None,
+    until_stdin_ends: bool,
+) -> None:
+    from rmqstore_spark.files.disk.pacing import LEAST_RATE
+    from rmqstore_spark.server.process import serve_read_only
+    from rmqstore_spark.server.stores.sidecar import store_places
+
+    if page_cache not in _PAGE_CACHE:
+        raise OptionError(f"--page-cache must be {' or '.join(_PAGE_CACHE)}, not {page_cache!r}.")
+    rate = None
+    if max_read_rate is not None:
+        try:
+            rate = parse_bytes(max_read_rate)
+        except ValueError as error:
+            raise OptionError(f"--max-read-rate {error}, not {max_read_rate!r}.") from None
+        if rate < LEAST_RATE:
+            raise OptionError(
+                f"--max-read-rate must be at least 1m, not {max_read_rate!r}: requests of clients "
+                "would time out."
+            )
+    serve_read_only(
+        config,
+        store_places(stores, config),
+        spares_page_cache=page_cache == _SPARE,
+        max_read_rate=rate,
+        idle_io=idle_io,
+        ready_file=ready_file,
+        until_stdin_ends=until_stdin_ends,
+        announce=typer.echo,
     )
 
 

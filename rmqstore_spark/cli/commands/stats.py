@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,6 +13,8 @@ from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, print_facts, print_t
 from rmqstore_spark.cli.shared.text import json_text
 
 __all__ = ["stats"]
+
+_READ_ONLY: Final = "READ_ONLY"
 
 
 def stats(
@@ -33,14 +35,20 @@ def stats(
 
 def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     begin, end = figures["commitLogMinOffset"], figures["commitLogMaxOffset"]
-    behind = end - figures["commitLogFlushedOffset"]
     lengths = [last - first for ids in figures["queues"].values() for first, last in ids.values()]
+    counted = f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
     yield "endpoint", endpoint
     yield "state", figures["state"]
     yield "uptime", _duration(figures["uptimeSeconds"])
+    if figures["state"] == _READ_ONLY:
+        yield "log", f"{begin} to {end}"
+        yield "queues", counted
+        yield "read", f"{figures['readBytes']} bytes"
+        return
+    behind = end - figures["commitLogFlushedOffset"]
     yield "log", f"{begin} to {end}, {behind} bytes not flushed yet"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
-    yield "queues", f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
+    yield "queues", counted
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
     yield "put failures", _failures(figures["putFailures"])
     yield "put latency", _latency(figures["putLatency"])

@@ -35,8 +35,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         None,
         BOTH,
         "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`. Separate several with commas, one for "
-        "each store.",
+        "`grpc+tls://host:port` or `grpc+unix:///path`, with `#NAME` for one of several stores. "
+        "Separate several with commas, one for each store.",
     ),
     Option(
         "tokenFile",

@@ -41,6 +41,7 @@ class Options:
         tags: None means all.
         max_rows, min_rows, max_bytes: limits of a micro-batch; delays are milliseconds.
         plan_by: auto, queue or commitlog.
+        spares_page_cache: whether reading leaves the page cache as it was.
         mode: FAILFAST or DROPMALFORMED.
     """
 
@@ -71,6 +72,7 @@ class Options:
     plan_by: Literal["auto", "queue", "commitlog"]
     decompress: bool
     check_crc: bool
+    spares_page_cache: bool
     mode: Literal["FAILFAST", "DROPMALFORMED"]
 
 
@@ -189,6 +191,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         plan_by=values["planBy"],
         decompress=values["decompress"],
         check_crc=values["checkCrc"],
+        spares_page_cache=values.get("pageCache") == "spare",
         mode=values["mode"],
     )
 
@@ -213,7 +216,7 @@ def _check_place(values: Mapping[str, Any]) -> None:
             "Option commitGroup needs option endpoint in place of path: only a store process "
             "records the offsets of consumer groups."
         )
-    for name in ("path", "storePathCommitLog"):
+    for name in ("path", "storePathCommitLog", "pageCache"):
         if name in values and "endpoint" in values:
             raise OptionError(
                 f"Options {name} and endpoint contradict each other: set {name} to read the files "

@@ -322,6 +322,17 @@ OPTIONS: tuple[Option, ...] = (
         "(5.x).",
     ),
     Option(
+        "pageCache",
+        "`use` or `spare`",
+        parse_choice("use", "spare"),
+        None,
+        BOTH,
+        "`spare`: read local files without pushing a broker's files out of the page cache. The "
+        "page cache is then left as it was found ([operate.md](operate.md#the-page-cache)). It "
+        "costs speed, and has no effect on URLs. A store process has its own setting.",
+        default_doc="`use`",
+    ),
+    Option(
         "mode",
         "`FAILFAST` or `DROPMALFORMED`",
         parse_choice("FAILFAST", "DROPMALFORMED"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmqstore_spark.reader.filters import parse_names
+from rmqstore_spark.reader.sizes import parse_bytes
 from rmqstore_spark.reader.times import check_milliseconds, parse_timestamp_ms
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "timestamp_ms",
 ]
 
-_BYTE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION_UNITS = {
     "": 1,
     "ms": 1,
@@ -67,14 +67,6 @@ def parse_integer(text: str) -> int:
     if not _ASCII_DIGITS.fullmatch(word) or abs(int(word)) > _LONG_MAX:
         raise ValueError("must be a whole number")
     return int(word)
-
-
-def parse_bytes(text: str) -> int:
-    """Parse a size such as `64k`, `256m`, `1gb` or a plain number of bytes."""
-    match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if not match:
-        raise ValueError("must be a size such as 64k, 256m or 1g")
-    return int(match[1]) * _BYTE_UNITS[match[2]]
 
 
 def parse_duration_ms(text: str) -> int:

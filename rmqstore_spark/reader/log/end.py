@@ -52,12 +52,13 @@ _F_OFD_GETLK: Final = 36
 
 
 def is_locked(files: Files, path: str) -> bool:
-    """Return whether a process on this machine holds a store's lock, as a running broker does.
+    """Return whether a process holds a store's lock, as a running broker does.
 
-    Always False if the files are on another machine, where locks cannot be seen.
+    Seen are locks on this machine, and those that a store process sees on its machine. Otherwise
+    it is False.
     """
     if not files.is_local:
-        return False
+        return bool(getattr(files, "is_written", False))
     try:
         # O_NONBLOCK: `lock` may be a pipe, and opening it would wait.
         fd = os.open(join(path, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

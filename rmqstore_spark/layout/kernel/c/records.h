@@ -2,11 +2,22 @@
 #ifndef RMQSTORE_RECORDS_H
 #define RMQSTORE_RECORDS_H
 
+static inline ssize_t read_at(int fd, void *out, size_t count, off_t at, int flags)
+{
+#if defined(__linux__)
+    if (flags) {
+        struct iovec whole = {.iov_base = out, .iov_len = count};
+        return preadv2(fd, &whole, 1, at, flags);
+    }
+#endif
+    return pread(fd, out, count, at);
+}
+
 static PyObject *pread_spans(PyObject *self, PyObject *args)
 {
-    int fd;
+    int fd, flags = 0;
     PyObject *o[3];
-    if (!PyArg_ParseTuple(args, "iOOO", &fd, &o[0], &o[1], &o[2]))
+    if (!PyArg_ParseTuple(args, "iOOO|i", &fd, &o[0], &o[1], &o[2], &flags))
         return NULL;
     Views views = {.used = 0};
     TAKE(offsets, const int64_t, o[0], 0)
@@ -25,7 +36,7 @@ static PyObject *pread_spans(PyObject *self, PyObject *args)
     for (; done < offsets_n; done++) {
         int64_t at = offsets[done], left = lengths[done];
         while (left > 0) {
-            ssize_t got = pread(fd, out, (size_t)left, (off_t)at);
+            ssize_t got = read_at(fd, out, (size_t)left, (off_t)at, flags);
             if (got < 0 && errno == EINTR)
                 continue;
             if (got < 0)

@@ -101,8 +101,11 @@ _TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
 _TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
-def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
+def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1, flags: int = 0) -> int:
     """Read spans of an open file into `out`, one after the other.
+
+    Args:
+        flags: flags of preadv2 (RWF_...), which only Linux knows.
 
     Returns:
         The number of spans read in full; fewer than requested if the file ends early.
@@ -112,7 +115,7 @@ def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1) -> int:
     for done, (offset, length) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
         end = at + length
         while at < end:
-            got = os.preadv(fd, [target[at:end]], offset)
+            got = os.preadv(fd, [target[at:end]], offset, flags)
             if got == 0:
                 return done
             at += got

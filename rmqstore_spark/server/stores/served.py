@@ -1,0 +1,64 @@
+"""One store that a process serves, as the handlers of calls see it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, TopicSettings
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["ServedStore"]
+
+
+class ServedStore(ABC):
+    """One store that a process serves.
+
+    Attributes:
+        name: the name by which clients ask for it, and its broker name.
+        path: the store directory.
+        view: its files.
+    """
+
+    def __init__(self, name: str, path: str, view: StoreView) -> None:
+        self.name = name
+        self.path = path
+        self.view = view
+
+    @property
+    @abstractmethod
+    def writer(self) -> StoreWriter:
+        """The store, open for writing.
+
+        Raises:
+            RefusedError: this process does not write the store.
+        """
+
+    @abstractmethod
+    def open(self, topics: Sequence[str] | None) -> OpenReply:
+        """Return what is needed to encode records; see `OpenRequest`.
+
+        Raises:
+            RefusedError: topics are to be written, and cannot be.
+        """
+
+    @abstractmethod
+    def topics(self) -> dict[str, TopicSettings]:
+        """Return the settings of all topics by name."""
+
+    @abstractmethod
+    def offsets(self, topics: Sequence[str] | None) -> OffsetsReply:
+        """Return the ends of the log, and of the queues of some topics; None for all."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Return figures, ready for JSON."""
+
+    @abstractmethod
+    def reader(self) -> Store:
+        """Open the store for reading; the caller closes it."""

@@ -1,0 +1,101 @@
+"""A store that this process writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rmqstore_spark.engine.tables.topics import require_clients_topic
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.server.store_id import store_id
+from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
+from rmqstore_spark.wire.protocol import PROTOCOL
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.engine.tables.topics import TopicConfig
+
+__all__ = ["WrittenStore"]
+
+
+class WrittenStore(ServedStore):
+    """A store that this process writes.
+
+    Args:
+        store: the store; it is not closed here.
+    """
+
+    def __init__(self, store: StoreWriter) -> None:
+        view = StoreView(store.path, [store.log_folder], lambda: store.published_end)
+        super().__init__(store.config.broker_name, store.path, view)
+        self._store = store
+        self._id = store_id(store.path)
+
+    @property
+    def writer(self) -> StoreWriter:
+        """The store."""
+        return self._store
+
+    def open(self, topics: Sequence[str] | None) -> OpenReply:
+        """Return what is needed to encode records; create missing topics if that is configured."""
+        config = self._store.config
+        for name in topics or ():
+            require_clients_topic(name)
+        missing = [name for name in topics or () if name not in self._store.topics]
+        if missing and config.auto_create_topic_enable:
+            self._store.create_topics(missing)
+        return OpenReply(
+            protocol=PROTOCOL,
+            store_id=self._id,
+            broker_name=config.broker_name,
+            store_host_v6=config.store_host_v6,
+            max_message_size=config.max_message_size,
+            max_block_bytes=config.max_block_bytes,
+            max_block_rows=config.max_block_rows,
+            auto_create_topic_enable=config.auto_create_topic_enable,
+            default_topic_queue_nums=config.default_topic_queue_nums,
+            topics=self._settings(topics),
+        )
+
+    def topics(self) -> dict[str, TopicSettings]:
+        """Return the settings of all topics by name."""
+        return self._settings(None)
+
+    def _settings(self, names: Sequence[str] | None) -> dict[str, TopicSettings]:
+        table = self._store.topics
+        if names is None:
+            return {topic.name: _settings_of(topic) for topic in table}
+        found = (table.get(name) for name in names)
+        return {topic.name: _settings_of(topic) for topic in found if topic is not None}
+
+    def offsets(self, topics: Sequence[str] | None) -> OffsetsReply:
+        """Return the ends of the log, and of queues."""
+        stats = self._store.stats()
+        queues = stats["queues"]
+        wanted = queues if topics is None else topics
+        return OffsetsReply(
+            stats["commitLogMinOffset"],
+            stats["commitLogMaxOffset"],
+            stats["commitLogFlushedOffset"],
+            {
+                topic: {
+                    str(queue_id): QueueOffsets(*ends) for queue_id, ends in queues[topic].items()
+                }
+                for topic in wanted
+                if topic in queues
+            },
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """Return the store's figures."""
+        return self._store.stats()
+
+    def reader(self) -> Store:
+        """Open the store for reading."""
+        return Store.open(self.path)
+
+
+def _settings_of(topic: TopicConfig) -> TopicSettings:
+    return TopicSettings(topic.read_queue_nums, topic.write_queue_nums, topic.perm)
