@@ -47,6 +47,7 @@ _FLUSH: Final = "Flush"
 _LIMITS: Final = "Limits"
 _TOPICS: Final = "Topics"
 _STAGING: Final = "Batches of Spark"
+_REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
 
 
@@ -57,6 +58,31 @@ def _address(word: str) -> str:
         return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
     except ValueError:
         raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
+
+
+def _host_and_port(word: str) -> str:
+    host, separator, port = word.rpartition(":")
+    if word and not (host and separator and port.isdecimal() and 0 < int(port) < 65_536):
+        raise ValueError("must be host:port")
+    return word
+
+
+def _beginning(word: str) -> str:
+    if word.lower() in ("earliest", "latest"):
+        return word.lower()
+    if not (word.isascii() and word.isdecimal() and int(word) <= _MAX_LONG):
+        raise ValueError("must be earliest, latest or a physical offset")
+    return word
+
+
+def _networks(word: str) -> str:
+    try:
+        parts = [ipaddress.ip_network(part.strip(), strict=False) for part in word.split(",")]
+    except ValueError:
+        raise ValueError(
+            "must be IP addresses or networks such as 10.1.2.0/24, with commas between"
+        ) from None
+    return ", ".join(str(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -79,7 +105,8 @@ class StoreConfig:
     )  # fmt: skip
     broker_role: str = choice(
         "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
-        "messages. A `SYNC_MASTER` does not wait for slaves: there are none.", group=_PLACE,
+        "messages, and follows `haMasterAddress`. A `SYNC_MASTER` answers a put when a slave has "
+        "it.", group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
@@ -176,6 +203,59 @@ class StoreConfig:
     max_transaction_bytes: int = number(
         16 << 30, 1 << 20, _MAX_LONG, "Largest batch that is committed as a whole.",
         group=_STAGING, unit="bytes", own=True,
+    )  # fmt: skip
+
+    ha_master_address: str = text(
+        "", "`host:port` of the master that a `SLAVE` follows; a broker's port is its "
+        "`listenPort` + 1. Empty: it follows nobody.",
+        group=_REPLICATION, kind="host:port", check=_host_and_port,
+    )  # fmt: skip
+    ha_from: str = text(
+        "earliest", "Where an empty `SLAVE` begins: `earliest`, `latest` (the master's last "
+        "segment, as a broker's slave does), or the physical offset at which a segment of the "
+        "master begins.",
+        group=_REPLICATION, kind="`earliest`, `latest` or an offset", own=True, check=_beginning,
+    )  # fmt: skip
+    ha_acknowledge: str = choice(
+        "false", ("false", "true", "received"), "`false`: a `SLAVE` only reads, and no put of a "
+        "`SYNC_MASTER` is answered because of it. `true`: it reports what it has on disk. "
+        "`received`: it reports what it has written, as a broker's slave does.",
+        group=_REPLICATION, own=True,
+    )  # fmt: skip
+    ha_listen_port: int = number(
+        -1, -1, 65_535, "Port where a master serves its slaves; 0: any free one. -1: "
+        "`listenPort` + 1 for a `SYNC_MASTER`, and none for an `ASYNC_MASTER`. (A broker always "
+        "takes `listenPort` + 1.)", group=_REPLICATION,
+    )  # fmt: skip
+    ha_bind_address: str = text(
+        "127.0.0.1", "Address of that port.",
+        group=_REPLICATION, kind="IP address", own=True, check=_address,
+    )  # fmt: skip
+    ha_allowed_addresses: str = text(
+        "127.0.0.0/8, ::1", "Addresses and networks from which slaves may connect, with commas "
+        "between. They get all messages: the protocol has neither passwords nor encryption.",
+        group=_REPLICATION, kind="networks", own=True, check=_networks,
+    )  # fmt: skip
+    ha_transfer_batch_size: int = number(
+        32 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
+        "broker's slave cannot take more than 4194292.", group=_REPLICATION, unit="bytes",
+    )  # fmt: skip
+    ha_send_heartbeat_interval: int = number(
+        5000, 10, _HOUR_MS, "A master or slave that has sent nothing for this time sends a "
+        "heartbeat.", group=_REPLICATION, unit="ms",
+    )  # fmt: skip
+    ha_housekeeping_interval: int = number(
+        20_000, 20, _HOUR_MS, "A connection on which nothing has arrived for this time is closed. "
+        "A slave then connects again.", group=_REPLICATION, unit="ms",
+    )  # fmt: skip
+    ha_slave_fallbehind_max: int = number(
+        256 << 20, 1, _MAX_LONG, "A `SYNC_MASTER` does not wait for slaves that are further "
+        "behind. Without others, the status of a put is SLAVE_NOT_AVAILABLE.",
+        group=_REPLICATION, unit="bytes",
+    )  # fmt: skip
+    slave_timeout: int = number(
+        3000, 1, _HOUR_MS, "How long a put waits for a slave. Then its status is "
+        "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
     )  # fmt: skip
 
     bind_address: str = text(
