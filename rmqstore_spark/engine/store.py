@@ -21,7 +21,7 @@ from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.log.published import PublishedLog
+from rmqstore_spark.engine.log.published import PublishedEnd, PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
@@ -133,6 +133,11 @@ class StoreWriter:
     def published_end(self) -> int:
         """The physical offset up to which the log holds whole records that readers may see."""
         return self._store.log.max_offset
+
+    @property
+    def published(self) -> PublishedEnd:
+        """Where the log ends for readers, and how to wait for more."""
+        return self._store.log.published
 
     def published_log(self) -> PublishedLog:
         """Return a reader of the log's bytes that readers may see; the caller closes it."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
+from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.server import memory
 from rmqstore_spark.server.auth import Security
 from rmqstore_spark.server.server import StoreServer
@@ -56,8 +57,8 @@ def serve(
 
     Args:
         config: the store's configuration.
-        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid` and `metrics` (`host:port`;
-            null without), written once the store is served, and removed at the end.
+        ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid`, `metrics` and `slaves`
+            (where to scrape, and where slaves connect, as `host:port`; null without), written once the store is served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
         announce: called with one line once the store is served.
         progress: called with the progress of a recovery; see `StoreWriter.open`.
@@ -87,7 +88,8 @@ def serve(
                 _log.info("%s", line)
         server = StoreServer(store, end.ask)
         opened.callback(server.close)
-        opened.callback(_end, server, end, store)
+        replication = Replication(store)
+        opened.callback(_end, server, replication, end, store)
         opened.enter_context(
             memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
         )
@@ -96,12 +98,15 @@ def serve(
             from rmqstore_spark.server.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            monitoring = Monitoring(lambda: {**store.stats(), **server.stats()}, host, port)
+            monitoring = Monitoring(
+                lambda: {**store.stats(), **server.stats(), **replication.stats()}, host, port
+            )
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if ready_path is not None:
-            _write_ready(ready_path, endpoints, store.path, metrics)
+            slaves = replication.master.address if replication.master else None
+            _write_ready(ready_path, endpoints, store.path, metrics, slaves)
             opened.callback(_remove, ready_path)
         more = f"; metrics on http://{metrics}/metrics" if metrics else ""
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{more}")
@@ -199,8 +204,8 @@ def _signals() -> list[signal.Signals]:
     return [n for n in ending if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
-    """Let calls finish, then end them and close the store."""
+def _end(server: StoreServer, replication: Replication, end: _End, store: StoreWriter) -> None:
+    """Let calls finish, then end them and the replication, and close the store."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
         if end.is_urgent or time.monotonic() > deadline:
@@ -209,6 +214,7 @@ def _end(server: StoreServer, end: _End, store: StoreWriter) -> None:
             )
             break
     server.end_calls()
+    replication.close()
     # The server refuses calls until the store is closed: `rmqstore stop` waits until it has gone.
     store.close()
 
@@ -227,13 +233,16 @@ def _ready_path(given: str | os.PathLike[str]) -> str:
     return path
 
 
-def _write_ready(path: str, endpoints: list[str], store: str, metrics: str | None) -> None:
+def _write_ready(
+    path: str, endpoints: list[str], store: str, metrics: str | None, slaves: str | None
+) -> None:
     ready = {
         "endpoint": endpoints[0],
         "endpoints": endpoints,
         "store": store,
         "pid": os.getpid(),
         "metrics": metrics,
+        "slaves": slaves,
     }
     replace_file(path, json.dumps(ready).encode())
 
