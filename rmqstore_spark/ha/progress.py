@@ -38,6 +38,7 @@ class Standing:
         received: bytes of the log that were received since the start.
         connects: how often a connection was made.
         error: why the last connection ended, or why the follower stopped.
+        is_complete: whether nothing is missing.
     """
 
     state: str
@@ -48,6 +49,7 @@ class Standing:
     received: int
     connects: int
     error: str
+    is_complete: bool
 
     @property
     def seconds_left(self) -> float | None:
@@ -144,7 +146,7 @@ class Progress:
             missing = 0 if self._caught_up else int(behind * stored_rate)
             return Standing(
                 self._state, self._end(), behind, missing, rate, self._received, self._connects,
-                self._error,
+                self._error, self._caught_up,
             )  # fmt: skip
 
     def _forget(self, now: float) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import stat
 import sys
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
@@ -30,17 +31,27 @@ from rmqstore_spark.server.server import StoreServer
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.ha.follower import Follower
 
-__all__ = ["serve"]
+__all__ = ["Watch", "serve"]
 
 _log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
+_WATCH_SECONDS: Final = 0.2
 
 _FILES: Final = 1 << 16
 _SWITCH_SECONDS: Final = 0.001
 """By default, each of a hundred other threads may run for 5 ms before a put gets its turn."""
+
+
+class Watch(Protocol):
+    """Looks at the follower of a store while the store is served."""
+
+    def goes_on(self, follower: Follower, /) -> bool:
+        """Return whether the process should go on."""
+        ...
 
 
 def serve(
@@ -48,6 +59,7 @@ def serve(
     *,
     ready_file: str | os.PathLike[str] | None = None,
     until_stdin_ends: bool = False,
+    watch: Watch | None = None,
     announce: Callable[[str], None] = print,
     progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> None:
@@ -60,6 +72,7 @@ def serve(
         ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid`, `metrics` and `slaves`
             (where to scrape, and where slaves connect, as `host:port`; null without), written once the store is served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
+        watch: looks at the follower of a slave a few times a second, and may end the process.
         announce: called with one line once the store is served.
         progress: called with the progress of a recovery; see `StoreWriter.open`.
 
@@ -110,7 +123,9 @@ def serve(
             opened.callback(_remove, ready_path)
         more = f"; metrics on http://{metrics}/metrics" if metrics else ""
         announce(f"rmqstore: serving {store.path} on {', '.join(endpoints)}{more}")
-        end.wait()
+        while not end.wait(_WATCH_SECONDS if watch and replication.follower else None):
+            if watch and replication.follower and not watch.goes_on(replication.follower):
+                break
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
 
@@ -145,9 +160,9 @@ class _End:
         with suppress(BlockingIOError):  # a full pipe holds enough requests
             os.write(self._ask, b".")
 
-    def wait(self) -> None:
-        """Wait until the process should end."""
-        os.read(self._asked, 1)
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the process should end, for some seconds; return whether it should."""
+        return bool(select.select([self._asked], [], [], seconds)[0])
 
     def telling(self, progress: Callable[[str, int, int], object]) -> Callable[..., None]:
         """Wrap `progress` so that a recovery stops when the process should end."""
