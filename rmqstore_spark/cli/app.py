@@ -102,9 +102,9 @@ def _start(
     """Inspect, read, verify and write RocketMQ message stores.
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
-    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve,
-    follow and recover change a store's files. The options for tokens and TLS are for store processes that
-    require them.
+    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only
+    serve, follow and recover change a store's files. The options for tokens and TLS are for store
+    processes that require them.
     """
     use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
 

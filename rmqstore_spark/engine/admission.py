@@ -134,8 +134,10 @@ class Admission:
         self.require_alive()
         if self._is_slave():
             master = self._config.ha_master_address
-            where = f"It follows {master}: write to the process there." if master else (
-                "Write to its master."
+            where = (
+                f"It follows {master}: write to the process there."
+                if master
+                else ("Write to its master.")
             )
             raise RefusedError(
                 f"The store is a slave (brokerRole) and accepts no messages. {where}",

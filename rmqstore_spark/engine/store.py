@@ -21,7 +21,8 @@ from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.log.published import PublishedEnd, PublishedLog
+from rmqstore_spark.engine.log.published_end import PublishedEnd
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery

@@ -89,7 +89,7 @@ class Follower:
                 text = str(error)
             except (BrokenStreamError, OSError) as error:
                 text = f"{self._master}: {error}"
-            except Exception as error:  # noqa: BLE001 - else the follower would end unnoticed
+            except Exception as error:
                 self._stop(ReplicationError(f"The follower failed: {error!r}. Report this."))
                 raise
             if self._closing.is_set():

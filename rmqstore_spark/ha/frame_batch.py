@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqstore_spark.engine.log.published import PublishedLog
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.ha.frames import HEADER_SIZE, encode_header
 
 __all__ = ["FrameBatch"]

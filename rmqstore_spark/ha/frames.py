@@ -60,7 +60,7 @@ class FrameDecoder:
             What they hold of the log, and heartbeats, in order.
 
         Raises:
-            ReplicationError: they are no frames.
+            ReplicationError: they are not frames.
         """
         at, end = 0, len(data)
         while at < end:
@@ -109,7 +109,7 @@ def _decode_header(head: bytes) -> tuple[int, int]:
     offset, size = _HEADER.unpack(head)
     if offset < 0 or not 0 <= size <= MOST_FRAME_BYTES:
         raise ReplicationError(
-            f"What the master sent is no frame (physical offset {offset}, {size} bytes). Is there "
-            "a master's HA port at haMasterAddress? A broker's is its listenPort + 1."
+            f"What the master sent is not a frame (physical offset {offset}, {size} bytes). Is "
+            "there a master's HA port at haMasterAddress? A broker's is its listenPort + 1."
         )
     return offset, size

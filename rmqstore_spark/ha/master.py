@@ -39,7 +39,7 @@ class Master:
         ]
         self._lock = threading.Lock()
         self._connections: list[SlaveConnection] = []
-        self._closing = False
+        self._closing = threading.Event()
         host, port = config.ha_bind_address, _port(store)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -65,7 +65,7 @@ class Master:
 
     def close(self) -> None:
         """End all connections, and let no others in."""
-        self._closing = True
+        self._closing.set()
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -76,11 +76,11 @@ class Master:
             connection.close()
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._closing.is_set():
             try:
                 connection, address = self._listening.accept()
             except OSError as error:
-                if self._closing:
+                if self._closing.is_set():
                     return
                 _log.warning("A slave could not connect: %s", error)
                 continue
@@ -122,5 +122,5 @@ def _port(store: StoreWriter) -> int:
     if config.ha_listen_port >= 0:
         return config.ha_listen_port
     if config.listen_port == 65_535:
-        raise OptionError("listenPort + 1 is no port. Set haListenPort.")
+        raise OptionError("listenPort + 1 is not a port. Set haListenPort.")
     return config.listen_port + 1

@@ -1,6 +1,6 @@
 """One connection of a follower to its master: asks for the log, compares, and receives it.
 
-A follower asks for the last bytes that it holds, and goes on only if the master has the same ones.
+A follower asks for the last bytes that it holds, and continues only if the master has the same.
 So a master whose log has taken another way is noticed at once. (Upstream: HAService.HAClient asks
 from its end on, and never notices.)
 """
@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Final
 
-from rmqstore_spark.engine.log.published import PublishedLog
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ReplicationError
 from rmqstore_spark.ha.frames import FrameDecoder, Piece
@@ -33,7 +33,7 @@ _LOOK_S: Final = 0.05
 while it sends."""
 _SILENT_CHECK_S: Final = 2.0
 _RETRY_S: Final = 0.5
-_BEGIN_ANEW: Final = (
+_RESTART: Final = (
     "To keep this store's log aside and copy the master's from its beginning: `rmqstore follow "
     "--restart-from earliest`."
 )
@@ -94,7 +94,7 @@ class Session:
         Raises:
             BrokenStreamError: connect again.
             ForkError: the master's log cannot be followed.
-            ReplicationError: the master sent what is no log.
+            ReplicationError: the master sent something that is not a log.
             RefusedError: the store has failed or is closed.
         """
         try:
@@ -220,12 +220,14 @@ class Session:
         held = self._log.read(piece.offset, stop)
         sent = bytes(piece.data[: stop - piece.offset])
         if held != sent:
-            at = next(n for n, (one, other) in enumerate(zip(held, sent, strict=True)) if one != other)
+            at = next(
+                n for n, (one, other) in enumerate(zip(held, sent, strict=True)) if one != other
+            )
             raise ForkError(
                 f"The master's log is another one: it differs at physical offset "
                 f"{piece.offset + at}, and this store holds a log up to {end}. The master lost its "
-                "disk and began anew, or another one took its place, or this store was written to. "
-                f"{_BEGIN_ANEW}"
+                "disk and began again, or another one took its place, or this store was written "
+                f"to. {_RESTART}"
             )
         if stop == end:
             self._is_checked = True
@@ -242,9 +244,9 @@ class Session:
             self._tell_of_nothing()
             return
         raise ForkError(
-            f"The master has nothing at physical offset {self._next}, and this store holds a log up "
-            f"to {self._replica.end}. The master's log ends before that, as after it lost its disk "
-            f"or came back with an older copy; or it begins after that. {_BEGIN_ANEW}"
+            f"The master has nothing at physical offset {self._next}, and this store holds a log "
+            f"up to {self._replica.end}. The master's log ends before that, as after it lost its "
+            f"disk or came back with an older copy; or it begins after that. {_RESTART}"
         )
 
     def _tell_of_nothing(self) -> None:
@@ -262,7 +264,7 @@ class Session:
             raise ForkError(
                 f"The master does not send its log from physical offset {self._asked}, but from "
                 f"{offset}, and this store holds a log up to {self._replica.end}. Either the "
-                f"master has removed what would come between, or it lost its end. {_BEGIN_ANEW}"
+                f"master has removed what would come between, or it lost its end. {_RESTART}"
             )
         raise BrokenStreamError(
             f"the master sent physical offset {offset} where {self._next} was to come"

@@ -133,9 +133,7 @@ class SlaveConnection:
                 f"{slave.sent}"
             )
         if min(others) < slave.held:
-            return (
-                f"it reports to have the log up to {min(others)}, and had it up to {slave.held}"
-            )
+            return f"it reports to have the log up to {min(others)}, and had it up to {slave.held}"
         slave.is_observer = False
         slave.report(others[-1])
         return ""

@@ -70,7 +70,8 @@ def serve(
     Args:
         config: the store's configuration.
         ready_file: JSON with `endpoint`, `endpoints`, `store`, `pid`, `metrics` and `slaves`
-            (where to scrape, and where slaves connect, as `host:port`; null without), written once the store is served, and removed at the end.
+            (where to scrape, and where slaves connect, as `host:port`; null without),
+            written once the store is served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
         watch: looks at the follower of a slave a few times a second, and may end the process.
         announce: called with one line once the store is served.

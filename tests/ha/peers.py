@@ -18,8 +18,16 @@ from tests.support.golden import load_meta
 from tests.support.waiting import PATIENCE, eventually
 
 __all__ = [
-    "PlainMaster", "PlainSlave", "caught_up", "frames", "following", "log_bytes", "log_files",
-    "mastering", "queue_files", "sizes_of",
+    "PlainMaster",
+    "PlainSlave",
+    "caught_up",
+    "following",
+    "frames",
+    "log_bytes",
+    "log_files",
+    "mastering",
+    "queue_files",
+    "sizes_of",
 ]  # fmt: skip
 
 SMALL = {
@@ -39,7 +47,7 @@ def frames(log: bytes, begin: int, size: int) -> Iterator[bytes]:
 
 
 class PlainMaster:
-    """A master that sends what it is told: a function gets each connection and its first report.
+    """A master of the tests: a function gets each connection and its first report.
 
     Attributes:
         reports: all that slaves have reported.
@@ -90,7 +98,7 @@ class PlainMaster:
 
 
 class PlainSlave:
-    """A slave that reports what it is told, and keeps what it gets."""
+    """A slave of the tests, which reports any offset."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -153,9 +161,7 @@ def mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Master
 
 
 @contextmanager
-def following(
-    path: Path, address: str, clock: Callable[[], int] | None = None, **settings: Any
-) -> Iterator[tuple[StoreWriter, Follower]]:
+def following(path: Path, address: str, **settings: Any) -> Iterator[tuple[StoreWriter, Follower]]:
     """A store that follows a master."""
     config = StoreConfig(
         **{**SMALL, "broker_role": "SLAVE", "ha_master_address": address, **settings}

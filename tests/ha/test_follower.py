@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,10 @@ def stopped(follower: Follower) -> str:
     return str(follower.failure)
 
 
+def _holds(store: StoreWriter, end: int) -> bool:
+    return store.replica.end >= end
+
+
 def test_a_connection_that_is_cut_at_any_byte_of_a_header_and_within_a_body(
     source: tuple[Path, bytes], tmp_path: Path
 ) -> None:
@@ -94,12 +99,14 @@ def test_a_store_that_is_opened_again_compares_and_goes_on(
     path, log = source
     got = 0
     for end in (0, 5000, 8192, 9000, len(log) - 1, len(log)):
-        with PlainMaster(Script(whole(log[:end]))) as master:
-            with following(tmp_path, master.address) as (store, follower):
-                least = end if end == len(log) else end - 1000
-                eventually(lambda: store.replica.end >= least)
-                assert follower.failure is None
-                got = store.replica.end
+        with (
+            PlainMaster(Script(whole(log[:end]))) as master,
+            following(tmp_path, master.address) as (store, follower),
+        ):
+            least = end if end == len(log) else end - 1000
+            eventually(partial(_holds, store, least))
+            assert follower.failure is None
+            got = store.replica.end
         assert not got or log_bytes(tmp_path, 0, got) == log[:got]
     assert got == len(log)
     assert queue_files(tmp_path) == queue_files(path)
@@ -131,15 +138,19 @@ def test_a_fork_is_refused_and_nothing_of_it_is_stored(
     source: tuple[Path, bytes], tmp_path: Path
 ) -> None:
     _, log = source
-    with PlainMaster(Script(whole(log[:20_000]))) as master:
-        with following(tmp_path, master.address) as (store, _):
-            eventually(lambda: store.replica.end > 15_000)
+    with (
+        PlainMaster(Script(whole(log[:20_000]))) as master,
+        following(tmp_path, master.address) as (store, _),
+    ):
+        eventually(lambda: store.replica.end > 15_000)
     other = bytearray(log)
     other[store.replica.end - 5] ^= 1
-    with PlainMaster(Script(whole(bytes(other)))) as master:
-        with following(tmp_path, master.address) as (again, follower):
-            text = stopped(follower)
-            assert again.replica.end == store.replica.end
+    with (
+        PlainMaster(Script(whole(bytes(other)))) as master,
+        following(tmp_path, master.address) as (again, follower),
+    ):
+        text = stopped(follower)
+        assert again.replica.end == store.replica.end
     assert f"differs at physical offset {store.replica.end - 5}" in text
     assert f"holds a log up to {store.replica.end}" in text
     assert "--restart-from earliest" in text
@@ -154,18 +165,22 @@ def test_a_master_with_another_range_stops_the_follower_with_both_offsets(
     source: tuple[Path, bytes], tmp_path: Path, behind: str
 ) -> None:
     _, log = source
-    with PlainMaster(Script(whole(log[:20_000]))) as master:
-        with following(tmp_path, master.address) as (store, _):
-            eventually(lambda: store.replica.end > 15_000)
+    with (
+        PlainMaster(Script(whole(log[:20_000]))) as master,
+        following(tmp_path, master.address) as (store, _),
+    ):
+        eventually(lambda: store.replica.end > 15_000)
     end = store.replica.end
     script: Any = {
         "heartbeats as asked": lambda first: [struct.pack(">qi", first, 0)],
         "heartbeats at its end": heartbeats_at(8192),
         "begins later": lambda _first: frames(log, 24_576, 1000),
     }[behind]
-    with PlainMaster(Script(script)) as master:
-        with following(tmp_path, master.address) as (_, follower):
-            text = stopped(follower)
+    with (
+        PlainMaster(Script(script)) as master,
+        following(tmp_path, master.address) as (_, follower),
+    ):
+        text = stopped(follower)
     assert f"holds a log up to {end}" in text
     asked = {"heartbeats at its end": "8192", "begins later": "24576"}.get(behind, "has nothing at")
     assert asked in text
@@ -191,9 +206,9 @@ def test_a_master_that_begins_later_is_followed_from_where_it_begins(
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no frame"),
-        (struct.pack(">qi", -5, 10), "is no frame"),
-        (struct.pack(">qi", 1, 2**31 - 1), "is no frame"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not a frame"),
+        (struct.pack(">qi", -5, 10), "is not a frame"),
+        (struct.pack(">qi", 1, 2**31 - 1), "is not a frame"),
         (struct.pack(">qi", 1, 400) + bytes(range(256)) + bytes(144), "not a CommitLog"),
         # A record that says it has 1 GiB (its first byte, 0x40, does not come: byte 0 is 0).
         (struct.pack(">qi", 0, 8) + struct.pack(">iI", 1 << 30, 0xDAA320A7), "not a CommitLog"),
@@ -202,10 +217,12 @@ def test_a_master_that_begins_later_is_followed_from_where_it_begins(
 def test_garbage_is_refused_and_stops_the_follower_if_it_persists(
     tmp_path: Path, sent: bytes, words: str
 ) -> None:
-    with PlainMaster(Script(lambda _first: [sent])) as master:
-        with following(tmp_path, master.address) as (store, follower):
-            assert words in stopped(follower)
-            assert store.replica.end == 0
+    with (
+        PlainMaster(Script(lambda _first: [sent])) as master,
+        following(tmp_path, master.address) as (store, follower),
+    ):
+        assert words in stopped(follower)
+        assert store.replica.end == 0
     assert master.connections == 3
 
 
@@ -218,10 +235,12 @@ def test_a_record_that_lies_is_refused_with_its_place(
     second = int.from_bytes(log[:4], "big")
     other = bytearray(log[:4096])
     other[second + field + (3 if field < 88 else 0)] ^= 1
-    with PlainMaster(Script(whole(bytes(other)))) as master:
-        with following(tmp_path, master.address) as (store, follower):
-            text = stopped(follower)
-            assert store.replica.end in (0, second)
+    with (
+        PlainMaster(Script(whole(bytes(other)))) as master,
+        following(tmp_path, master.address) as (store, follower),
+    ):
+        text = stopped(follower)
+        assert store.replica.end in (0, second)
     assert f"physical offset {second}" in text
 
 
@@ -271,9 +290,11 @@ def test_a_topic_that_was_deleted_and_made_again_loses_its_older_entries(tmp_pat
         assert master.put(rows_block([b"new%d" % n for n in range(4)], ("orders",))).ok
         end = master.published_end
     log = log_bytes(master_path, 0, end)
-    with PlainMaster(Script(whole(log, 500))) as plain:
-        with following(tmp_path / "slave", plain.address) as (store, _):
-            caught_up(store, end)
+    with (
+        PlainMaster(Script(whole(log, 500))) as plain,
+        following(tmp_path / "slave", plain.address) as (store, _),
+    ):
+        caught_up(store, end)
     assert queue_files(tmp_path / "slave") == queue_files(master_path)
     config = small_segments()
     StoreWriter.open(tmp_path / "slave", config, rebuild=True).close()
@@ -293,9 +314,11 @@ def test_times_that_go_back_lower_those_of_the_checkpoint(tmp_path: Path) -> Non
     moved = bytearray(second)
     moved[28:36] = first.to_bytes(8, "big")
     log = log_bytes(path, 0, first) + bytes(moved)
-    with PlainMaster(Script(whole(log))) as master:
-        with following(tmp_path / "slave", master.address) as (slave, _):
-            eventually(lambda: slave.replica.end == len(log))
+    with (
+        PlainMaster(Script(whole(log))) as master,
+        following(tmp_path / "slave", master.address) as (slave, _),
+    ):
+        eventually(lambda: slave.replica.end == len(log))
     # It says what is on disk: recovery would take a torn record with an earlier time for damage.
     checkpoint = (tmp_path / "slave" / "checkpoint").read_bytes()
     assert int.from_bytes(checkpoint[:8], "big") == 1_000_000

@@ -65,6 +65,6 @@ def test_reports_are_the_same_however_the_stream_is_cut(
     ("offset", "size"),
     [(-1, 0), (-(2**63), 100), (0, -1), (0, MOST_FRAME_BYTES + 1), (0, 2**31 - 1)],
 )
-def test_what_is_no_frame_is_refused_before_its_bytes_come(offset: int, size: int) -> None:
-    with pytest.raises(ReplicationError, match="is no frame"):
+def test_what_is_not_a_frame_is_refused_before_its_bytes_come(offset: int, size: int) -> None:
+    with pytest.raises(ReplicationError, match="is not a frame"):
         list(FrameDecoder().feed(memoryview(struct.pack(">qi", offset, size))))

@@ -12,7 +12,12 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ServiceError
 from tests.ha.peers import (
-    PlainSlave, caught_up, following, log_bytes, mastering, queue_files,
+    PlainSlave,
+    caught_up,
+    following,
+    log_bytes,
+    mastering,
+    queue_files,
 )  # fmt: skip
 from tests.support.batches import commit_batch, rows_block
 from tests.support.waiting import eventually
@@ -144,11 +149,11 @@ def test_only_allowed_addresses_are_let_in(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_told(tmp_path: Path) -> None:
-    with mastering(tmp_path / "one") as (store, master):
+    with mastering(tmp_path / "one") as (_, master):
         port = int(master.address.rpartition(":")[2])
-        with pytest.raises(ServiceError, match=f"{port}.*Set haListenPort"):
-            with mastering(tmp_path / "two", ha_listen_port=port):
-                pass
+        refused = pytest.raises(ServiceError, match=f"{port}.*Set haListenPort")
+        with refused, mastering(tmp_path / "two", ha_listen_port=port):
+            pass
 
 
 # ---- SYNC_MASTER ---------------------------------------------------------------------------------
@@ -226,12 +231,14 @@ def test_a_batch_reaches_a_slave_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_two_slaves_have_the_same_log_and_queues(tmp_path: Path) -> None:
-    with mastering(tmp_path / "master") as (store, master):
-        with following(tmp_path / "a", master.address) as (one, _):
-            with following(tmp_path / "b", master.address) as (two, _):
-                log = filled(store)
-                caught_up(one, len(log))
-                caught_up(two, len(log))
+    with (
+        mastering(tmp_path / "master") as (store, master),
+        following(tmp_path / "a", master.address) as (one, _),
+        following(tmp_path / "b", master.address) as (two, _),
+    ):
+        log = filled(store)
+        caught_up(one, len(log))
+        caught_up(two, len(log))
     for name in ("a", "b"):
         assert log_bytes(tmp_path / name, 0, len(log)) == log
         assert queue_files(tmp_path / name) == queue_files(tmp_path / "master")

@@ -52,12 +52,12 @@ def follow(
     settings: Settings = None,
     ready_file: Annotated[str | None, _ReadyFile] = None,
 ) -> None:
-    """Keep a store a copy of a master's log: a broker's, or another store process's.
+    """Keep a store a copy of a master's log.
 
-    Creates the store if it does not exist, and serves it to readers meanwhile. Prints on stderr
-    how far it is behind. Runs until SIGTERM, Ctrl-C or `rmqstore stop` (exit code 0), or until the
-    master's log cannot be followed (1): it is another one, or damaged. Then nothing of the store
-    was changed, and --restart-from begins anew.
+    The master is a broker, or another store process. Creates the store if it does not exist, and
+    serves it to readers meanwhile. Prints on stderr how far it is behind. Runs until SIGTERM,
+    Ctrl-C or `rmqstore stop` (exit code 0), or until the master's log cannot be followed (1): it is
+    another one, or damaged. Then the store stays as it is, and --restart-from begins again.
     """
     from rmqstore_spark.engine.log.aside import set_aside
     from rmqstore_spark.server.logs import configure_logging

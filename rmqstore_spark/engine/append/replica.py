@@ -119,7 +119,7 @@ class Replica:
             The number of bytes appended. An incomplete record is left out.
 
         Raises:
-            ReplicationError: the bytes are no log, or hold more topics than the store may have;
+            ReplicationError: the bytes are not a log, or hold more topics than the store may have;
                 nothing was appended.
             RefusedError: nothing was appended. Unless the store has failed or is closed, the same
                 call may succeed a little later.
@@ -160,7 +160,7 @@ class Replica:
         """Create the topics of records, and give them as many queues as the records need."""
         least: dict[str, int] = {}
         for name, queue_id in _routes(stamped):
-            if 0 <= queue_id and is_safe_topic_name(name):
+            if queue_id >= 0 and is_safe_topic_name(name):
                 least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
         made = []
         try:
@@ -175,7 +175,9 @@ class Replica:
             if made:
                 self._topics.create_all(made)
         except OptionError as error:
-            raise ReplicationError(f"The master has a topic that cannot be kept: {error}") from error
+            raise ReplicationError(
+                f"The master has a topic that cannot be kept: {error}"
+            ) from error
         except StoreWriteError as error:
             text = f"A topic of the master cannot be created: {error}"
             raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from rmqstore_spark.engine.log.published import PublishedEnd
+from rmqstore_spark.engine.log.published_end import PublishedEnd
 
 __all__ = ["Slave", "Slaves"]
 
@@ -86,9 +86,7 @@ class Slaves:
         Args:
             end: physical offset at which the log ends.
         """
-        return any(
-            end - slave.held < self._most_behind for slave in self._acknowledging()
-        )
+        return any(end - slave.held < self._most_behind for slave in self._acknowledging())
 
     def wait(self, end: int, timeout: float) -> bool:
         """Wait until a slave has the log up to an offset, for some seconds.

@@ -100,7 +100,7 @@ def _unit_size(data: U1, walk: Walk, begin: int, left: int, segment_size: int) -
         if size == left:
             return size
         sizes = f"a blank ends the segment at {place + size}"
-    elif len(head) == BLANK_SIZE and MIN_RECORD_SIZE <= size and size + BLANK_SIZE > left:
+    elif len(head) == BLANK_SIZE and size >= MIN_RECORD_SIZE and size + BLANK_SIZE > left:
         sizes = f"a record extends to {place + size}"
     else:
         return size

@@ -114,8 +114,8 @@ class Committer:
             self.commits += 1
             self._staging.finish(stages)
         self._durability.await_commit(end)
-        status = "ALREADY_COMMITTED" if done else "COMMITTED"
-        return CommitResult(status, committed.content.rows, committed.physical_offset)
+        rows, first = committed.content.rows, committed.physical_offset
+        return CommitResult("ALREADY_COMMITTED" if done else "COMMITTED", rows, first)
 
     def _claim(self, request: CommitRequest, identity: str) -> list[Stage]:
         total = sum(info.bytes for info in request.stages)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.placement import Placement, place
-from rmqstore_spark.engine.log.published import PublishedEnd
+from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import explained, start_write_back, sync_folder

@@ -1,63 +1,18 @@
-"""The part of the CommitLog that readers may see: where it ends, and its bytes.
+"""Reads the part of the CommitLog that readers may see.
 
-Bytes after that end may belong to a block that is not published yet (docs/format.md, "A block that
+Bytes after its end may belong to a block that is not published yet (docs/format.md, "A block that
 is not published yet"). So whoever passes the log on, such as a master to its slaves, reads it here.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.errors import SegmentExpiredError
 
-if TYPE_CHECKING:
-    from rmqstore_spark.engine.log.commitlog import CommitLogWriter
-
-__all__ = ["PublishedEnd", "PublishedLog"]
-
-
-class PublishedEnd:
-    """The physical offset at which the log ends for readers. It only grows.
-
-    One thread at a time moves it; any may read it, or wait for it.
-
-    Args:
-        offset: its first value.
-    """
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-        self._moved = threading.Condition()
-        self._waiting = 0
-
-    @property
-    def offset(self) -> int:
-        """The physical offset."""
-        return self._offset
-
-    def move(self, offset: int) -> None:
-        """Move the end, and wake those who wait for that."""
-        self._offset = offset
-        if self._waiting:
-            with self._moved:
-                self._moved.notify_all()
-
-    def wait_beyond(self, offset: int, timeout: float) -> bool:
-        """Wait until the end is beyond an offset, for some seconds; return whether it is."""
-        with self._moved:
-            self._waiting += 1
-            try:
-                return self._moved.wait_for(lambda: self._offset > offset, timeout)
-            finally:
-                self._waiting -= 1
-
-    def wake(self) -> None:
-        """Let all who wait look again."""
-        with self._moved:
-            self._moved.notify_all()
+__all__ = ["PublishedLog"]
 
 
 class PublishedLog:
