@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +32,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def serve(store: Path, port: int = 0, *settings: str) -> StoreProcess:
+def serve(
+    store: Path, port: int = 0, *settings: str, environment: Mapping[str, str] | None = None
+) -> StoreProcess:
     """Start `rmqstore serve` with small files."""
-    arguments = [f"--set={pair}" for pair in (*SMALL, *settings)]
-    return StoreProcess(store, store.parent, "--port", str(port), *arguments)
+    arguments = ["--port", str(port), *(f"--set={pair}" for pair in (*SMALL, *settings))]
+    return StoreProcess(store, store.parent, *arguments, environment=environment)
 
 
 def stage(client: StoreClient, first: int, count: int) -> StageInfo:

@@ -7,7 +7,6 @@ and this project. docs/configuration.md and conf/store.conf are generated from t
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,12 @@ from rmqstore_spark.engine.config.broker_keys import (
     STRAY_KEYS,
     heed,
     tell_passed_over,
+)
+from rmqstore_spark.engine.config.checks import (
+    address,
+    beginning,
+    host_and_port,
+    networks,
 )
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
 from rmqstore_spark.engine.config.properties_file import parse_properties
@@ -51,40 +56,6 @@ _REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
 
 
-def _address(word: str) -> str:
-    if word.lower() == "localhost":
-        return "127.0.0.1"
-    try:
-        return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
-    except ValueError:
-        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
-
-
-def _host_and_port(word: str) -> str:
-    host, separator, port = word.rpartition(":")
-    if word and not (host and separator and port.isdecimal() and 0 < int(port) < 65_536):
-        raise ValueError("must be host:port")
-    return word
-
-
-def _beginning(word: str) -> str:
-    if word.lower() in ("earliest", "latest"):
-        return word.lower()
-    if not (word.isascii() and word.isdecimal() and int(word) <= _MAX_LONG):
-        raise ValueError("must be earliest, latest or a physical offset")
-    return word
-
-
-def _networks(word: str) -> str:
-    try:
-        parts = [ipaddress.ip_network(part.strip(), strict=False) for part in word.split(",")]
-    except ValueError:
-        raise ValueError(
-            "must be IP addresses or networks such as 10.1.2.0/24, with commas between"
-        ) from None
-    return ", ".join(str(part) for part in parts)
-
-
 @dataclass(frozen=True)
 class StoreConfig:
     """The configuration of a store. The table describes each field with its key.
@@ -110,7 +81,7 @@ class StoreConfig:
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
-        group=_PLACE, kind="IP address", check=_address,
+        group=_PLACE, kind="IP address", check=address,
     )  # fmt: skip
     listen_port: int = number(
         10911, 1, 65_535, "Port in storeHost and msgId of new records: the port of a broker that "
@@ -208,13 +179,13 @@ class StoreConfig:
     ha_master_address: str = text(
         "", "`host:port` of the master that a `SLAVE` follows; a broker's port is its "
         "`listenPort` + 1. Empty: it follows nobody.",
-        group=_REPLICATION, kind="host:port", check=_host_and_port,
+        group=_REPLICATION, kind="host:port", check=host_and_port,
     )  # fmt: skip
     ha_from: str = text(
         "earliest", "Where an empty `SLAVE` begins: `earliest`, `latest` (the master's last "
         "segment, as a broker's slave does), or the physical offset at which a segment of the "
         "master begins.",
-        group=_REPLICATION, kind="`earliest`, `latest` or an offset", own=True, check=_beginning,
+        group=_REPLICATION, kind="`earliest`, `latest` or an offset", own=True, check=beginning,
     )  # fmt: skip
     ha_acknowledge: str = choice(
         "false", ("false", "true", "received"), "`false`: a `SLAVE` only reads, and no put of a "
@@ -229,12 +200,12 @@ class StoreConfig:
     )  # fmt: skip
     ha_bind_address: str = text(
         "127.0.0.1", "Address of that port.",
-        group=_REPLICATION, kind="IP address", own=True, check=_address,
+        group=_REPLICATION, kind="IP address", own=True, check=address,
     )  # fmt: skip
     ha_allowed_addresses: str = text(
-        "127.0.0.0/8, ::1", "Addresses and networks from which slaves may connect, with commas "
+        "127.0.0.0/8,::1/128", "Addresses and networks from which slaves may connect, with commas "
         "between. They get all messages: the protocol has neither passwords nor encryption.",
-        group=_REPLICATION, kind="networks", own=True, check=_networks,
+        group=_REPLICATION, kind="networks", own=True, check=networks,
     )  # fmt: skip
     ha_transfer_batch_size: int = number(
         32 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
@@ -260,7 +231,7 @@ class StoreConfig:
 
     bind_address: str = text(
         "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
-        group=_SERVICE, kind="IP address", check=_address,
+        group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
     flight_port: int = number(
         10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
@@ -295,7 +266,7 @@ class StoreConfig:
     )  # fmt: skip
     metrics_prom_exporter_host: str = text(
         "127.0.0.1", "Address of `/metrics` and `/healthz`.",
-        group=_SERVICE, kind="IP address", check=_address,
+        group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
     metrics_prom_exporter_port: int = number(
         -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",
