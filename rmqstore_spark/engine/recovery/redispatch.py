@@ -37,7 +37,6 @@ __all__ = ["LogBlock", "QueueFeed", "Run", "log_blocks"]
 
 _log = logging.getLogger(__name__)
 
-_MARK: Final = PROPERTY_INNER_MULTI_DISPATCH.encode() + b"\x01"
 _MANY_ROWS: Final = 1 << 20
 _MOST_LOST: Final = 1 << 20
 _MOST_SLOTS: Final = 1 << 58
@@ -145,7 +144,8 @@ class QueueFeed:
         for number, route in enumerate(block.routes):
             rows = slice(int(bounds[number]), int(bounds[number + 1]))
             yield from self._put(route.topic, route.queue_id, entries[rows], slots[rows])
-        if block.data.tobytes().find(_MARK) >= 0:
+        names = find_properties(part.records.properties, (PROPERTY_INNER_MULTI_DISPATCH,))
+        if names[PROPERTY_INNER_MULTI_DISPATCH].lengths.max(initial=-1) >= 0:
             yield from self._light(part)
 
     def restore(self) -> None:
