@@ -1,4 +1,4 @@
-"""Replication over loopback: a follower that catches up, and what followers cost a master's puts."""
+"""Replication over loopback: a follower that catches up, and what followers cost puts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.child import ROOT, in_child
 from benchmarks.figures import Figure
@@ -110,12 +110,12 @@ def _acknowledged(folder: Path) -> Figure:
     )  # fmt: skip
 
 
-def _config(**settings: object) -> StoreConfig:
+def _config(**settings: Any) -> StoreConfig:
     return StoreConfig(**{"mapped_file_size_commit_log": _SEGMENT, **settings})
 
 
 @contextmanager
-def _mastering(path: Path, **settings: object) -> Iterator[tuple[StoreWriter, Master]]:
+def _mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Master]]:
     with StoreWriter.open(path, _config(ha_listen_port=0, **settings)) as store:
         master = Master(store)
         try:
@@ -128,8 +128,8 @@ def _mastering(path: Path, **settings: object) -> Iterator[tuple[StoreWriter, Ma
 def _following(master: Master, path: Path, *settings: str) -> Iterator[None]:
     command = [sys.executable, "-m", "rmqstore_spark.cli", "follow", master.address, str(path)]
     command += [f"--set=mappedFileSizeCommitLog={_SEGMENT}", *settings]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=ROOT, **quiet) as process:
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, stdout=null, stderr=null) as process:
         try:
             yield
         finally:

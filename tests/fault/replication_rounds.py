@@ -51,12 +51,11 @@ class _Pair:
     def start(self, store: Path, failpoint: str = "") -> None:
         """Start one of both, and wait until it serves."""
         if store == self.master:
-            settings = ("brokerRole=SYNC_MASTER", f"haListenPort={self._ha_port}")
-            settings += ("slaveTimeout=2000",)
-            process = serve(store, self.port, *settings)
+            port = f"haListenPort={self._ha_port}"
+            process = serve(store, self.port, "brokerRole=SYNC_MASTER", port, "slaveTimeout=2000")
         else:
-            settings = ("brokerRole=SLAVE", f"haMasterAddress=127.0.0.1:{self._ha_port}")
-            settings += ("haAcknowledge=true",)
+            master = f"haMasterAddress=127.0.0.1:{self._ha_port}"
+            settings = ("brokerRole=SLAVE", master, "haAcknowledge=true")
             process = serve(store, 0, *settings, environment={"RMQSTORE_FAILPOINT": failpoint})
         self._running[store] = self._ends.enter_context(process)
         if not failpoint:
@@ -72,6 +71,10 @@ class _Pair:
         """Whether one of both has reached its failpoint."""
         return self._running[store].process.poll() is not None
 
+    def output(self) -> str:
+        """What the running ones have printed."""
+        return "\n".join(process.output for process in self._running.values())
+
     def difference(self) -> str:
         """Why the follower's log is not the beginning of its master's; both are down."""
         held = _whole(self.slave)
@@ -82,7 +85,7 @@ class _Pair:
 def replication_kills(folder: Path, rounds: int, *, first_seed: int = 0) -> Tally:
     """Kill master, follower or both, at random and at named places, while a client writes.
 
-    In the end the master is lost for good: what it had acknowledged must be at the follower.
+    In the end the master is lost: what it had acknowledged must be at the follower.
     """
     tally = Tally()
     for begin in range(0, rounds, _ROUNDS_PER_PAIR):
@@ -101,7 +104,8 @@ def replication_kills(folder: Path, rounds: int, *, first_seed: int = 0) -> Tall
 
 def _rounds(pair: _Pair, claims: Claims, count: int, seed: int) -> tuple[str, ...]:
     drawn, end = random.Random(seed), threading.Event()
-    writer = RemoteWriter(f"grpc://127.0.0.1:{pair.port}", claims)
+    endpoint = f"grpc://127.0.0.1:{pair.port}"
+    writer = RemoteWriter(endpoint, claims, patience_s=2 * _PATIENCE_S)
     pair.start(pair.master)
     pair.start(pair.slave)
     writer.make_topics()
@@ -125,6 +129,9 @@ def _rounds(pair: _Pair, claims: Claims, count: int, seed: int) -> tuple[str, ..
                 writer.served_since = time.monotonic()
                 before = claims.acknowledged
                 eventually(partial(_is_going_on, claims, before, writing), _PATIENCE_S)
+        except AssertionError:
+            found.append(pair.output())
+            raise AssertionError(found) from None
         finally:
             end.set()
         writing.result()

@@ -1,7 +1,7 @@
 """Reads the part of the CommitLog that readers may see.
 
 Bytes after its end may belong to a block that is not published yet (docs/format.md, "A block that
-is not published yet"). So whoever passes the log on, such as a master to its slaves, reads it here.
+is not published yet"). So a master reads it here to send it to its slaves.
 """
 
 from __future__ import annotations
