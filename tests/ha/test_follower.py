@@ -264,7 +264,7 @@ def test_a_silent_master_is_left_and_asked_again(
         given = {"ha_housekeeping_interval": 300}
         with following(tmp_path, master.address, **given) as (store, _):
             caught_up(store, len(log))
-    assert master.connections == 2
+    assert master.connections >= 2
 
 
 def test_a_slave_takes_nothing_from_clients(tmp_path: Path) -> None:
