@@ -64,8 +64,9 @@ def _catching_up(folder: Path) -> Figure:
     with _mastering(folder / "source") as (store, master):
         _put(store, _block(), _BYTES)
         end = store.published_end
-        arguments = {"master": master.address, "path": str(folder / "copy"), "end": end}
-        took = in_child("benchmarks.replication:catch_up", **arguments)
+        copy = str(folder / "copy")
+        function = "benchmarks.replication:catch_up"
+        took = in_child(function, master=master.address, path=copy, end=end)
     rate, disk = end / took / 1e6, _disk_rate(folder / "raw")
     aim = min(_AIM_MBS, _AIM_OF_DISK * disk)
     return Figure(
