@@ -15,6 +15,7 @@ from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
 from benchmarks.recovery import recovery_figures, service_memory
+from benchmarks.replication import replication_figures
 from benchmarks.service import service_figures
 from benchmarks.sidecar import sidecar_figures
 from benchmarks.sink import sink_figures
@@ -47,6 +48,7 @@ def main() -> None:
         "service": service_figures,
         "blocks": block_figures,
         "writer": writer_figures,
+        "replication": replication_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
         "sidecar": sidecar_figures,

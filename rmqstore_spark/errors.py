@@ -12,6 +12,7 @@
     ├── StoreWriteError (OSError)              a file of the store could not be written or flushed
     ├── RefusedError                           a store refuses a request, with RocketMQ's status
     ├── InstallationError (ImportError)        a Python without the packages that are needed
+    ├── ReplicationError                       a master's log that cannot be followed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── RowError (ValueError)                  a row that cannot become a message
     ├── BlockError (ValueError)                a block with a record that the store does not accept
@@ -31,6 +32,7 @@ __all__ = [
     "InstallationError",
     "OptionError",
     "RefusedError",
+    "ReplicationError",
     "RmqStoreError",
     "RowError",
     "SegmentExpiredError",
@@ -119,6 +121,10 @@ class RefusedError(RmqStoreError):
 
     def __str__(self) -> str:
         return f"{self.args[0]} ({self.status})"
+
+
+class ReplicationError(RmqStoreError):
+    """A store cannot be, or remain, a copy of its master's log."""
 
 
 class ServiceError(RmqStoreError, ConnectionError):

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
 from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
+from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
 from rmqstore_spark.cli.commands.offsets import offsets
@@ -73,10 +74,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no import of rich
     context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
-_LOCAL = (serve, recover)
+_LOCAL = (serve, follow, recover)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, put, create_topic, delete_topic, reset_offset, flush, stats, stop, recover),
+    *(serve, follow, put, create_topic, delete_topic, reset_offset, flush, stats, stop, recover),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)
@@ -102,9 +103,9 @@ def _start(
     """Inspect, read, verify and write RocketMQ message stores.
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
-    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only serve
-    and recover change a store's files. The options for tokens and TLS are for store processes that
-    require them.
+    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only
+    serve, follow and recover change a store's files. The options for tokens and TLS are for store
+    processes that require them.
     """
     use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
 

@@ -116,17 +116,31 @@ class Admission:
         Raises:
             RefusedError: it does not.
         """
-        self.require_alive()
-        if self._is_slave():
-            raise RefusedError(
-                "The store is a slave (brokerRole) and accepts no messages. Write to its master.",
-                "SERVICE_NOT_AVAILABLE",
-            )
+        self.require_master()
         if self._is_disk_full():
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Free some "
                 "space: the store then accepts messages again.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+
+    def require_master(self) -> None:
+        """Refuse to change a store whose changes come from a master, or that has failed.
+
+        Raises:
+            RefusedError: the store is a slave, has failed, or is closed.
+        """
+        self.require_alive()
+        if self._is_slave():
+            master = self._config.ha_master_address
+            where = (
+                f"It follows {master}: write to the process there."
+                if master
+                else ("Write to its master.")
+            )
+            raise RefusedError(
+                f"The store is a slave (brokerRole) and accepts no messages. {where}",
                 "SERVICE_NOT_AVAILABLE",
             )
 

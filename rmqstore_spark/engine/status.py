@@ -22,6 +22,8 @@ class PutStatus(str, Enum):
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     CREATE_MAPEDFILE_FAILED = "CREATE_MAPEDFILE_FAILED"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
@@ -35,8 +37,13 @@ class PutStatus(str, Enum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the messages are in the log (FLUSH_DISK_TIMEOUT: perhaps not on disk yet)."""
-        return self in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
+        """Whether the messages are in the log, if perhaps not on disk or at a slave yet."""
+        return self in (
+            PutStatus.PUT_OK,
+            PutStatus.FLUSH_DISK_TIMEOUT,
+            PutStatus.FLUSH_SLAVE_TIMEOUT,
+            PutStatus.SLAVE_NOT_AVAILABLE,
+        )
 
     @property
     def is_transient(self) -> bool:

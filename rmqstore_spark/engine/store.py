@@ -17,9 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from rmqstore_spark.engine.append.puts import Puts
+from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.log.published_end import PublishedEnd
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
@@ -44,6 +47,8 @@ class StoreWriter:
     Attributes:
         config: the store's configuration.
         topics: the store's topics.
+        slaves: the slaves that have a copy of the log.
+        replica: appends the bytes of a master's log, if the store is a slave.
     """
 
     def __init__(self, store: OpenStore) -> None:
@@ -58,7 +63,11 @@ class StoreWriter:
         self._appender = workers.appender
         self._flusher = workers.flusher
         self._batches = workers.batches
-        self._puts = Puts(store.config, self._admission, self._appender, self._flusher)
+        self.slaves = workers.slaves
+        self.replica = Replica(
+            store, self._admission, self._appender, self._flusher, workers.health
+        )
+        self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
 
     @classmethod
     def open(
@@ -117,9 +126,23 @@ class StoreWriter:
         return self._store.log_folder
 
     @property
+    def clock(self) -> Callable[[], int]:
+        """Returns milliseconds since the epoch."""
+        return self._store.clock
+
+    @property
     def published_end(self) -> int:
         """The physical offset up to which the log holds whole records that readers may see."""
         return self._store.log.max_offset
+
+    @property
+    def published(self) -> PublishedEnd:
+        """Where the log ends for readers, and how to wait for more."""
+        return self._store.log.published
+
+    def published_log(self) -> PublishedLog:
+        """Return a reader of the log's bytes that readers may see; the caller closes it."""
+        return PublishedLog(self._store.log, self._store.log_folder)
 
     @property
     def recovery(self) -> Recovery:
@@ -156,14 +179,14 @@ class StoreWriter:
             RefusedError: the store is closed or has failed.
             StoreWriteError: the topic could not be written to disk.
         """
-        self._admission.require_alive()
+        self._admission.require_master()
         require_clients_topic(name)
         write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
         return self.topics.create(name, read_queue_nums or write, write, perm)
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
-        self._admission.require_alive()
+        self._admission.require_master()
         for name in names:
             require_clients_topic(name)
         counts = self._admission.queue_nums(names)
@@ -178,7 +201,7 @@ class StoreWriter:
         perm: int | None = None,
     ) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
-        self._admission.require_alive()
+        self._admission.require_master()
         require_clients_topic(name)
         return self.topics.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
@@ -196,7 +219,7 @@ class StoreWriter:
             StoreWriteError: the deletion could not be written to disk, or there is no room for
                 queues.
         """
-        self._admission.require_alive()
+        self._admission.require_master()
         require_clients_topic(name)
         with self._appender.appending():
             self._workers.drain()
@@ -269,7 +292,7 @@ class StoreWriter:
         return self.put(encode_records(columns).data)
 
     def settle(self, result: PutResult) -> PutResult:
-        """Wait for the flush that `flushDiskType` requires; return the result after it."""
+        """Wait for the disk and slaves, as configured; return the result after that."""
         return self._puts.settle(result)
 
     # ---- batches of Spark ----------------------------------------------------------------------
@@ -295,7 +318,7 @@ class StoreWriter:
             identity: the identity in the client's certificate; empty if there is none.
 
         Raises:
-            RefusedError: nothing was committed.
+            RefusedError: nothing was committed; see `Committer.commit` for two exceptions.
             StoreWriteError: whether the batch was committed is unknown until the store is opened
                 again.
         """

@@ -14,6 +14,8 @@ from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.durability import Durability
+from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.failpoints import reach
@@ -44,12 +46,15 @@ class Workers:
         admission: decides what the store accepts.
         appender: appends to the log.
         flusher: flushes the log.
+        slaves: the slaves of the store.
+        durability: waits for the disk and for slaves.
         batches: the batches of Spark.
+        health: remembers what failed.
     """
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._health = health = Health(store.path)
+        self.health = health = Health(store.path)
         self._index_flushed = time.monotonic()
         self._flushing = threading.Lock()
         with ExitStack() as ends:
@@ -59,7 +64,11 @@ class Workers:
             self.appender = Appender(store, self.dispatcher, health)
             self.flusher = FlushService(store.log, store.checkpoint, store.config, health)
             ends.callback(self.flusher.close)
-            self.batches = Batches(store, self.admission, self.appender, self.flusher, health)
+            self.slaves = Slaves(store.log.published, store.config.ha_slave_fallbehind_max)
+            self.durability = Durability(store.config, self.flusher, self.slaves)
+            self.batches = Batches(
+                store, self.admission, self.appender, self.flusher, self.durability, health
+            )
             ends.callback(self.batches.close)
             for name, interval, work in (
                 ("queues", store.config.flush_interval_consume_queue, self._flush_queues_if_room),
@@ -81,7 +90,7 @@ class Workers:
             self._flush_queues(sync_index=True)
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
-                self._health.fail(error)
+                self.health.fail(error)
             raise
 
     def drain(self) -> None:

@@ -22,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from rmqstore_spark import __version__
 from rmqstore_spark.engine.status import STATES
+from rmqstore_spark.ha.progress import STATES as REPLICATION_STATES
 
 __all__ = ["Stats", "StoreCollector", "new_registry"]
 
@@ -45,6 +46,14 @@ _COUNTERS: Final = (
         "readBytes",
         "rmqstore_read_bytes",
         "Bytes that a read-only process was asked to read from its stores.",
+    ),
+    _Figure(
+        "replicationReceivedBytes",
+        "rmqstore_replication_received_bytes",
+        "Bytes of the master's log that were received and stored.",
+    ),
+    _Figure(
+        "replicationConnects", "rmqstore_replication_connects", "Connections made to the master."
     ),
 )
 _BY_STATUS: Final = (
@@ -96,6 +105,22 @@ _GAUGES: Final = (
         "rmqstore_clock_behind_seconds",
         "How far the clock is behind the last storeTimestamp.",
     ),
+    _Figure(
+        "replicationLagBytes",
+        "rmqstore_replication_lag_bytes",
+        "Bytes of the master's log that are missing, estimated from the lag in seconds.",
+    ),
+    _Figure(
+        "replicationLagSeconds",
+        "rmqstore_replication_lag_seconds",
+        "How long ago the store had all that its master has.",
+    ),
+    _Figure("slaves", "rmqstore_slaves", "Slaves that are connected."),
+    _Figure(
+        "slaveLagBytes",
+        "rmqstore_slave_lag_bytes",
+        "Bytes of the log that were not sent yet to the slave that is furthest behind.",
+    ),
     _Figure("uptimeSeconds", "rmqstore_uptime_seconds", "Seconds since the store was opened."),
 )
 _HISTOGRAMS: Final = (
@@ -142,7 +167,21 @@ class StoreCollector(Collector):
             if figure.key in stats:
                 yield _histogram(figure, stats[figure.key])
         if "state" in stats:
-            yield _state(str(stats["state"]))
+            yield _state(
+                _Figure("state", "rmqstore_state", "1 for the state that the store is in, else 0."),
+                str(stats["state"]),
+                STATES,
+            )
+        if "replicationState" in stats:
+            yield _state(
+                _Figure(
+                    "replicationState",
+                    "rmqstore_replication_state",
+                    "1 for the state that the follower of a master is in, else 0.",
+                ),
+                str(stats["replicationState"]),
+                REPLICATION_STATES,
+            )
         if "stores" in stats:
             yield from _stores(stats["stores"])
         else:
@@ -156,12 +195,10 @@ def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
     return family
 
 
-def _state(now: str) -> Metric:
+def _state(figure: _Figure, now: str, states: Iterable[str]) -> Metric:
     """Return a gauge with every state: an alert that compares one of them needs it to exist."""
-    family = GaugeMetricFamily(
-        "rmqstore_state", "1 for the state that the store is in, else 0.", labels=["state"]
-    )
-    for state in dict.fromkeys((*STATES, now)):
+    family = GaugeMetricFamily(figure.name, figure.doc, labels=["state"])
+    for state in dict.fromkeys((*states, now)):
         family.add_metric([state], int(state == now))
     return family
 

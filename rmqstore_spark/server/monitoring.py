@@ -37,8 +37,8 @@ __all__ = ["HEALTHY", "Monitoring"]
 HEALTHY: Final = "RUNNING"
 """The only state in which the store accepts messages."""
 
-_GOOD: Final = frozenset({HEALTHY, READ_ONLY})
-
+_SLAVE: Final = "SLAVE"
+_STOPPED: Final = "STOPPED"
 _MOST_CONNECTIONS: Final = 32
 _MOST_SCRAPES: Final = 4
 """Concurrent scrapes. With many queues, each takes long."""
@@ -229,9 +229,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, kind, body)
 
     def _health(self) -> None:
-        state = str(self.server.stats()["state"])
+        stats = self.server.stats()
+        state = str(stats["state"])
+        follows = stats.get("replicationState", _STOPPED) != _STOPPED
         body = json.dumps({"state": state}).encode() + b"\n"
-        status = HTTPStatus.OK if state in _GOOD else HTTPStatus.SERVICE_UNAVAILABLE
+        is_well = state in (HEALTHY, READ_ONLY) or (state == _SLAVE and follows)
+        status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
         self._answer(status, "application/json", body)
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:

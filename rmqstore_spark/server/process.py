@@ -11,14 +11,15 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
@@ -30,7 +31,9 @@ from rmqstore_spark.server.server import StoreServer
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.server.stores.served import ServedStore
+    from rmqstore_spark.server.stores.service import Service
     from rmqstore_spark.server.stores.sidecar import StorePlace
+    from rmqstore_spark.server.stores.written import Watch
 
 __all__ = ["serve", "serve_read_only"]
 
@@ -49,6 +52,7 @@ def serve(
     *,
     ready_file: str | os.PathLike[str] | None = None,
     until_stdin_ends: bool = False,
+    watch: Watch | None = None,
     announce: Callable[[str], None] = print,
     progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> None:
@@ -59,9 +63,10 @@ def serve(
     Args:
         config: the store's configuration.
         ready_file: JSON with `endpoint`, `endpoints`, `store` (its path), `stores` (the path by
-            name), `pid` and `metrics` (`host:port`; null without), written once the store is
-            served, and removed at the end.
+            name), `pid`, `metrics` and `slaves` (where to scrape, and where slaves connect, as
+            `host:port`; null without), written once the store is served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
+        watch: looks at the follower of a slave a few times a second, and may end the process.
         announce: called with one line once the store is served.
         progress: called with the progress of a recovery; see `StoreWriter.open`.
 
@@ -72,7 +77,7 @@ def serve(
         StoreWriteError, CorruptStoreError: the store cannot be opened.
     """
     from rmqstore_spark.engine.store import StoreWriter
-    from rmqstore_spark.server.stores.written import WrittenStore
+    from rmqstore_spark.server.stores.written import WriterService
 
     run = _Run(config, ready_file, until_stdin_ends, announce)
     with run.started() as opened:
@@ -82,7 +87,7 @@ def serve(
         if not store.recovery.clean:
             for line in store.recovery.lines():
                 _log.info("%s", line)
-        run.serve(opened, [WrittenStore(store)], store.stats, store.close)
+        run.serve(opened, WriterService(store, watch))
 
 
 def serve_read_only(
@@ -123,7 +128,7 @@ def serve_read_only(
         sidecar = Sidecar(
             places, config, spares_page_cache=spares_page_cache, max_read_rate=max_read_rate
         )
-        run.serve(opened, sidecar.stores, sidecar.stats, lambda: None)
+        run.serve(opened, sidecar)
 
 
 def _keep_out(
@@ -177,25 +182,18 @@ class _Run:
                 self.end.watch_stdin()
             yield opened
 
-    def serve(
-        self,
-        opened: ExitStack,
-        stores: Sequence[ServedStore],
-        stats: Callable[[], Mapping[str, Any]],
-        close: Callable[[], None],
-    ) -> None:
+    def serve(self, opened: ExitStack, service: Service) -> None:
         """Serve stores until the process should end.
 
         Args:
             opened: closes what is opened here.
-            stores: the stores.
-            stats: returns their figures.
-            close: closes the stores, when no call can reach them.
+            service: the stores. They are closed when no call can reach them.
         """
-        config, end = self._config, self.end
+        config, end, stores = self._config, self.end, service.stores
         server = StoreServer(stores, config, end.ask)
         opened.callback(server.close)
-        opened.callback(_end, server, end, close)
+        opened.callback(_end, server, end, service)
+        service.start()
         opened.enter_context(
             memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
         )
@@ -204,19 +202,20 @@ class _Run:
             from rmqstore_spark.server.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            monitoring = Monitoring(lambda: {**stats(), **server.stats()}, host, port)
+            monitoring = Monitoring(lambda: {**service.stats(), **server.stats()}, host, port)
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if self._ready_path is not None:
-            _write_ready(self._ready_path, endpoints, stores, metrics)
+            _write_ready(self._ready_path, endpoints, stores, metrics, service.slaves)
             opened.callback(_remove, self._ready_path)
         names = ", ".join(store.path for store in stores)
         if len(stores) > 1:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
         more = f"; metrics on http://{metrics}/metrics" if metrics else ""
         self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
-        end.wait()
+        while not end.wait(service.look_seconds) and service.goes_on():
+            pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
 
@@ -251,9 +250,9 @@ class _End:
         with suppress(BlockingIOError):  # a full pipe holds enough requests
             os.write(self._ask, b".")
 
-    def wait(self) -> None:
-        """Wait until the process should end."""
-        os.read(self._asked, 1)
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the process should end, for some seconds; return whether it should."""
+        return bool(select.select([self._asked], [], [], seconds)[0])
 
     def telling(self, progress: Callable[[str, int, int], object]) -> Callable[..., None]:
         """Wrap `progress` so that a recovery stops when the process should end."""
@@ -310,7 +309,7 @@ def _signals() -> list[signal.Signals]:
     return [n for n in ending if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-def _end(server: StoreServer, end: _End, close: Callable[[], None]) -> None:
+def _end(server: StoreServer, end: _End, service: Service) -> None:
     """Let calls finish, then end them and close the stores."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):
@@ -321,7 +320,7 @@ def _end(server: StoreServer, end: _End, close: Callable[[], None]) -> None:
             break
     server.end_calls()
     # The server refuses calls until the store is closed: `rmqstore stop` waits until it has gone.
-    close()
+    service.close()
 
 
 def _ready_path(given: str | os.PathLike[str]) -> str:
@@ -339,7 +338,11 @@ def _ready_path(given: str | os.PathLike[str]) -> str:
 
 
 def _write_ready(
-    path: str, endpoints: list[str], stores: Sequence[ServedStore], metrics: str | None
+    path: str,
+    endpoints: list[str],
+    stores: Sequence[ServedStore],
+    metrics: str | None,
+    slaves: str | None,
 ) -> None:
     ready = {
         "endpoint": endpoints[0],
@@ -348,6 +351,7 @@ def _write_ready(
         "stores": {store.name: store.path for store in stores},
         "pid": os.getpid(),
         "metrics": metrics,
+        "slaves": slaves,
     }
     replace_file(path, json.dumps(ready).encode())
 

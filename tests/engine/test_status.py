@@ -13,7 +13,9 @@ def test_a_status_is_rocketmqs_word() -> None:
 
 
 def test_what_is_stored_is_not_to_be_put_again() -> None:
-    assert [s.name for s in PutStatus if s.is_stored] == ["PUT_OK", "FLUSH_DISK_TIMEOUT"]
+    assert [status.name for status in PutStatus if status.is_stored] == [
+        "PUT_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE",
+    ]  # fmt: skip
     assert not any(status.is_stored and status.is_transient for status in PutStatus)
 
 

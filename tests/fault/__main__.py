@@ -21,6 +21,7 @@ from typing import Final
 
 from tests.fault.disk_rounds import full_disks
 from tests.fault.power import why_no_loop_mounts
+from tests.fault.replication_rounds import replication_kills
 from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
 from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
 from tests.fault.traces import why_no_strace
@@ -46,6 +47,8 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         served = partial(service_kills, rounds=rounds, flush=flush)
         yield f"store process killed under a client, {flush}", served
+    replicated = partial(replication_kills, rounds=rounds, first_seed=seed)
+    yield "master, follower or both killed under a client", replicated
     yield "answers to commits and puts lost", partial(lost_answers, rounds=rounds)
     yield "connections cut after any number of bytes", partial(cut_connections, rounds=rounds)
     yield "disk full at any fill level", partial(full_disks, rounds=rounds // 2)

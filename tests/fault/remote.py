@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +32,12 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def serve(store: Path, port: int = 0, *settings: str) -> StoreProcess:
+def serve(
+    store: Path, port: int = 0, *settings: str, environment: Mapping[str, str] | None = None
+) -> StoreProcess:
     """Start `rmqstore serve` with small files."""
-    arguments = [f"--set={pair}" for pair in (*SMALL, *settings)]
-    return StoreProcess(store, store.parent, "--port", str(port), *arguments)
+    arguments = ["--port", str(port), *(f"--set={pair}" for pair in (*SMALL, *settings))]
+    return StoreProcess(store, store.parent, *arguments, environment=environment)
 
 
 def stage(client: StoreClient, first: int, count: int) -> StageInfo:
@@ -56,10 +59,18 @@ class RemoteWriter:
         endpoint: of the store process.
         claims: what was done.
         timeout_s: seconds that it waits for an answer.
+        patience_s: seconds within which a commit must succeed.
     """
 
-    def __init__(self, endpoint: str, claims: Claims, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        claims: Claims,
+        timeout_s: float = 5.0,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
         self.claims = claims
+        self._patience_s = patience_s
         self._client = StoreClient(endpoint, timeout_s=timeout_s, retries=2)
         self.failures = 0
         self.served_since = 0.0
@@ -96,7 +107,7 @@ class RemoteWriter:
                 self.failures += 1
                 # Kills in a row may let no commit through: only an undisturbed process must.
                 late = time.monotonic() - max(begin, self.served_since)
-                assert late < _PATIENCE_S, "the commit does not come about"
+                assert late < self._patience_s, "the commit does not come about"
             else:
                 self.claims.done("commit", first)
                 return result

@@ -17,6 +17,7 @@ __all__ = [
     "CALLS",
     "EIO",
     "KILL",
+    "PLACES",
     "Tally",
     "at_places",
     "by_calls",
@@ -29,6 +30,8 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
+PLACES: Final = tuple(name for name in NAMES if not name.startswith("replica."))
+"""The failpoints that a writer reaches; `replication_rounds` has those of a follower."""
 _ROUNDS_PER_STORE: Final = 20
 
 
@@ -127,7 +130,7 @@ def at_places(
 ) -> Tally:
     """Kill a writer at each named place, when it gets there for the n-th time."""
     tally = Tally()
-    for name in names or iter(NAMES):
+    for name in names or iter(PLACES):
         claims, store = Claims(), folder / name / "store"
         if not name.startswith("topics."):  # those are made once, in the first life
             live(store, claims, 0, operations=40, failpoint="put.after_write:5")

@@ -17,12 +17,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.engine.recovery.clean_close import StoreState
-from rmqstore_spark.errors import BlockError, CorruptStoreError, OptionError
+from rmqstore_spark.errors import (
+    BlockError,
+    CorruptStoreError,
+    OptionError,
+    ReplicationError,
+)
+from rmqstore_spark.ha.frames import FrameDecoder
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import decompress
@@ -86,6 +93,18 @@ _KINDS: Final = [
 
 def _array(data: bytes) -> U1:
     return np.frombuffer(data, np.uint8)
+
+
+def stamped(data: bytes) -> Any:
+    """Bytes of a master's log."""
+    found = check_stamped(_array(data), 0, 1 << 16)
+    return found.size, [(part.offset, _rows(part.records)) for part in found.parts]
+
+
+def frames(data: bytes) -> Any:
+    """What a master sends."""
+    pieces = FrameDecoder().feed(memoryview(data))
+    return [(piece.offset, bytes(piece.data)) for piece in pieces]
 
 
 def _walked(data: bytes, lead: int) -> Any:
@@ -304,11 +323,13 @@ def _file(data: bytes) -> Iterator[Path]:
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
-    settings, message, acknowledgement, ledger, flight_message, headers,
+    settings, message, acknowledgement, ledger, flight_message, headers, stamped, frames,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 
-_DECLARED: Final = (CorruptStoreError, BlockError, OptionError, MessageError)
+_DECLARED: Final = (
+    CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError,
+)  # fmt: skip
 
 
 def check(decoder: Callable[[bytes], Any], data: bytes) -> Any:

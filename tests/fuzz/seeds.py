@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
 from rmqstore_spark.layout.consumequeue import encode_entries
@@ -140,6 +141,11 @@ def _headers() -> Iterator[bytes]:
 
 _OF: dict[str, Callable[[], Any]] = {
     "records": lambda: _stretches(0),
+    "stamped": lambda: _stretches(0),
+    "frames": lambda: [
+        encode_header(at, len(data)) + data + encode_header(at + len(data), 0)
+        for at, data in enumerate(_stretches(0))
+    ],
     "dledger": lambda: _stretches(48),
     "dledger_unit": lambda: [encode_index_units([0], [100], [0], 1)],
     "dledger_checkpoint": _texts("#time\ncommittedIndex=12\n", "endIndex=3\ncommittedIndex=-1\n"),

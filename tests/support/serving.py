@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,9 +73,16 @@ class StoreProcess:
         path: the store.
         folder: for its ready file and output.
         arguments: of the command.
+        environment: variables beside those of this process.
     """
 
-    def __init__(self, path: Path, folder: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = path
         self.ready_file = folder / "ready.json"
         self.ready_file.unlink(missing_ok=True)
@@ -90,6 +97,7 @@ class StoreProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
         )
 
     def __enter__(self) -> StoreProcess:

@@ -1,8 +1,10 @@
 """Appends puts to the log.
 
-puts          checks a block, appends it, and waits for the flush
+puts          checks a block, appends it, and waits until it is durable
 group_commit  puts single messages of many threads as a group
 appender      assigns offsets to records and appends them, under one lock (`batches.batch_block`
               assigns those of a commit)
 store_time    assigns storeTimestamps, which never go back
+durability    waits for the disk and for slaves; `slaves` knows what each of them has
+replica       the other way into the log: bytes of a master's log, which `stamped` checks
 """

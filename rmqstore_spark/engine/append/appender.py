@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.engine.append.store_time import StoreTime
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, Job
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError
@@ -177,12 +177,20 @@ class Appender:
         routes = appended.block.routes
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
         self.published(appended.store_timestamp)
+        self.dispatch(appended)
+
+    def dispatch(self, job: Job) -> None:
+        """Hand records that are in the log to the dispatcher.
+
+        Raises:
+            RefusedError: queues and index cannot keep up with the log.
+        """
         try:
             # Records in the log must be dispatched before any that come after them.
             while not self._dispatcher.wait_ready(_WAIT_S):
                 if self._health.is_closed:
                     self._require_room()
-            self._dispatcher.submit(appended)
+            self._dispatcher.submit(job)
         except StoreWriteError as error:
             self._health.fail(error)
             raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error

@@ -1,4 +1,4 @@
-"""Handles puts, from a block to its outcome: appends each, and flushes many at once."""
+"""Handles puts, from a block to its outcome: appends each, and waits for many at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
     append_together,
@@ -19,7 +20,6 @@ from rmqstore_spark.engine.append.group_commit import (
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.spans import U1
@@ -34,7 +34,7 @@ class Puts:
         config: the store's configuration.
         admission: checks the store's state and blocks.
         appender: appends them to the log.
-        flusher: flushes the log.
+        durability: waits for the disk and for slaves.
     """
 
     def __init__(
@@ -42,12 +42,11 @@ class Puts:
         config: StoreConfig,
         admission: Admission,
         appender: Appender,
-        flusher: FlushService,
+        durability: Durability,
     ) -> None:
-        self._config = config
         self._admission = admission
         self._appender = appender
-        self._flusher = flusher
+        self._durability = durability
         self._host = config.store_host
         self._lock = threading.Lock()
         self._messages = self._bytes = 0
@@ -82,18 +81,17 @@ class Puts:
         return results
 
     def settle(self, result: PutResult) -> PutResult:
-        """Wait for the flush that `flushDiskType` requires; return the result after it."""
+        """Wait for the disk and slaves, as configured; return the result after that."""
         settled = self._settle(result)
         if result.ok:
             self._failures.count(settled.status)
         return settled
 
     def _settle(self, result: PutResult) -> PutResult:
-        if not result.ok or self._config.flush_disk_type != "SYNC_FLUSH":
+        if not result.ok:
             return result
         try:
-            if self._flusher.wait(result.end_offset, self._config.sync_flush_timeout / 1000):
-                return result
+            lacking = self._durability.await_put(result.end_offset)
         except StoreWriteError as error:
             return result.with_status(
                 PutStatus.SERVICE_NOT_AVAILABLE,
@@ -101,11 +99,7 @@ class Puts:
                 f"log: {error}",
                 is_open=True,
             )
-        return result.with_status(
-            PutStatus.FLUSH_DISK_TIMEOUT,
-            "The messages are in the log, but were not on disk within syncFlushTimeout "
-            f"({self._config.sync_flush_timeout} ms).",
-        )
+        return result if lacking is None else result.with_status(*lacking)
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""

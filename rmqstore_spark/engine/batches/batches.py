@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.batches.commit import Committer
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
@@ -40,6 +41,7 @@ class Batches:
         store: the open store. The first commit creates the markers' topic.
         admission: checks the store's state, staged blocks, and the queues of a commit.
         appender, flusher: append to the log, and flush it.
+        durability: waits for slaves.
         health: fails with an error that makes it unsafe to go on.
     """
 
@@ -49,6 +51,7 @@ class Batches:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
+        durability: Durability,
         health: Health,
     ) -> None:
         config = store.config
@@ -72,7 +75,7 @@ class Batches:
         self._ledger = Ledger.open(path, Markers(store.path), store.log.max_offset)
         self._save_ledger()
         self._committer = Committer(
-            appender, flusher, self._staging, self._ledger, admission, config
+            appender, flusher, durability, self._staging, self._ledger, admission, config
         )
         self._commit_failures = Failures()
         self._intervals = 0

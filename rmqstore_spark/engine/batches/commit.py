@@ -5,7 +5,7 @@
         ask the ledger -> claim and compare the stages -> place them, and the marker after them
         -> write hidden -> flush -> publish the head -> flush
         -> add to the ledger -> dispatch to queues and index
-    remove the stages
+    remove the stages, and wait for a slave if the store is a SYNC_MASTER
 
 Until the head is published, the log ends before the block, for every reader and for a broker's
 recovery (`batch_block`). After that, the log holds all of it, and the marker as well, which makes a
@@ -22,6 +22,7 @@ from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.batches.batch_block import BatchBlock, Stamp
 from rmqstore_spark.engine.batches.committed import Committed
 from rmqstore_spark.engine.batches.ledger import Ledger
@@ -48,6 +49,7 @@ class Committer:
     Args:
         appender: appends to the log.
         flusher: flushes the log.
+        durability: waits for slaves.
         staging: the stages of the store.
         ledger: the committed batches.
         admission: checks the store's state, and the queues once more: a topic may have been deleted
@@ -59,6 +61,7 @@ class Committer:
         self,
         appender: Appender,
         flusher: FlushService,
+        durability: Durability,
         staging: Staging,
         ledger: Ledger,
         admission: Admission,
@@ -66,6 +69,7 @@ class Committer:
     ) -> None:
         self._appender = appender
         self._flusher = flusher
+        self._durability = durability
         self._staging = staging
         self._ledger = ledger
         self._admission = admission
@@ -82,7 +86,9 @@ class Committer:
 
         Raises:
             RefusedError: nothing was committed, and the stages are as before. Also if the writer's
-                number was used for something else, or belongs to another client.
+                number was used for something else, or belongs to another client. But with
+                FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, the batch is committed, and no slave
+                has it in time: the same commit can be repeated.
             StoreWriteError: the outcome is unknown until the store has been opened again. Then the
                 same commit can be repeated.
         """
@@ -100,13 +106,16 @@ class Committer:
             done = self._ledger.find(writer, content, identity, recalled)
             stages = [] if done else self._claim(request, identity)
             committed = done or self._append(writer, stages, identity)
+            end = self._appender.log.max_offset
         if done:
             ids = [info.stage_id for info in request.stages]
             self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
-            return CommitResult("ALREADY_COMMITTED", done.content.rows, done.physical_offset)
-        self.commits += 1
-        self._staging.finish(stages)
-        return CommitResult("COMMITTED", committed.content.rows, committed.physical_offset)
+        else:
+            self.commits += 1
+            self._staging.finish(stages)
+        self._durability.await_commit(end)
+        rows, first = committed.content.rows, committed.physical_offset
+        return CommitResult("ALREADY_COMMITTED" if done else "COMMITTED", rows, first)
 
     def _claim(self, request: CommitRequest, identity: str) -> list[Stage]:
         total = sum(info.bytes for info in request.stages)

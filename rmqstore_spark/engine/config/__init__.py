@@ -3,5 +3,6 @@
 properties_file   reads files of `key = value` lines
 broker_keys       keys of a broker that mean something else here, or nothing
 key               describes a key: name, type, range, meaning
+checks            checks the values of texts
 store_config      the table of keys, and `StoreConfig`
 """

@@ -130,9 +130,6 @@ DEVIATIONS: Final = {
     "brokerPermission": Deviation(
         ("0", "4"), "ignored: messages are still accepted. `brokerRole=SLAVE` refuses them"
     ),
-    "brokerRole": Deviation(
-        ("SYNC_MASTER",), "treated as `ASYNC_MASTER`: there are no slaves, and no put waits for one"
-    ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"
     ),

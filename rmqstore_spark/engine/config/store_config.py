@@ -7,7 +7,6 @@ and this project. docs/configuration.md and conf/store.conf are generated from t
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,12 @@ from rmqstore_spark.engine.config.broker_keys import (
     STRAY_KEYS,
     heed,
     tell_passed_over,
+)
+from rmqstore_spark.engine.config.checks import (
+    address,
+    beginning,
+    host_and_port,
+    networks,
 )
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
 from rmqstore_spark.engine.config.properties_file import parse_properties
@@ -47,16 +52,8 @@ _FLUSH: Final = "Flush"
 _LIMITS: Final = "Limits"
 _TOPICS: Final = "Topics"
 _STAGING: Final = "Batches of Spark"
+_REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
-
-
-def _address(word: str) -> str:
-    if word.lower() == "localhost":
-        return "127.0.0.1"
-    try:
-        return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
-    except ValueError:
-        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,12 @@ class StoreConfig:
     )  # fmt: skip
     broker_role: str = choice(
         "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
-        "messages. A `SYNC_MASTER` does not wait for slaves: there are none.", group=_PLACE,
+        "messages, and follows `haMasterAddress`. A `SYNC_MASTER` answers a put when a slave has "
+        "it.", group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
-        group=_PLACE, kind="IP address", check=_address,
+        group=_PLACE, kind="IP address", check=address,
     )  # fmt: skip
     listen_port: int = number(
         10911, 1, 65_535, "Port in storeHost and msgId of new records: the port of a broker that "
@@ -182,9 +180,62 @@ class StoreConfig:
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
 
+    ha_master_address: str = text(
+        "", "`host:port` of the master that a `SLAVE` follows; a broker's port is its "
+        "`listenPort` + 1. Empty: it follows nobody.",
+        group=_REPLICATION, kind="host:port", check=host_and_port,
+    )  # fmt: skip
+    ha_from: str = text(
+        "earliest", "Where an empty `SLAVE` begins: `earliest`, `latest` (the master's last "
+        "segment, as a broker's slave does), or the physical offset at which a segment of the "
+        "master begins.",
+        group=_REPLICATION, kind="`earliest`, `latest` or an offset", own=True, check=beginning,
+    )  # fmt: skip
+    ha_acknowledge: str = choice(
+        "false", ("false", "true", "received"), "`false`: a `SLAVE` only reads, and no put of a "
+        "`SYNC_MASTER` is answered because of it. `true`: it reports what it has on disk. "
+        "`received`: it reports what it has written, as a broker's slave does.",
+        group=_REPLICATION, own=True,
+    )  # fmt: skip
+    ha_listen_port: int = number(
+        -1, -1, 65_535, "Port where a master serves its slaves; 0: any free one. -1: "
+        "`listenPort` + 1 for a `SYNC_MASTER`, and none for an `ASYNC_MASTER`. (A broker always "
+        "takes `listenPort` + 1.)", group=_REPLICATION,
+    )  # fmt: skip
+    ha_bind_address: str = text(
+        "127.0.0.1", "Address of that port.",
+        group=_REPLICATION, kind="IP address", own=True, check=address,
+    )  # fmt: skip
+    ha_allowed_addresses: str = text(
+        "127.0.0.0/8,::1/128", "Addresses and networks from which slaves may connect, with commas "
+        "between. They get all messages: the protocol has neither passwords nor encryption.",
+        group=_REPLICATION, kind="networks", own=True, check=networks,
+    )  # fmt: skip
+    ha_transfer_batch_size: int = number(
+        32 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
+        "broker's slave cannot take more than 4194292.", group=_REPLICATION, unit="bytes",
+    )  # fmt: skip
+    ha_send_heartbeat_interval: int = number(
+        5000, 10, _HOUR_MS, "A master or slave that has sent nothing for this time sends a "
+        "heartbeat.", group=_REPLICATION, unit="ms",
+    )  # fmt: skip
+    ha_housekeeping_interval: int = number(
+        20_000, 20, _HOUR_MS, "A connection on which nothing has arrived for this time is closed. "
+        "A slave then connects again.", group=_REPLICATION, unit="ms",
+    )  # fmt: skip
+    ha_slave_fallbehind_max: int = number(
+        256 << 20, 1, _MAX_LONG, "A `SYNC_MASTER` does not wait for slaves that are further "
+        "behind. Without others, the status of a put is SLAVE_NOT_AVAILABLE.",
+        group=_REPLICATION, unit="bytes",
+    )  # fmt: skip
+    slave_timeout: int = number(
+        3000, 1, _HOUR_MS, "How long a put waits for a slave. Then its status is "
+        "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
+    )  # fmt: skip
+
     bind_address: str = text(
         "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
-        group=_SERVICE, kind="IP address", check=_address,
+        group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
     flight_port: int = number(
         10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
@@ -219,7 +270,7 @@ class StoreConfig:
     )  # fmt: skip
     metrics_prom_exporter_host: str = text(
         "127.0.0.1", "Address of `/metrics` and `/healthz`.",
-        group=_SERVICE, kind="IP address", check=_address,
+        group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
     metrics_prom_exporter_port: int = number(
         -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["Appended", "Dispatcher"]
+__all__ = ["Appended", "Dispatcher", "Job"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,32 +37,78 @@ _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
 
 
+class Job(Protocol):
+    """Records that are in the log, and belong into queues and index."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        ...
+
+    @property
+    def store_timestamp(self) -> int:
+        """The storeTimestamp of the last record, milliseconds."""
+        ...
+
+    def to_queues(self, queues: ConsumeQueues, /) -> None:
+        """Write the records' entries. After a failure it is called again."""
+        ...
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return hash, physical offset and storeTimestamp of each index key of the records."""
+        ...
+
+
 @dataclass(frozen=True)
 class Appended:
     """A block that is in the log.
 
     Attributes:
-        block: its stamped records. If `keys` is set, their bytes may be left out.
+        block: its stamped records. If `hashes` is set, their bytes may be left out.
         physical_offset: n, where each starts in the log.
         queue_offset: n, the offset of each in its queue.
         store_timestamp: of all records, milliseconds.
-        keys: the keys of the records as `index_hashes` returns them, if they are known already.
+        hashes: the keys of the records as `index_hashes` returns them, if they are known already.
     """
 
     block: Block
     physical_offset: I8
     queue_offset: I8
     store_timestamp: int
-    keys: tuple[I4, I4] | None = None
+    hashes: tuple[I4, I4] | None = None
 
     @property
     def size(self) -> int:
         """Bytes of its records."""
         return int(self.block.sizes.sum())
 
+    def to_queues(self, queues: ConsumeQueues) -> None:
+        """Write the records' entries."""
+        entries, bounds = queue_entries(self.block, self.physical_offset)
+        first = self._first_offsets(len(bounds) - 1)
+        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+            if begin < end:
+                route = self.block.routes[number]
+                part = entries[begin:end]
+                queues.append(route.topic, route.queue_id, part, int(first[number]))
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return the records' index keys."""
+        block = self.block
+        hashes, rows = self.hashes or index_hashes(block.data, block.starts, block.sizes)
+        times = np.full(len(rows), self.store_timestamp, np.int64)
+        return hashes, self.physical_offset[rows], times
+
+    def _first_offsets(self, routes: int) -> I8:
+        """Return the queue offset of the first queued record of each route."""
+        rows = np.flatnonzero(self.block.queued)[::-1]
+        first = np.zeros(routes, np.int64)
+        first[self.block.route_of[rows]] = self.queue_offset[rows]
+        return first
+
 
 class Dispatcher:
-    """Dispatches appended blocks in order.
+    """Dispatches records in the order of the log.
 
     Args:
         queues: take the entries.
@@ -83,7 +129,7 @@ class Dispatcher:
         self._checkpoint = checkpoint
         self._health = health
         self._changed = threading.Condition()
-        self._jobs: deque[Appended] = deque()
+        self._jobs: deque[Job] = deque()
         self._closing = False
         self._done_timestamp = 0
         self._failure: Exception | None = None
@@ -118,7 +164,7 @@ class Dispatcher:
             self._raise_failure()
             return ready
 
-    def submit(self, appended: Appended) -> None:
+    def submit(self, job: Job) -> None:
         """Hand over a block; waits until the block before it is done.
 
         Raises:
@@ -127,7 +173,7 @@ class Dispatcher:
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise_failure()
-            self._jobs.append(appended)
+            self._jobs.append(job)
             self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -184,33 +230,22 @@ class Dispatcher:
                 self._health.fail(_failed(error))
             with self._changed:
                 if done:
-                    self._done_timestamp = max(self._done_timestamp, job.store_timestamp)
+                    self._done_timestamp = job.store_timestamp
                     self._jobs.popleft()
                 self._changed.notify_all()
                 if self._failure is not None or (not done and self._closing):
                     return
 
-    def _dispatch(self, job: Appended) -> bool:
+    def _dispatch(self, job: Job) -> bool:
         """Dispatch a block; wait for room if needed. Return False if `close` comes first."""
-        return self._persist(lambda: self._to_queues(job)) and self._to_index(job)
+        return self._persist(lambda: job.to_queues(self._queues)) and self._to_index(job)
 
-    def _to_queues(self, job: Appended) -> None:
-        entries, bounds = queue_entries(job.block, job.physical_offset)
-        first = _first_offsets(job, len(bounds) - 1)
-        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
-            if begin < end:
-                route = job.block.routes[number]
-                part = entries[begin:end]
-                self._queues.append(route.topic, route.queue_id, part, int(first[number]))
-
-    def _to_index(self, job: Appended) -> bool:
+    def _to_index(self, job: Job) -> bool:
         indexes = self._indexes
         if indexes is None:
             return True
-        block = job.block
-        hashes, rows = job.keys or index_hashes(block.data, block.starts, block.sizes)
-        times = np.full(len(rows), job.store_timestamp, np.int64)
-        indexes.hold(hashes, job.physical_offset[rows], times)
+        hashes, offsets, times = job.keys()
+        indexes.hold(hashes, offsets, times)
         return self._persist(indexes.settle if len(hashes) else indexes.make_room)
 
     def _persist(self, step: Callable[[], None]) -> bool:
@@ -242,11 +277,3 @@ class Dispatcher:
 
 def _failed(error: Exception) -> StoreWriteError:
     return StoreWriteError(f"queues and index could not be updated from the log: {error}")
-
-
-def _first_offsets(job: Appended, routes: int) -> I8:
-    """Return the queue offset of the first queued record of each route."""
-    rows = np.flatnonzero(job.block.queued)[::-1]
-    first = np.zeros(routes, np.int64)
-    first[job.block.route_of[rows]] = job.queue_offset[rows]
-    return first

@@ -127,6 +127,9 @@ class ConsumeQueues:
         state = self._states.get((topic, queue_id))
         return state.begin if state else -1
 
+    def __len__(self) -> int:
+        return len(self._states)
+
     def __contains__(self, route: tuple[str, int]) -> bool:
         return route in self._states
 
@@ -213,6 +216,15 @@ class ConsumeQueues:
     def rewind(self, topic: str, queue_id: int, offset: int) -> None:
         """Set the end of a queue. `trim` wipes the entries behind it."""
         self._states[topic, queue_id].max_offset = offset
+
+    def restart(self, topic: str, queue_id: int) -> None:
+        """Remove all entries of a queue, which begins again at offset 0.
+
+        Raises:
+            StoreWriteError: an entry could not be removed.
+        """
+        self._files.trim(topic, queue_id, 0, 0)
+        self._states[topic, queue_id] = _State(0, 0, -1)
 
     def trim(self) -> int:
         """Wipe the bytes behind the ends of all queues, so that they never come back.

@@ -3,6 +3,7 @@
 placement       finds places for records, none of which spans two segments
 segment_files   creates segments at full length, ahead of time
 commitlog       appends records; hides a block of a commit, and publishes it
+published_end   where it ends for readers; `published_log` reads it up to there
 flush           flushes the log, once for all waiting puts
-cut             cuts the log at an offset
+cut             cuts the log at an offset; `aside` sets all of it aside
 """

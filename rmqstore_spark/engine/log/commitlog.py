@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.placement import Placement, place
+from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import explained, start_write_back, sync_folder
@@ -50,6 +51,7 @@ class CommitLogWriter:
     Attributes:
         segment_size: bytes of a segment.
         min_offset: physical offset of the log's first byte.
+        published: where the log ends for readers.
         last_timestamp: a storeTimestamp in ms that no message in the log exceeds; 0 for an empty
             log. The appender advances it.
     """
@@ -61,7 +63,8 @@ class CommitLogWriter:
         self.segment_size = files.size
         self.min_offset = min_offset
         self.last_timestamp = last_timestamp
-        self._max_offset = self._flushed_offset = max_offset
+        self.published = PublishedEnd(max_offset)
+        self._flushed_offset = max_offset
         self._made_until = _existing_end(files, max_offset)
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
@@ -76,7 +79,7 @@ class CommitLogWriter:
     @property
     def max_offset(self) -> int:
         """The physical offset at which the log ends."""
-        return self._max_offset
+        return self.published.offset
 
     @property
     def flushed_offset(self) -> int:
@@ -101,7 +104,7 @@ class CommitLogWriter:
 
     def place(self, sizes: npt.NDArray[np.int32] | I8) -> Placement:
         """Find places for the next records; see `placement.place`. Nothing is written."""
-        return place(sizes, self._max_offset, self.segment_size)
+        return place(sizes, self.max_offset, self.segment_size)
 
     def expect(self, size: int) -> None:
         """Start to create the next segment if so many more bytes will need it; returns at once.
@@ -145,6 +148,42 @@ class CommitLogWriter:
             self._take_back(placement, error)
             raise
         self._advance(placement.end)
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin at a physical offset, which must be the first of a segment."""
+        self._made_until = self.min_offset = self._flushed_offset = offset
+        self.published.move(offset)
+
+    def copy(self, data: U1) -> None:
+        """Append records and blanks of another log, of which this one is a copy, as they are.
+
+        Args:
+            data: uint8, whole records and blanks, with the places that they get here; reserved.
+
+        Raises:
+            StoreWriteError: the bytes could not be written; otherwise as `write`.
+        """
+        pieces = list(self._pieces(len(data)))
+        try:
+            for begin, end in pieces:
+                source = data[begin - self.max_offset : end - self.max_offset]
+                self._pwrite(begin - begin % self.segment_size, [source.data], begin)
+        except StoreWriteError as error:
+            try:
+                for begin, end in reversed(pieces):
+                    self._zero(begin, end)
+            except StoreWriteError:
+                error.errno = -1
+            raise
+        self._advance(self.max_offset + len(data))
+
+    def _pieces(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the part in each segment of a number of bytes after the log's end."""
+        at, end = self.max_offset, self.max_offset + size
+        while at < end:
+            stop = min(end, at - at % self.segment_size + self.segment_size)
+            yield at, stop
+            at = stop
 
     # ---- hidden blocks, which become visible as a whole (docs/format.md, "A block that is not
     # published yet"). Their portions are written in descending order.
@@ -233,7 +272,7 @@ class CommitLogWriter:
             if self._failure is not None:
                 raise self._failure
             with self._lock:
-                end, folder_dirty = self._max_offset, self._folder_dirty
+                end, folder_dirty = self.max_offset, self._folder_dirty
                 self._syncing = frozenset(self._dirty)
                 self._dirty.clear()
                 self._folder_dirty = False
@@ -260,7 +299,7 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: a segment could not be removed.
         """
-        start = -(-self._max_offset // self.segment_size) * self.segment_size
+        start = -(-self.max_offset // self.segment_size) * self.segment_size
         removed = range(start, self._made_until, self.segment_size)
         if not removed:
             return
@@ -285,7 +324,7 @@ class CommitLogWriter:
     # ---- parts ---------------------------------------------------------------------------------
 
     def _advance(self, end: int) -> None:
-        self._max_offset = end
+        self.published.move(end)
         if end % self.segment_size > self.segment_size // 2:
             self._files.prepare()
         if len(self._open) > 1:
@@ -357,7 +396,7 @@ class CommitLogWriter:
 
     def _close_finished(self) -> None:
         """Close flushed segments, except the last one of the log."""
-        current = self._max_offset - self._max_offset % self.segment_size
+        current = self.max_offset - self.max_offset % self.segment_size
         with self._lock:
             finished = [
                 start

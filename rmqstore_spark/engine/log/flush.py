@@ -46,6 +46,7 @@ class FlushService:
         self._health = health
         self.latency = Histogram()
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._waiting: list[tuple[int, threading.Lock]] = []  # (offset, gate)
         # Wakes a single thread: a lock costs far less than a condition.
         self._bell = _closed_gate()
@@ -92,21 +93,39 @@ class FlushService:
         Raises:
             StoreWriteError: the flush failed, now or before.
         """
-        if self._failure is not None:
-            raise self._failure
-        timestamp = self._log.last_timestamp
-        begin = time.monotonic()
-        try:
-            flushed = self._log.flush()
-        except StoreWriteError as error:
-            self._failure = error
-            self._health.fail(error)
-            raise
-        finally:
-            self._wake()
-        self.latency.observe(time.monotonic() - begin)
-        self._checkpoint.advance(physic=timestamp)
-        return flushed
+        with self._turn:
+            if self._failure is not None:
+                raise self._failure
+            timestamp = self._log.last_timestamp
+            begin = time.monotonic()
+            try:
+                flushed = self._log.flush()
+            except StoreWriteError as error:
+                self._failure = error
+                self._health.fail(error)
+                raise
+            finally:
+                self._wake()
+            self.latency.observe(time.monotonic() - begin)
+            self._checkpoint.advance(physic=timestamp)
+            return flushed
+
+    def lower_time(self, timestamp: int) -> None:
+        """Let records with times before those in the log follow, as from a clock that went back.
+
+        The checkpoint says that all messages up to a time are on disk. So its times are lowered
+        first, on disk too.
+
+        Args:
+            timestamp: milliseconds; no record that follows has an earlier one.
+
+        Raises:
+            StoreWriteError: the checkpoint could not be written.
+        """
+        with self._turn:
+            self._log.last_timestamp = timestamp
+            self._checkpoint.lower(timestamp)
+            self._checkpoint.write()
 
     def close(self) -> None:
         """Stop the thread, without another flush."""

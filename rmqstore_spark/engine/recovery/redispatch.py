@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,11 +33,10 @@ from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = ["LogBlock", "QueueFeed", "log_blocks"]
+__all__ = ["LogBlock", "QueueFeed", "Run", "log_blocks"]
 
 _log = logging.getLogger(__name__)
 
-_MARK: Final = PROPERTY_INNER_MULTI_DISPATCH.encode() + b"\x01"
 _MANY_ROWS: Final = 1 << 20
 _MOST_LOST: Final = 1 << 20
 _MOST_SLOTS: Final = 1 << 58
@@ -81,6 +80,21 @@ def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
         yield LogBlock(block, item.records, int(item.offsets[0]))
 
 
+class Run(NamedTuple):
+    """Entries of consecutive offsets of a queue.
+
+    Attributes:
+        topic, queue_id: the queue.
+        entries: k, ENTRY_DTYPE.
+        first: queue offset of the first.
+    """
+
+    topic: str
+    queue_id: int
+    entries: Entries
+    first: int
+
+
 @dataclass
 class QueueFeed:
     """Writes the entries of log blocks into queues, unless they are there already.
@@ -115,22 +129,31 @@ class QueueFeed:
 
     def feed(self, part: LogBlock) -> None:
         """Write the entries of a block's records into their queues."""
+        for run in self.runs(part):
+            self.written += self.queues.reconcile(*run)
+
+    def runs(self, part: LogBlock) -> Iterator[Run]:
+        """Yield the entries of a block's records, with their places. Nothing is written.
+
+        They are taken as written: a later record gets its place behind them.
+        """
         block = part.block
         self._due(part)
         entries, bounds = queue_entries(block, part.physical_offset)
         slots = _grouped(block, part.records.queue_offset)
         for number, route in enumerate(block.routes):
             rows = slice(int(bounds[number]), int(bounds[number + 1]))
-            self._put(route.topic, route.queue_id, entries[rows], slots[rows])
-        if block.data.tobytes().find(_MARK) >= 0:
-            self._light(part)
+            yield from self._put(route.topic, route.queue_id, entries[rows], slots[rows])
+        names = find_properties(part.records.properties, (PROPERTY_INNER_MULTI_DISPATCH,))
+        if names[PROPERTY_INNER_MULTI_DISPATCH].lengths.max(initial=-1) >= 0:
+            yield from self._light(part)
 
     def restore(self) -> None:
         """Set the queues' ends to those of this feed, after another feed has walked the log."""
         for (topic, queue_id), (end, _) in self._ends.items():
             self.queues.rewind(topic, queue_id, end)
 
-    def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> None:
+    def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> Iterator[Run]:
         if deleted := self.deleted(topic):
             kept = entries["physicalOffset"] >= deleted
             entries, slots = entries[kept], slots[kept]
@@ -141,9 +164,9 @@ class QueueFeed:
         for begin, end in pairwise(edges):
             run = entries[begin:end]
             first = self._place(topic, queue_id, run, int(slots[begin]))
-            self.written += self.queues.reconcile(topic, queue_id, run, first)
             last = int(run["physicalOffset"][-1])
             self._ends[topic, queue_id] = first + len(run), last
+            yield Run(topic, queue_id, run, first)
 
     def _place(self, topic: str, queue_id: int, run: Entries, slot: int) -> int:
         """Return the offset at which to write the entries of consecutive records.
@@ -201,8 +224,8 @@ class QueueFeed:
                 if level > 0:
                     block.tags_code[row] = time + self.delays[level - 1]
 
-    def _light(self, part: LogBlock) -> None:
-        """Write entries into the light queues that records name."""
+    def _light(self, part: LogBlock) -> Iterator[Run]:
+        """Yield the entries of the light queues that records name."""
         rows = np.flatnonzero(part.block.queued)
         owner, names, queue_ids, slots = dispatches(part.records.take(rows))
         entries = np.empty(len(owner), ENTRY_DTYPE)
@@ -216,7 +239,7 @@ class QueueFeed:
         of_route = np.array([numbers[route] for route in routes], np.int64)
         for (topic, queue_id), number in numbers.items():
             chosen = of_route == number
-            self._put(topic, queue_id, entries[chosen], slots[chosen])
+            yield from self._put(topic, queue_id, entries[chosen], slots[chosen])
 
 
 def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:

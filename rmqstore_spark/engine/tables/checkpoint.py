@@ -65,6 +65,17 @@ class CheckpointKeeper:
                 index_msg_timestamp=index,
             )
 
+    def lower(self, timestamp: int) -> None:
+        """Lower the times that are above one, in milliseconds."""
+        with self._lock:
+            old = self._value
+            self._value = replace(
+                old,
+                physic_msg_timestamp=min(old.physic_msg_timestamp, timestamp),
+                logics_msg_timestamp=min(old.logics_msg_timestamp, timestamp),
+                index_msg_timestamp=min(old.index_msg_timestamp, timestamp),
+            )
+
     def write(self) -> None:
         """Write the times to disk if any has changed.
 

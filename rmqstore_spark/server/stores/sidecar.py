@@ -14,6 +14,7 @@ from rmqstore_spark.files.disk.reads import PLAIN
 from rmqstore_spark.files.disk.sparing import SparingReads
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
+from rmqstore_spark.server.stores.service import Service
 from rmqstore_spark.wire.endpoint import is_store_name
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _check_names(places: Sequence[StorePlace]) -> None:
             )
 
 
-class Sidecar:
+class Sidecar(Service):
     """Stores that are served read-only, with one limit on what is read of them all.
 
     Args:
@@ -109,9 +110,6 @@ class Sidecar:
         config: the limits that clients are told.
         spares_page_cache: whether reading leaves the page cache as it was.
         max_read_rate: bytes per second; None for no limit.
-
-    Attributes:
-        stores: the stores.
 
     Raises:
         RmqStoreError: there is no store at a path, or it cannot be read.
@@ -126,10 +124,11 @@ class Sidecar:
         max_read_rate: int | None,
     ) -> None:
         self._reads = PacedReads(SparingReads() if spares_page_cache else PLAIN, max_read_rate)
-        self.stores = [
+        self._foreign = [
             ForeignStore(place.name, place.path, place.log_folders, config, self._reads)
             for place in places
         ]
+        super().__init__(self._foreign)
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of all stores, ready for JSON.
@@ -137,7 +136,7 @@ class Sidecar:
         The state is FAILED if a store cannot be read; its figures are then missing.
         """
         state, figures = READ_ONLY, {}
-        for store in self.stores:
+        for store in self._foreign:
             try:
                 figures[store.name] = store.stats()
             except (RmqStoreError, OSError) as error:

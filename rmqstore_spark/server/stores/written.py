@@ -1,14 +1,16 @@
-"""A store that this process writes."""
+"""A store that this process writes, and its replication."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.topics import require_clients_topic
+from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.store_id import store_id
 from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.stores.service import Service
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
 from rmqstore_spark.wire.protocol import PROTOCOL
@@ -16,8 +18,11 @@ from rmqstore_spark.wire.protocol import PROTOCOL
 if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
+    from rmqstore_spark.ha.follower import Follower
 
-__all__ = ["WrittenStore"]
+__all__ = ["Watch", "WriterService", "WrittenStore"]
+
+_WATCH_SECONDS: Final = 0.2
 
 
 class WrittenStore(ServedStore):
@@ -95,6 +100,62 @@ class WrittenStore(ServedStore):
     def reader(self) -> Store:
         """Open the store for reading."""
         return Store.open(self.path)
+
+
+class Watch(Protocol):
+    """Looks at the follower of a store while the store is served."""
+
+    def goes_on(self, follower: Follower, /) -> bool:
+        """Return whether the process should go on."""
+        ...
+
+
+class WriterService(Service):
+    """The one store that a process writes, and its replication.
+
+    Args:
+        store: the store; the caller opened it.
+        watch: looks at the follower of a slave a few times a second, and may end the process.
+    """
+
+    def __init__(self, store: StoreWriter, watch: Watch | None) -> None:
+        super().__init__([WrittenStore(store)])
+        self._store = store
+        self._watch = watch
+        self._replication: Replication | None = None
+
+    @property
+    def slaves(self) -> str | None:
+        """Where slaves connect, as host:port; None if none are taken."""
+        master = self._replication.master if self._replication is not None else None
+        return master.address if master is not None else None
+
+    def start(self) -> None:
+        """Follow a master, or serve slaves, as the store's role says.
+
+        Raises:
+            OptionError: there is no port for slaves.
+            ServiceError: the address for slaves cannot be bound.
+        """
+        self._replication = Replication(self._store)
+        if self._watch is not None and self._replication.follower is not None:
+            self.look_seconds = _WATCH_SECONDS
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return the figures of the store and its replication, ready for JSON."""
+        replication = self._replication.stats() if self._replication is not None else {}
+        return {**self._store.stats(), **replication}
+
+    def goes_on(self) -> bool:
+        """Ask the watch."""
+        follower = self._replication.follower if self._replication is not None else None
+        return self._watch is None or follower is None or self._watch.goes_on(follower)
+
+    def close(self) -> None:
+        """End the replication, and close the store."""
+        if self._replication is not None:
+            self._replication.close()
+        self._store.close()
 
 
 def _settings_of(topic: TopicConfig) -> TopicSettings:

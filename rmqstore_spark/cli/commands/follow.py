@@ -1,0 +1,145 @@
+"""`rmqstore follow`: keeps a store a copy of a master's log, and serves it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
+from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
+from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
+
+if TYPE_CHECKING:
+    from rmqstore_spark.ha.follower import Follower
+    from rmqstore_spark.ha.progress import Standing
+
+__all__ = ["follow"]
+
+_Master = typer.Argument(
+    metavar="MASTER",
+    help="The master's HA address, HOST:PORT. A broker's port is its listenPort + 1 (10912).",
+    show_default=False,
+)
+_Store = typer.Argument(metavar="STORE", help="Store directory.", show_default=False)
+_RestartFrom = typer.Option(
+    "--restart-from",
+    metavar="earliest|latest|OFFSET",
+    help="Keep the store's log aside, and copy the master's from there.",
+    show_default=False,
+)
+_UntilCaughtUp = typer.Option("--until-caught-up", help="Stop once the store has all of the log.")
+_Port = typer.Option("--port", metavar="N", help="Port to serve the store on; 0 for any free port.")
+_ReadyFile = typer.Option(
+    "--ready-file",
+    metavar="FILE",
+    help="File to write when the process is ready: JSON with endpoint, store, pid.",
+    show_default=False,
+)
+
+
+def follow(
+    master: Annotated[str, _Master],
+    store_path: Annotated[str, _Store],
+    restart_from: Annotated[str | None, _RestartFrom] = None,
+    until_caught_up: Annotated[bool, _UntilCaughtUp] = False,
+    port: Annotated[int, _Port] = 0,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    ready_file: Annotated[str | None, _ReadyFile] = None,
+) -> None:
+    """Keep a store a copy of a master's log.
+
+    The master is a broker, or another store process. Creates the store if it does not exist, and
+    serves it to readers meanwhile. Prints on stderr how far it is behind. Runs until SIGTERM,
+    Ctrl-C or `rmqstore stop` (exit code 0), or until the master's log cannot be followed (1): it is
+    another one, or damaged. Then the store stays as it is, and --restart-from begins again.
+    """
+    from rmqstore_spark.engine.log.aside import set_aside
+    from rmqstore_spark.server.logs import configure_logging
+    from rmqstore_spark.server.process import serve as serve_store
+
+    configure_logging("text")
+    path = os.path.abspath(store_path)
+    flags: dict[str, tuple[str, object]] = {
+        "MASTER": ("haMasterAddress", master),
+        "STORE": ("storePathRootDir", path),
+        "--restart-from": ("haFrom", restart_from),
+    }
+    config = read_config(config_file, settings, flags)
+    if not config.ha_master_address:
+        raise OptionError("MASTER must be host:port, such as broker-1:10912.")
+    config = replace(config, broker_role="SLAVE", flight_port=port)
+    if restart_from is not None:
+        aside = set_aside(path, time.time_ns() // 1_000_000)
+        if aside is not None:
+            say(f"the log was set aside in {aside}.")
+    watch = _Watch(until_caught_up)
+    serve_store(config, ready_file=ready_file, announce=typer.echo, watch=watch)
+    watch.end()
+    if isinstance(watch.failure, ReplicationError):
+        say(str(watch.failure))
+        raise typer.Exit(PROBLEMS)
+    if watch.failure is not None:
+        raise watch.failure
+
+
+class _Watch:
+    """Prints a follower's progress on stderr: as one line of a terminal, or now and then a line.
+
+    Args:
+        until_caught_up: end once nothing is missing.
+    """
+
+    _LOOK_S: Final = 0.5
+    _LINE_S: Final = 10.0
+
+    def __init__(self, until_caught_up: bool) -> None:
+        self.failure: RmqStoreError | None = None
+        self._until_caught_up = until_caught_up
+        self._on_terminal = sys.stderr.isatty()
+        self._told = -self._LINE_S
+        self._width = 0
+
+    def goes_on(self, follower: Follower) -> bool:
+        """Look at a follower; return whether the process should go on."""
+        standing = follower.standing()
+        if standing.state == "STOPPED":
+            self.failure = follower.failure
+            return False
+        now = time.monotonic()
+        done = self._until_caught_up and standing.is_complete
+        if done or now - self._told >= (self._LOOK_S if self._on_terminal else self._LINE_S):
+            self._told = now
+            self._tell(_line(standing))
+        return not done
+
+    def end(self) -> None:
+        """Leave the line of the terminal."""
+        if self._width:
+            print(file=sys.stderr)  # noqa: T201
+
+    def _tell(self, line: str) -> None:
+        if self._on_terminal:
+            print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)  # noqa: T201
+            self._width = len(line)
+        else:
+            say(line)
+
+
+def _line(standing: Standing) -> str:
+    if standing.state != "FOLLOWING":
+        return f"{standing.state.lower()}, log up to {standing.end:,}"
+    text = f"log up to {standing.end:,}, {standing.bytes_per_second / 1e6:.1f} MB/s"
+    if standing.is_complete:
+        return f"{text}, nothing missing"
+    left = standing.seconds_left
+    eta = "" if left is None else f", about {left:,.0f} s to go"
+    return (
+        f"{text}, {standing.behind_seconds:,.0f} s and about {standing.behind_bytes / 1e6:,.0f} MB "
+        f"behind{eta}"
+    )

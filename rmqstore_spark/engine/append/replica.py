@@ -1,0 +1,246 @@
+"""Appends the bytes of a master's log: the store is a copy of that log, and stays one.
+
+Records keep the offsets and times that the master gave them. They are checked as a whole, written
+where they belong, and then dispatched to queues and index as all others are. (Upstream:
+HAService.HAClient, DefaultMessageStore.appendToCommitLog, which check nothing.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
+
+from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.stamped import Stamped, check_stamped
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
+from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
+from rmqstore_spark.layout.constants import is_safe_topic_name
+from rmqstore_spark.layout.record.block import Route, index_hashes
+from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
+
+__all__ = ["Replica"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_QUEUES_HELD: Final = 1 << 18
+"""Each queue takes a folder and a file, and a foreign master decides how many there are."""
+
+
+class Replica:
+    """A store's log as a copy of a master's. Used by one thread at a time, the offsets by any.
+
+    Args:
+        store: the open store.
+        admission: knows whether the store still works.
+        appender, flusher: append to the log, and flush it.
+        health: fails with an error that makes it unsafe to go on.
+
+    Attributes:
+        newest: storeTimestamp of the last record that was appended, milliseconds; 0 for none.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        admission: Admission,
+        appender: Appender,
+        flusher: FlushService,
+        health: Health,
+    ) -> None:
+        self._store = store
+        self._log = store.log
+        self._topics = store.topics
+        self._admission = admission
+        self._appender = appender
+        self._flusher = flusher
+        self._health = health
+        self._feed = QueueFeed(
+            store.queues,
+            delays(DELAY_LEVELS),
+            self._is_wanted,
+            log_begin=store.log.min_offset,
+            deleted=store.deleted.end,
+        )
+        self.newest = store.log.last_timestamp
+
+    @property
+    def begin(self) -> int:
+        """The physical offset of the log's first byte."""
+        return self._log.min_offset
+
+    @property
+    def end(self) -> int:
+        """The physical offset up to which the master's log is held."""
+        return self._log.max_offset
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment, here and at the master."""
+        return self._log.segment_size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held yet, so that the log can begin anywhere."""
+        return self.begin == self.end
+
+    def begin_at(self, offset: int) -> None:
+        """Let an empty log begin where the master's does.
+
+        Raises:
+            ReplicationError: no segment can begin there.
+        """
+        if offset % self.segment_size:
+            raise ReplicationError(
+                f"The master's log begins at physical offset {offset}, which is not a multiple of "
+                f"this store's segment size ({self.segment_size} bytes). Set "
+                "mappedFileSizeCommitLog to the master's value."
+            )
+        with self._appender.appending(patient=True):
+            self._log.begin_at(offset)
+            self._feed.log_begin = offset
+
+    def append(self, data: U1) -> int:
+        """Append what is whole of the bytes that follow the log's end.
+
+        Args:
+            data: uint8, contiguous. It must not be changed afterwards.
+
+        Returns:
+            The number of bytes appended. An incomplete record is left out.
+
+        Raises:
+            ReplicationError: the bytes are not a log, or hold more topics than the store may have;
+                nothing was appended.
+            RefusedError: nothing was appended. Unless the store has failed or is closed, the same
+                call may succeed a little later.
+        """
+        self._admission.require_alive()
+        stamped = check_stamped(data, self.end, self.segment_size)
+        if not stamped.size:
+            return 0
+        self._make_topics(stamped)
+        with self._appender.appending(patient=True):
+            self._heed_time(stamped)
+            self._appender.reserve_until(self.end + stamped.size)
+            reach("replica.before_write")
+            try:
+                self._log.copy(data[: stamped.size])
+            except StoreWriteError as error:
+                self._health.fail(error)
+                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+            reach("replica.after_write")
+            for part in stamped.parts:
+                self.newest = _last_time(part)
+                self._appender.published(self.newest)
+                self._appender.dispatch(_Copied(part, self._feed))
+            reach("replica.after_dispatch")
+        return stamped.size
+
+    def flush(self) -> int:
+        """Flush the log; return the physical offset up to which it is on disk.
+
+        Raises:
+            StoreWriteError: the flush failed, and the store accepts nothing more.
+        """
+        return self._flusher.flush()
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def _make_topics(self, stamped: Stamped) -> None:
+        """Create the topics of records, and give them as many queues as the records need."""
+        least: dict[str, int] = {}
+        for name, queue_id in _routes(stamped):
+            if queue_id >= 0 and is_safe_topic_name(name):
+                least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
+        made = []
+        try:
+            for name, count in least.items():
+                topic = self._topics.get(name)
+                if topic is None:
+                    made.append(TopicConfig(name, count, count))
+                elif topic.write_queue_nums < count or topic.read_queue_nums < count:
+                    read = max(topic.read_queue_nums, count)
+                    write = max(topic.write_queue_nums, count)
+                    self._topics.update(name, read_queue_nums=read, write_queue_nums=write)
+            if made:
+                self._topics.create_all(made)
+        except OptionError as error:
+            raise ReplicationError(
+                f"The master has a topic that cannot be kept: {error}"
+            ) from error
+        except StoreWriteError as error:
+            text = f"A topic of the master cannot be created: {error}"
+            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+
+    def _is_wanted(self, topic: str, queue_id: int, _slot: int) -> bool:
+        if len(self._store.queues) < _MOST_QUEUES_HELD:
+            return True
+        _log.error(
+            "The queue %s/%d is not kept: the store has %d queues.",
+            topic, queue_id, _MOST_QUEUES_HELD,
+        )  # fmt: skip
+        return False
+
+    # ---- times -----------------------------------------------------------------------------------
+
+    def _heed_time(self, stamped: Stamped) -> None:
+        """Lower the checkpoint's times if the master's clock went back.
+
+        The checkpoint says that all messages up to a time are on disk. Messages that get an
+        earlier time are not.
+        """
+        first = min((int(part.records.store_timestamp.min()) for part in stamped.parts), default=0)
+        if not stamped.parts or first >= self._log.last_timestamp:
+            return
+        self._flusher.lower_time(max(first - 1, 0))
+
+
+class _Copied:
+    """Records that were copied from a master, on their way into queues and index.
+
+    Args:
+        part: the records.
+        feed: finds their places in the queues.
+    """
+
+    def __init__(self, part: LogBlock, feed: QueueFeed) -> None:
+        self._part = part
+        self._feed = feed
+        self.size = int(part.block.sizes.sum())
+        self.store_timestamp = _last_time(part)
+
+    @cached_property
+    def _runs(self) -> list[Run]:
+        # Found once, also if they have to be written again.
+        return list(self._feed.runs(self._part))
+
+    def to_queues(self, queues: ConsumeQueues) -> None:
+        """Write the records' entries. A queue that begins again loses its older entries."""
+        for run in self._runs:
+            if run.first == 0 and queues.max_offset(run.topic, run.queue_id):
+                queues.restart(run.topic, run.queue_id)
+            queues.append(*run)
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return the records' index keys."""
+        block = self._part.block
+        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
+        return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
+
+
+def _routes(stamped: Stamped) -> Iterable[Route]:
+    return {route for part in stamped.parts for route in part.block.routes}
+
+
+def _last_time(part: LogBlock) -> int:
+    return int(part.records.store_timestamp[-1])

@@ -1,0 +1,117 @@
+"""Knows which slaves have which part of the log, and lets puts of a SYNC_MASTER wait for them.
+
+Each connection of a slave has its own offset here, and takes it along when it ends. (Upstream:
+HAService.push2SlaveMaxOffset is one offset for all slaves and never goes back, so one wrong report
+acknowledges every later put.)
+"""
+
+from __future__ import annotations
+
+import threading
+
+from rmqstore_spark.engine.log.published_end import PublishedEnd
+
+__all__ = ["Slave", "Slaves"]
+
+
+class Slave:
+    """A slave that is connected.
+
+    Args:
+        slaves: all slaves of the store.
+
+    Attributes:
+        held: the physical offset up to which it has reported to have the log.
+        sent: the physical offset up to which the log was sent to it.
+        is_observer: whether it only reads: it repeats its first report whatever it was sent.
+    """
+
+    def __init__(self, slaves: Slaves) -> None:
+        self._slaves = slaves
+        self.held = 0
+        self.sent = 0
+        self.is_observer = False
+
+    def report(self, offset: int) -> None:
+        """Register what the slave has; the caller has checked that it was sent."""
+        self._slaves.reported(self, offset)
+
+    def leave(self) -> None:
+        """Forget the slave: it is not connected any more."""
+        self._slaves.remove(self)
+
+
+class Slaves:
+    """The slaves that are connected. Thread-safe.
+
+    Args:
+        published: where the log ends.
+        most_behind: bytes that a slave may be behind to count as available
+            (`haSlaveFallbehindMax`).
+    """
+
+    def __init__(self, published: PublishedEnd, most_behind: int) -> None:
+        self._published = published
+        self._most_behind = most_behind
+        self._changed = threading.Condition()
+        self._all: list[Slave] = []
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def join(self) -> Slave:
+        """Register a slave that has connected."""
+        slave = Slave(self)
+        with self._changed:
+            self._all.append(slave)
+        return slave
+
+    def reported(self, slave: Slave, offset: int) -> None:
+        """Register what a slave has, and wake the puts that wait for that."""
+        with self._changed:
+            slave.held = offset
+            if self._waiting:
+                self._changed.notify_all()
+
+    def remove(self, slave: Slave) -> None:
+        """Forget a slave."""
+        with self._changed:
+            self._all.remove(slave)
+            self._changed.notify_all()
+
+    def is_available(self, end: int) -> bool:
+        """Return whether a slave is near enough to wait for it.
+
+        Args:
+            end: physical offset at which the log ends.
+        """
+        return any(end - slave.held < self._most_behind for slave in self._acknowledging())
+
+    def wait(self, end: int, timeout: float) -> bool:
+        """Wait until a slave has the log up to an offset, for some seconds.
+
+        Returns:
+            Whether one has it.
+        """
+        with self._changed:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(lambda: self._has(end), timeout)
+            finally:
+                self._waiting -= 1
+
+    def held(self) -> int:
+        """Return the offset up to which at least one slave has the log; 0 without slaves."""
+        return max((slave.held for slave in self._acknowledging()), default=0)
+
+    def behind_bytes(self) -> list[int]:
+        """Return for each slave how many bytes of the log were not sent to it yet."""
+        end = self._published.offset
+        return [max(0, end - slave.sent) for slave in list(self._all)]
+
+    def _has(self, end: int) -> bool:
+        return self.held() >= end
+
+    def _acknowledging(self) -> list[Slave]:
+        return [slave for slave in list(self._all) if not slave.is_observer]

@@ -1,0 +1,48 @@
+"""Checks of values for keys that are texts. Each raises ValueError with a phrase."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+__all__ = ["address", "beginning", "host_and_port", "networks"]
+
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+def address(word: str) -> str:
+    """Normalize an IP address, or localhost."""
+    if word.lower() == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(word.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
+
+
+def host_and_port(word: str) -> str:
+    """Check `host:port`; "" is allowed."""
+    host, separator, port = word.rpartition(":")
+    if word and not (host and separator and port.isdecimal() and 0 < int(port) < 65_536):
+        raise ValueError("must be host:port")
+    return word
+
+
+def beginning(word: str) -> str:
+    """Check where an empty slave begins: earliest, latest or a physical offset."""
+    if word.lower() in ("earliest", "latest"):
+        return word.lower()
+    if not (word.isascii() and word.isdecimal() and int(word) <= _MAX_OFFSET):
+        raise ValueError("must be earliest, latest or a physical offset")
+    return word
+
+
+def networks(word: str) -> str:
+    """Normalize IP addresses and networks with commas between."""
+    try:
+        parts = [ipaddress.ip_network(part.strip(), strict=False) for part in word.split(",")]
+    except ValueError:
+        raise ValueError(
+            "must be IP addresses or networks such as 10.1.2.0/24, with commas between"
+        ) from None
+    return ",".join(str(part) for part in parts)

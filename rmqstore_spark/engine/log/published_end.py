@@ -1,0 +1,48 @@
+"""Where the CommitLog ends for readers, and a way to wait until it grows."""
+
+from __future__ import annotations
+
+import threading
+
+__all__ = ["PublishedEnd"]
+
+
+class PublishedEnd:
+    """The physical offset at which the log ends for readers. It only grows.
+
+    One thread at a time moves it; any may read it, or wait for it.
+
+    Args:
+        offset: its first value.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._moved = threading.Condition()
+        self._waiting = 0
+
+    @property
+    def offset(self) -> int:
+        """The physical offset."""
+        return self._offset
+
+    def move(self, offset: int) -> None:
+        """Move the end, and wake those who wait for that."""
+        self._offset = offset
+        if self._waiting:
+            with self._moved:
+                self._moved.notify_all()
+
+    def wait_beyond(self, offset: int, timeout: float) -> bool:
+        """Wait until the end is beyond an offset, for some seconds; return whether it is."""
+        with self._moved:
+            self._waiting += 1
+            try:
+                return self._moved.wait_for(lambda: self._offset > offset, timeout)
+            finally:
+                self._waiting -= 1
+
+    def wake(self) -> None:
+        """Let all who wait look again."""
+        with self._moved:
+            self._moved.notify_all()

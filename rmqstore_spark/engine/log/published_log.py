@@ -1,0 +1,105 @@
+"""Reads the part of the CommitLog that readers may see.
+
+Bytes after its end may belong to a block that is not published yet (docs/format.md, "A block that
+is not published yet"). So a master reads it here to send it to its slaves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.errors import SegmentExpiredError
+
+__all__ = ["PublishedLog"]
+
+
+class PublishedLog:
+    """Reads the published bytes of a log. Used by one thread at a time.
+
+    Args:
+        log: the log.
+        folder: the folder of its segments.
+    """
+
+    def __init__(self, log: CommitLogWriter, folder: str) -> None:
+        self._log = log
+        self._folder = folder
+        self._open: tuple[int, int] | None = None  # where a segment begins, and its descriptor
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of a segment."""
+        return self._log.segment_size
+
+    @property
+    def begin(self) -> int:
+        """The physical offset of the log's first byte."""
+        return self._log.min_offset
+
+    @property
+    def end(self) -> int:
+        """The physical offset at which the log ends for readers."""
+        return self._log.max_offset
+
+    def wait_beyond(self, offset: int, timeout: float) -> bool:
+        """Wait until the log's end is beyond an offset, for some seconds; return whether it is."""
+        return self._log.published.wait_beyond(offset, timeout)
+
+    def readable(self, at: int) -> int:
+        """Return how many bytes can be read from an offset on, up to the end of its segment."""
+        if not self.begin <= at < self.end:
+            return 0
+        return min(self.end - at, self.segment_size - at % self.segment_size)
+
+    def read_into(self, at: int, buffers: Sequence[memoryview]) -> None:
+        """Fill buffers with bytes of one segment, which `readable` has allowed.
+
+        Args:
+            at: physical offset of the first byte.
+            buffers: are filled one after the other.
+
+        Raises:
+            SegmentExpiredError: the segment is gone.
+        """
+        start = at - at % self.segment_size
+        descriptor = self._descriptor(start)
+        left, offset = list(buffers), at - start
+        while left:
+            count = os.preadv(descriptor, left, offset)
+            if not count:
+                raise SegmentExpiredError("the segment has become shorter", file=self._path(start))
+            offset += count
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if left:
+                left[0] = left[0][count:]
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes between two physical offsets of one segment."""
+        data = bytearray(end - begin)
+        if data:
+            self.read_into(begin, [memoryview(data)])
+        return bytes(data)
+
+    def close(self) -> None:
+        """Close the segment that was read last."""
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self._folder, f"{start:020}")
+
+    def _descriptor(self, start: int) -> int:
+        if self._open is not None and self._open[0] == start:
+            return self._open[1]
+        self.close()
+        path = self._path(start)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise SegmentExpiredError("the segment was removed", file=path) from None
+        self._open = start, descriptor
+        return descriptor

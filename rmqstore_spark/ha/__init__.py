@@ -1,0 +1,15 @@
+"""Replication of the log between a master and its slaves, over a broker's HA protocol.
+
+    frames            the bytes on the wire, to values and back
+    follower          follows a master: connects, again and again, until it is closed
+    session           one connection to a master: asks, compares, receives
+    incoming          collects received bytes until records are whole
+    reporter          tells the master what is held
+    progress          how far behind its master a follower is
+    master            lets slaves connect
+    slave_connection  one connection of a slave: `frame_batch` fills the frames for it
+    replication       starts what the role of a store needs
+
+Bytes arrive in `session` and go into the store through `StoreWriter.replica`. They leave a master
+from `StoreWriter.published_log`. Only `engine` and what lies below it may be imported.
+"""

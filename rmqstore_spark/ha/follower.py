@@ -1,0 +1,127 @@
+"""Follows a master in a thread: connects, again and again with pauses, until it is closed.
+
+A master that can be reached again is followed again. What no new connection mends stops the
+follower: another log, a log that is damaged, a store that has failed. The store then stays as it
+is, and readers go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from contextlib import suppress
+from typing import Final
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
+from rmqstore_spark.ha.progress import Progress, Standing
+from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
+
+__all__ = ["Follower"]
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 5.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_MOST_BAD_IN_A_ROW: Final = 3
+_RECEIVE_BUFFER: Final = 4 << 20
+
+
+class Follower:
+    """Keeps a store a copy of its master's log, from its construction until `close`.
+
+    Args:
+        store: the store; its role is SLAVE, and `haMasterAddress` is set.
+    """
+
+    def __init__(self, store: StoreWriter) -> None:
+        self._store = store
+        self._master = store.config.ha_master_address
+        self._closing = threading.Event()
+        self._stopped = threading.Event()
+        self._session: Session | None = None
+        self.failure: RmqStoreError | None = None
+        replica = store.replica
+        self._progress = Progress(store.clock, lambda: replica.end, lambda: replica.newest)
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-follow", daemon=True)
+        self._thread.start()
+
+    def standing(self) -> Standing:
+        """Return how far behind the master the store is."""
+        return self._progress.standing()
+
+    def stats(self) -> dict[str, object]:
+        """Return metrics as JSON values."""
+        return self.standing().stats()
+
+    def wait_stopped(self, timeout: float) -> bool:
+        """Wait until the follower cannot go on, for some seconds; `failure` then says why."""
+        return self._stopped.wait(timeout)
+
+    def close(self) -> None:
+        """Stop following. What was received and is whole is in the store."""
+        self._closing.set()
+        session = self._session
+        if session is not None:
+            session.cut()
+        self._thread.join()
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause, bad = _FIRST_PAUSE_S, 0
+        told = ""
+        while not self._closing.is_set():
+            held = self._store.replica.end
+            try:
+                self._follow()
+                return
+            except (ForkError, RefusedError) as error:
+                self._stop(error)
+                return
+            except ReplicationError as error:
+                bad = bad + 1 if self._store.replica.end == held else 1
+                if bad >= _MOST_BAD_IN_A_ROW:
+                    self._stop(error)
+                    return
+                text = str(error)
+            except (BrokenStreamError, OSError) as error:
+                text = f"{self._master}: {error}"
+            except Exception as error:
+                self._stop(ReplicationError(f"The follower failed: {error!r}. Report this."))
+                raise
+            if self._closing.is_set():
+                return
+            if self._store.replica.end > held:
+                pause = _FIRST_PAUSE_S
+            if text != told:
+                _log.warning("No connection to the master: %s. Trying again.", text)
+                told = text
+            self._progress.connecting(text)
+            self._closing.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _follow(self) -> None:
+        host, _, port = self._master.rpartition(":")
+        address = host.removeprefix("[").removesuffix("]"), int(port)
+        with socket.create_connection(address, timeout=_CONNECT_S) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+            self._progress.connected()
+            self._session = Session(connection, self._store, self._progress, self._closing)
+            if self._closing.is_set():
+                self._session.cut()
+            try:
+                self._session.run()
+            finally:
+                self._session = None
+
+    def _stop(self, error: RmqStoreError) -> None:
+        if not self._closing.is_set():
+            _log.error("The store does not follow %s any more: %s", self._master, error)
+        self.failure = error
+        self._progress.stopped(str(error))
+        self._stopped.set()

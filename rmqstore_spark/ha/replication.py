@@ -1,0 +1,46 @@
+"""Starts what the role of a store needs: a follower, a master, or nothing."""
+
+from __future__ import annotations
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.master import Master
+
+__all__ = ["Replication"]
+
+
+class Replication:
+    """The part of a store in replication, from its construction until `close`.
+
+    Args:
+        store: the store.
+
+    Attributes:
+        follower: follows the store's master; None if it has none.
+        master: serves the store's slaves; None if it takes none.
+
+    Raises:
+        OptionError: there is no port for slaves.
+        ServiceError: the address for slaves cannot be bound.
+    """
+
+    def __init__(self, store: StoreWriter) -> None:
+        config = store.config
+        self.follower: Follower | None = None
+        self.master: Master | None = None
+        if config.broker_role == "SLAVE":
+            if config.ha_master_address:
+                self.follower = Follower(store)
+        elif config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:
+            self.master = Master(store)
+
+    def stats(self) -> dict[str, object]:
+        """Return metrics as JSON values."""
+        part = self.follower or self.master
+        return part.stats() if part is not None else {}
+
+    def close(self) -> None:
+        """Stop following, or serving slaves."""
+        part = self.follower or self.master
+        if part is not None:
+            part.close()

@@ -1,0 +1,85 @@
+"""Tells a master from a thread what a slave has: after each change, and as a heartbeat.
+
+An observer repeats its first report. A master takes any other report as an acknowledgement.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from rmqstore_spark.engine.append.replica import Replica
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.ha.frames import encode_report
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Sends the reports of one connection, until it is closed.
+
+    Args:
+        connection: to the master.
+        replica: the copy of its log.
+        first: the first report; sent at once.
+        acknowledge: `haAcknowledge`.
+        interval: seconds between heartbeats.
+        on_failure: called when a report cannot be sent, or the log not be flushed.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        replica: Replica,
+        first: int,
+        *,
+        acknowledge: str,
+        interval: float,
+        on_failure: Callable[[], object],
+    ) -> None:
+        self._connection = connection
+        self._replica = replica
+        self._first = first
+        self._acknowledge = acknowledge
+        self._interval = interval
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._is_checked = False
+        self._is_due = False
+        self._closing = False
+        connection.sendall(encode_report(first))
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-report", daemon=True)
+        self._thread.start()
+
+    def stored(self) -> None:
+        """Note that more is in the store, which is known to be the master's."""
+        if self._acknowledge == "false":
+            return
+        with self._changed:
+            self._is_checked = self._is_due = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_due or self._closing, self._interval)
+                    if self._closing:
+                        return
+                    self._is_due = False
+                self._connection.sendall(encode_report(self._held()))
+        except (OSError, StoreWriteError):  # the store remembers the second one
+            self._on_failure()
+
+    def _held(self) -> int:
+        if not self._is_checked:
+            return self._first
+        return self._replica.flush() if self._acknowledge == "true" else self._replica.end

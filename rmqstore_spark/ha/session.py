@@ -1,0 +1,271 @@
+"""One connection of a follower to its master: asks for the log, compares, and receives it.
+
+A follower asks for the last bytes that it holds, and continues only if the master has the same.
+So a master whose log has taken another way is noticed at once. (Upstream: HAService.HAClient asks
+from its end on, and never notices.)
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+import time
+from typing import Final
+
+from rmqstore_spark.engine.log.published_log import PublishedLog
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError, ReplicationError
+from rmqstore_spark.ha.frames import FrameDecoder, Piece
+from rmqstore_spark.ha.incoming import Incoming
+from rmqstore_spark.ha.progress import Progress
+from rmqstore_spark.ha.reporter import Reporter
+
+__all__ = ["BrokenStreamError", "ForkError", "Session"]
+
+_log = logging.getLogger(__name__)
+
+_COMPARED: Final = 64 << 10
+_RECEIVED_AT_ONCE: Final = 1 << 20
+_LOOK_S: Final = 0.05
+"""A master that sends nothing for so long has sent all it has: a broker's pauses are shorter only
+while it sends."""
+_SILENT_CHECK_S: Final = 2.0
+_RETRY_S: Final = 0.5
+_RESTART: Final = (
+    "To keep this store's log aside and copy the master's from its beginning: `rmqstore follow "
+    "--restart-from earliest`."
+)
+
+
+class BrokenStreamError(Exception):
+    """The connection ended, or what came does not continue what came before: connect again."""
+
+
+class ForkError(ReplicationError):
+    """The master's log is not the one of which this store holds a copy."""
+
+
+class Session:
+    """Follows a master over one connection.
+
+    Args:
+        connection: to the master; the caller closes it.
+        store: the store; its role is SLAVE.
+        progress: notes what happens.
+        closing: ends waiting when it is set.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        store: StoreWriter,
+        progress: Progress,
+        closing: threading.Event,
+    ) -> None:
+        config = store.config
+        self._connection = connection
+        self._store = store
+        self._replica = store.replica
+        self._progress = progress
+        self._closing = closing
+        self._patience = config.ha_housekeeping_interval / 1000
+        self._decoder = FrameDecoder()
+        self._incoming = Incoming()
+        self._log: PublishedLog | None = None
+        self._asked = self._first_report()
+        self._next = self._asked
+        self._is_checked = False
+        self._is_told = False
+        self._silent_since: float | None = None
+        self._reporter = Reporter(
+            connection,
+            store.replica,
+            self._asked,
+            acknowledge=config.ha_acknowledge,
+            interval=config.ha_send_heartbeat_interval / 1000,
+            on_failure=self.cut,
+        )
+
+    def run(self) -> None:
+        """Receive the log until the connection ends.
+
+        Raises:
+            BrokenStreamError: connect again.
+            ForkError: the master's log cannot be followed.
+            ReplicationError: the master sent something that is not a log.
+            RefusedError: the store has failed or is closed.
+        """
+        try:
+            self._receive()
+        finally:
+            self._reporter.close()
+            if self._log is not None:
+                self._log.close()
+
+    def cut(self) -> None:
+        """End the connection from another thread."""
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.EBADF):
+                raise
+
+    # ---- receiving -------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        buffer = memoryview(bytearray(_RECEIVED_AT_ONCE))
+        heard = time.monotonic()
+        self._connection.settimeout(_LOOK_S)
+        while not self._closing.is_set():
+            try:
+                count = self._connection.recv_into(buffer)
+            except TimeoutError:
+                self._store_received()
+                self._progress.waits()
+                self._check_silence()
+                silent = time.monotonic() - heard
+                if silent > self._patience:
+                    raise BrokenStreamError(
+                        f"the master sent nothing for {silent:.0f} s (haHousekeepingInterval)"
+                    ) from None
+                continue
+            except OSError as error:
+                raise BrokenStreamError(f"the connection broke: {error}") from error
+            if not count:
+                raise BrokenStreamError("the master closed the connection")
+            heard = time.monotonic()
+            for piece in self._decoder.feed(buffer[:count]):
+                self._take(piece)
+            if count < _RECEIVED_AT_ONCE:
+                self._store_received()
+
+    def _take(self, piece: Piece) -> None:
+        if not self._is_checked and self._replica.is_empty:
+            self._begin_at(piece)
+        if piece.offset != self._next:
+            self._refuse_place(piece.offset)
+        data = piece.data
+        if not len(data):
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
+            return
+        self._silent_since = None
+        self._next = piece.offset + len(data)
+        if not self._is_checked:
+            data = self._compare(piece)
+        while len(data):
+            part = data[: self._incoming.room]
+            self._incoming.add(part)
+            data = data[len(part) :]
+            if not self._incoming.room:
+                self._store_received()
+
+    def _store_received(self) -> None:
+        """Store what is whole. Wait while the store has no room for it."""
+        incoming = self._incoming
+        while incoming.size:
+            try:
+                count = self._replica.append(incoming.data)
+            except RefusedError:
+                if self._store.state in ("FAILED", "CLOSED"):
+                    raise
+                if self._closing.wait(_RETRY_S):
+                    return
+                continue
+            incoming.drop(count)
+            if count:
+                self._progress.took(count)
+                self._reporter.stored()
+            return
+
+    # ---- the beginning ---------------------------------------------------------------------------
+
+    def _first_report(self) -> int:
+        """Return what to ask for: the last bytes that are held, or where to begin."""
+        replica, begin = self._replica, self._store.config.ha_from
+        if not replica.is_empty:
+            last = replica.end - 1
+            return max(last - last % replica.segment_size, replica.end - _COMPARED, 1)
+        if begin == "latest":
+            return 0  # a broker takes this for the beginning of its last segment
+        return 1 if begin == "earliest" else int(begin) or 1
+
+    def _begin_at(self, piece: Piece) -> None:
+        """Let an empty store begin where the master does."""
+        asked, offset = self._asked, piece.offset
+        if asked > 1 and offset != asked:
+            raise ForkError(
+                f"The master does not send its log from physical offset {asked} (haFrom), but "
+                f"from {offset}."
+            )
+        self._next = offset
+        if not len(piece.data):
+            return
+        if offset == asked == 1:
+            # Byte 0 of a log is always 0: no record has more than 16 MiB.
+            self._incoming.add(memoryview(b"\0"))
+        else:
+            self._replica.begin_at(offset)
+        self._is_checked = True
+        self._progress.following()
+
+    def _compare(self, piece: Piece) -> memoryview:
+        """Compare bytes with those that are held; return the rest, which is new."""
+        if self._log is None:
+            self._log = self._store.published_log()
+        end = self._log.end
+        stop = min(piece.offset + len(piece.data), end)
+        held = self._log.read(piece.offset, stop)
+        sent = bytes(piece.data[: stop - piece.offset])
+        if held != sent:
+            at = next(
+                n for n, (one, other) in enumerate(zip(held, sent, strict=True)) if one != other
+            )
+            raise ForkError(
+                f"The master's log is another one: it differs at physical offset "
+                f"{piece.offset + at}, and this store holds a log up to {end}. The master lost its "
+                "disk and began again, or another one took its place, or this store was written "
+                f"to. {_RESTART}"
+            )
+        if stop == end:
+            self._is_checked = True
+            self._progress.following()
+            self._reporter.stored()
+        return piece.data[stop - piece.offset :]
+
+    def _check_silence(self) -> None:
+        """Stop if a master has nothing where this store has records."""
+        since = self._silent_since
+        if self._is_checked or since is None or time.monotonic() - since < _SILENT_CHECK_S:
+            return
+        if self._replica.is_empty:
+            self._tell_of_nothing()
+            return
+        raise ForkError(
+            f"The master has nothing at physical offset {self._next}, and this store holds a log "
+            f"up to {self._replica.end}. The master's log ends before that, as after it lost its "
+            f"disk or came back with an older copy; or it begins after that. {_RESTART}"
+        )
+
+    def _tell_of_nothing(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _log.warning(
+                "The master sends nothing from physical offset %s on. Its log is empty, or begins "
+                "later: then set haFrom to where it begins (commitLogMinOffset of `mqadmin "
+                "brokerStatus`), or to latest.",
+                self._asked,
+            )
+
+    def _refuse_place(self, offset: int) -> None:
+        if not self._is_checked and self._next == self._asked:
+            raise ForkError(
+                f"The master does not send its log from physical offset {self._asked}, but from "
+                f"{offset}, and this store holds a log up to {self._replica.end}. Either the "
+                f"master has removed what would come between, or it lost its end. {_RESTART}"
+            )
+        raise BrokenStreamError(
+            f"the master sent physical offset {offset} where {self._next} was to come"
+        )

@@ -1,0 +1,188 @@
+"""One connection of a slave: a thread sends it the log, and another one takes its reports.
+
+    first report 0        from the beginning of the last segment
+    first report 1        from the log's first byte, also if that is later (byte 0 is always 0)
+    any other             from there on, if the log holds that
+    a later report        what the slave has: no more than it was sent, and never less than before
+
+(Upstream: HAConnection, which takes any first report, and any later one up to the log's end.)
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.ha.frame_batch import FrameBatch
+from rmqstore_spark.ha.frames import ReportDecoder, encode_header
+
+__all__ = ["SlaveConnection"]
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE: Final = 64 << 10
+_SEND_BUFFER: Final = 4 << 20
+
+
+class SlaveConnection:
+    """Serves a slave until the connection ends.
+
+    Args:
+        connection: to the slave; closed at the end.
+        peer: its address, for messages.
+        store: the store.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str, store: StoreWriter) -> None:
+        config = store.config
+        self.peer = peer
+        self._connection = connection
+        self._log = store.published_log()
+        self._frames = FrameBatch(self._log, config.ha_transfer_batch_size)
+        self._heartbeat = config.ha_send_heartbeat_interval / 1000
+        self._patience = config.ha_housekeeping_interval / 1000
+        self._slave = store.slaves.join()
+        self._published = store.published
+        self._asked = threading.Event()
+        self._first = -1
+        self._ending = threading.Lock()
+        self._closing = False
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(self._patience)
+        self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
+        self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
+        self._sender.start()
+        self._reader.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the slave is still connected."""
+        return not self._closing
+
+    def close(self) -> None:
+        """End the connection."""
+        self._end("")
+        self._sender.join()
+        self._reader.join()
+        self._connection.close()
+        self._log.close()
+
+    def _end(self, cause: str) -> None:
+        """End the connection from one of its threads."""
+        with self._ending:
+            if self._closing:
+                return
+            self._closing = True
+        if cause:
+            _log.warning("The connection of the slave %s ends: %s.", self.peer, cause)
+        self._slave.leave()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._asked.set()
+        self._published.wake()
+
+    # ---- reports ---------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        reports = ReportDecoder()
+        while not self._closing:
+            try:
+                data = self._connection.recv(_READ_AT_ONCE)
+            except TimeoutError:
+                self._end(f"it sent nothing for {self._patience:.0f} s (haHousekeepingInterval)")
+                return
+            except OSError as error:
+                self._end(f"it broke ({error})")
+                return
+            if not data:
+                self._end("the slave closed it")
+                return
+            offsets = reports.feed(data)
+            fault = self._heed(offsets) if offsets else ""
+            if fault:
+                self._end(fault)
+                return
+
+    def _heed(self, offsets: list[int]) -> str:
+        """Take reports; return why the connection must end, or ""."""
+        slave = self._slave
+        if self._first < 0:
+            first = offsets.pop(0)
+            if first < 0:
+                return f"its first report is negative ({first})"
+            if first <= self._log.end:
+                slave.report(first)
+            self._first = first
+            self._asked.set()
+        others = [offset for offset in offsets if offset != self._first]
+        if not others:
+            if offsets and slave.held <= self._first:
+                slave.is_observer = slave.sent > self._first  # or it has stored nothing yet
+            return ""
+        if max(others) > slave.sent:
+            return (
+                f"it reports to have the log up to {max(others)}, and was sent it up to "
+                f"{slave.sent}"
+            )
+        if min(others) < slave.held:
+            return f"it reports to have the log up to {min(others)}, and had it up to {slave.held}"
+        slave.is_observer = False
+        slave.report(others[-1])
+        return ""
+
+    # ---- the log ---------------------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        try:
+            if not self._asked.wait(self._patience):
+                self._end("it reported nothing")
+                return
+            self._send_from(self._begin())
+        except TimeoutError:
+            self._end(f"it took nothing for {self._patience:.0f} s (haHousekeepingInterval)")
+        except OSError as error:
+            self._end(f"it broke ({error})")
+        except SegmentExpiredError as error:
+            self._end(str(error))
+
+    def _begin(self) -> int:
+        """Return from where to send, by the slave's first report."""
+        log, first = self._log, self._first
+        if first == 0:
+            return max(log.end - log.end % log.segment_size, log.begin)
+        if first == 1:
+            return max(log.begin, 1)
+        # What the log does not hold: a heartbeat with another offset than asked shows that.
+        return min(max(first, log.begin), log.end)
+
+    def _send_from(self, at: int) -> None:
+        slave = self._slave
+        if self._first > 1 and at != self._first:
+            _log.warning(
+                "The slave %s asks for the log from %d on, and there is only %d to %d.",
+                self.peer, self._first, self._log.begin, self._log.end,
+            )  # fmt: skip
+            self._connection.sendall(encode_header(at, 0))
+        slave.sent = at
+        told = time.monotonic()
+        while not self._closing:
+            frames, end = self._frames.fill(at)
+            if end > at:
+                slave.sent = end  # before the slave can report it
+                self._connection.sendall(frames)
+                at, told = end, time.monotonic()
+                continue
+            left = told + self._heartbeat - time.monotonic()
+            if left <= 0:
+                self._connection.sendall(encode_header(at, 0))
+                told = time.monotonic()
+            elif not self._closing:
+                self._log.wait_beyond(at, left)

@@ -1,0 +1,43 @@
+"""All that a process serves, from its start to its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rmqstore_spark.server.stores.served import ServedStore
+
+__all__ = ["Service"]
+
+
+class Service(ABC):
+    """The stores that a process serves, and what belongs to them.
+
+    Attributes:
+        stores: the stores.
+        look_seconds: how often `goes_on` is asked; None for never.
+    """
+
+    def __init__(self, stores: Sequence[ServedStore]) -> None:
+        self.stores = stores
+        self.look_seconds: float | None = None
+
+    @property
+    def slaves(self) -> str | None:
+        """Where slaves connect, as host:port; None if none are taken."""
+        return None
+
+    def start(self) -> None:
+        """Start what works besides the calls of clients, once those can come."""
+
+    @abstractmethod
+    def stats(self) -> Mapping[str, Any]:
+        """Return the figures of all stores, ready for JSON."""
+
+    def goes_on(self) -> bool:
+        """Return whether the process should go on."""
+        return True
+
+    def close(self) -> None:
+        """Close the stores, when no call can reach them."""

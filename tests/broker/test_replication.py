@@ -1,0 +1,155 @@
+"""Replication with RocketMQ: each side follows the other."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.master import Master
+from tests.broker.processes import SIZES, Broker, Client
+from tests.broker.reading import bodies_of, ends, verify
+from tests.cli.processes import ROOT, run
+from tests.ha.peers import log_bytes
+from tests.support.batches import bodies, commit_batch, expected, rows_block
+from tests.support.waiting import eventually
+
+Brokers = Callable[..., Broker]
+_BOTH = 90.0
+
+
+def config(**others: Any) -> StoreConfig:
+    """A store with the sizes of the brokers of these tests."""
+    given = {**SIZES, "diskMaxUsedSpaceRatio": 99, **others}
+    return StoreConfig().with_overrides({key: str(value) for key, value in given.items()})
+
+
+def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
+    client: Client, broker: Brokers, tmp_path: Path
+) -> None:
+    settings = config(brokerRole="SYNC_MASTER", haListenPort=0, slaveTimeout=20_000)
+    wanted = {"brokerId": 1, "brokerRole": "SLAVE"}
+    with StoreWriter.open(tmp_path / "ours", settings) as store:
+        master = Master(store)
+        try:
+            given = {**wanted, "haMasterAddress": master.address, "haSendHeartbeatInterval": 500}
+            with broker(tmp_path / "slave", **given) as slave:
+                eventually(lambda: store.slaves.is_available(store.published_end), _BOTH)
+                for number in range(5):
+                    assert commit_batch(store, number).status == "COMMITTED"
+                    put = store.put(rows_block(bodies(f"put{number}")))
+                    assert put.status is PutStatus.PUT_OK, put.remark
+                end = store.published_end
+                slave.kill()
+            assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
+            # It comes back, and gets the rest.
+            with broker(tmp_path / "slave", **given) as slave:
+                eventually(lambda: store.slaves.held() == store.published_end, _BOTH)
+                end = store.published_end
+                assert log_bytes(tmp_path / "slave", 0, end) == log_bytes(tmp_path / "ours", 0, end)
+                slave.stop()
+        finally:
+            master.close()
+    # A slave knows no topics without its master's configuration: it is started as a master.
+    topics = tmp_path / "slave" / "config" / "topics.json"
+    topics.write_bytes((tmp_path / "ours" / "config" / "topics.json").read_bytes())
+    topics.with_name("topics.json.bak").unlink(missing_ok=True)
+    with broker(tmp_path / "slave") as promoted:
+        for topic in ("orders", "bills"):
+            assert client.offsets(topic).items() >= ends(tmp_path / "ours", topic).items()
+        pulled = bodies_of([*client.pull("orders"), *client.pull("bills")])
+        promoted.stop()
+    sent = [b"alone"]
+    for number in range(5):
+        sent += [*expected(number), *bodies(f"put{number}")]
+    assert sorted(pulled) == sorted(sent)
+
+
+@pytest.mark.fault
+def test_a_follower_keeps_up_with_a_broker_under_load_killed_on_both_sides(
+    client: Client, broker: Brokers, port: int, tmp_path: Path
+) -> None:
+    follower = [
+        *(sys.executable, "-m", "rmqstore_spark.cli", "follow", f"127.0.0.1:{port + 1}"),
+        str(tmp_path / "ours"),
+        *(f"--set={key}={value}" for key, value in SIZES.items()),
+    ]
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            follower, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+
+    ours = started()
+    acknowledged: list[dict[str, Any]] = []
+    try:
+        with broker(tmp_path / "theirs") as running:
+            client.ask("topic", "orders", 4, 4, 6)
+            for answer in client.answers("flood", "orders", 4):
+                acknowledged.append(answer)
+                if len(acknowledged) in (1500, 3000):
+                    ours.send_signal(signal.SIGKILL)
+                    ours.communicate()
+                    ours = started()
+                if len(acknowledged) == 4000:
+                    running.kill()
+        with broker(tmp_path / "theirs") as running:
+            client.ask("send", "orders", 0, 50, "after-", 0)
+            count = sum(end for _, end in client.offsets("orders").values())
+            assert ours.poll() is None
+            eventually(lambda: _held(tmp_path / "ours") == count, _BOTH)
+            running.stop()
+    finally:
+        ours.send_signal(signal.SIGTERM)
+        _, errors = ours.communicate(timeout=60)
+    assert ours.returncode == 0, errors.decode()
+    assert run("recover", tmp_path / "theirs").returncode == 0
+    assert ends(tmp_path / "ours", "orders") == ends(tmp_path / "theirs", "orders")
+    with StoreWriter.open(tmp_path / "ours", config()) as store:
+        end = store.published_end
+    assert log_bytes(tmp_path / "ours", 0, end) == log_bytes(tmp_path / "theirs", 0, end)
+    verify(tmp_path / "ours")
+
+
+def _is_complete(follower: Follower) -> bool:
+    return follower.standing().is_complete
+
+
+def _held(path: Path) -> int:
+    try:
+        return sum(end for _, end in ends(path, "orders").values())
+    except (OSError, LookupError):
+        return -1
+
+
+def test_a_store_follows_a_slave_of_a_broker_no_put_waits_for(
+    client: Client, broker: Brokers, port: int, tmp_path: Path
+) -> None:
+    """An observer of a SYNC_MASTER acknowledges nothing; a slave that counts does."""
+    with broker(tmp_path / "theirs", brokerRole="SYNC_MASTER", slaveTimeout=2000):
+        client.ask("topic", "orders", 4, 4, 6)
+        (alone,) = client.ask("send", "orders", 0, 1, "alone-", 0)
+        assert alone["status"] == "SLAVE_NOT_AVAILABLE"
+        for acknowledge, status in (("false", "FLUSH_SLAVE_TIMEOUT"), ("true", "SEND_OK")):
+            settings = config(
+                brokerRole="SLAVE", haMasterAddress=f"127.0.0.1:{port + 1}",
+                haAcknowledge=acknowledge,
+            )  # fmt: skip
+            with StoreWriter.open(tmp_path / acknowledge, settings) as store:
+                follower = Follower(store)
+                try:
+                    eventually(partial(_is_complete, follower), _BOTH)
+                    (sent,) = client.ask("send", "orders", 0, 1, "one-", 0)
+                    assert sent["status"] == status
+                finally:
+                    follower.close()

@@ -1,0 +1,17 @@
+"""Replication under kill -9: nothing that a SYNC_MASTER acknowledges is lost with its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.replication_rounds import replication_kills
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+
+def test_master_and_follower_killed_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    tally = replication_kills(tmp_path, 3)
+    tally.require_none()
+    assert tally.acknowledged > 0

@@ -1,0 +1,244 @@
+"""A master against a slave that is a plain socket, and a SYNC_MASTER's answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError, ServiceError
+from tests.ha.peers import (
+    PlainSlave,
+    caught_up,
+    following,
+    log_bytes,
+    mastering,
+    queue_files,
+)  # fmt: skip
+from tests.support.batches import commit_batch, rows_block
+from tests.support.waiting import eventually
+
+SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 300}
+
+
+def filled(store: StoreWriter, turns: int = 3) -> bytes:
+    """Put messages and commit a batch, some times; returns the log."""
+    for turn in range(turns):
+        assert store.put(rows_block([f"{turn}/{n}".encode() * 9 for n in range(40)])).ok
+        commit_batch(store, turn)
+    return log_bytes(Path(store.path), 0, store.published_end)
+
+
+def received(slave: PlainSlave, end: int) -> tuple[int, bytes]:
+    """All that comes up to an offset, and where it begins."""
+    begin, data = slave.frame()
+    while begin + len(data) < end:
+        offset, more = slave.frame()
+        assert offset == begin + len(data)
+        data += more
+    return begin, data
+
+
+def test_a_slave_gets_the_log_from_where_it_asks(tmp_path: Path) -> None:
+    with mastering(tmp_path, ha_transfer_batch_size=1024) as (store, master):
+        log = filled(store)
+        last = len(log) - len(log) % 8192
+        for asked, begin in ((1, 1), (5000, 5000), (len(log) - 3, len(log) - 3), (0, last)):
+            with PlainSlave(master.address) as slave:
+                slave.report(asked)
+                offset, data = received(slave, len(log))
+                assert (offset, data) == (begin, log[begin:])
+
+
+def test_frames_have_the_size_that_is_set_and_never_span_two_segments(tmp_path: Path) -> None:
+    with mastering(tmp_path, ha_transfer_batch_size=1024) as (store, master):
+        log = filled(store)
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            at = 1
+            while at < len(log):
+                offset, data = slave.frame()
+                assert offset == at
+                assert 0 < len(data) <= 1024
+                assert at // 8192 == (at + len(data) - 1) // 8192
+                at += len(data)
+
+
+def test_what_comes_later_is_sent_at_once_and_heartbeats_in_between(tmp_path: Path) -> None:
+    with mastering(tmp_path, ha_send_heartbeat_interval=50) as (store, master):
+        log = filled(store, 1)
+        with PlainSlave(master.address) as slave:
+            slave.report(len(log))
+            assert slave.frame() == (len(log), b"")
+            store.put(rows_block([b"later"]))
+            offset, data = slave.frame()
+            while not data:
+                offset, data = slave.frame()
+            assert offset == len(log)
+            assert b"later" in data
+
+
+@pytest.mark.parametrize("first", [-1, -(2**63)])
+def test_a_negative_first_report_ends_the_connection(tmp_path: Path, first: int) -> None:
+    with mastering(tmp_path) as (_, master), PlainSlave(master.address) as slave:
+        slave.report(first)
+        assert slave.is_closed()
+
+
+def test_reports_past_what_was_sent_acknowledge_nothing(tmp_path: Path) -> None:
+    """A broker takes the first one: every later put counts as replicated then."""
+    with mastering(tmp_path, **SYNC) as (store, master):
+        for reports in ((10**13,), (1, 10**13), (10**13, 10**13 - 1), (10**13, 10**13)):
+            with PlainSlave(master.address) as slave:
+                for offset in reports:
+                    slave.report(offset)
+                result = store.put(rows_block([b"one"]))
+                assert not result.ok
+                assert result.status.is_stored
+            eventually(lambda: len(store.slaves) == 0)
+
+
+def test_reports_that_go_back_end_the_connection(tmp_path: Path) -> None:
+    with mastering(tmp_path) as (store, master):
+        log = filled(store, 1)
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            received(slave, len(log))
+            slave.report(len(log))
+            eventually(lambda: store.slaves.held() == len(log))
+            slave.report(len(log) - 1)
+            assert slave.is_closed()
+
+
+def test_a_flood_of_reports_and_of_connections_is_bounded(tmp_path: Path) -> None:
+    with mastering(tmp_path) as (store, master):
+        log = filled(store, 1)
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            received(slave, len(log))
+            slave.connection.sendall(len(log).to_bytes(8, "big") * 50_000)
+            eventually(lambda: store.slaves.held() == len(log))
+        host, _, port = master.address.rpartition(":")
+        many = [socket.create_connection((host, int(port))) for _ in range(80)]
+        eventually(lambda: len(store.slaves) == 64)
+        for one in many:
+            one.close()
+        eventually(lambda: len(store.slaves) == 0)
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            assert received(slave, len(log))[1] == log[1:]
+
+
+def test_a_slave_that_neither_reads_nor_reports_is_dropped(tmp_path: Path) -> None:
+    with mastering(tmp_path, ha_housekeeping_interval=200) as (store, master):
+        filled(store, 1)
+        with PlainSlave(master.address):
+            eventually(lambda: len(store.slaves) == 1)
+            eventually(lambda: len(store.slaves) == 0)
+
+
+def test_only_allowed_addresses_are_let_in(tmp_path: Path) -> None:
+    given = {"ha_allowed_addresses": "10.0.0.0/8, 192.168.1.7"}
+    with mastering(tmp_path, **given) as (store, master), PlainSlave(master.address) as slave:
+        assert slave.is_closed()
+        assert len(store.slaves) == 0
+
+
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    with mastering(tmp_path / "one") as (_, master):
+        port = int(master.address.rpartition(":")[2])
+        refused = pytest.raises(ServiceError, match=f"{port}.*Set haListenPort")
+        with refused, mastering(tmp_path / "two", ha_listen_port=port):
+            pass
+
+
+# ---- SYNC_MASTER ---------------------------------------------------------------------------------
+
+
+def test_a_sync_master_answers_when_a_slave_has_it(tmp_path: Path) -> None:
+    with mastering(tmp_path / "master", **{**SYNC, "slave_timeout": 20_000}) as (store, master):
+        assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
+        given = {"ha_acknowledge": "true"}
+        with following(tmp_path / "slave", master.address, **given) as (copy, _):
+            eventually(lambda: store.slaves.is_available(store.published_end))
+            for turn in range(5):
+                result = store.put(rows_block([b"put%d" % turn]))
+                assert result.ok
+                assert copy.stats()["commitLogFlushedOffset"] >= result.end_offset
+            commit_batch(store, 1)
+            assert copy.replica.end == store.published_end
+        end = store.published_end
+        assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
+    log = log_bytes(tmp_path / "master", 0, end)
+    assert log_bytes(tmp_path / "slave", 0, end) == log
+
+
+def test_an_observer_acknowledges_nothing(tmp_path: Path) -> None:
+    with mastering(tmp_path / "master", **SYNC) as (store, master):
+        given = {"ha_send_heartbeat_interval": 50}
+        with following(tmp_path / "slave", master.address, **given) as (copy, _):
+            eventually(lambda: len(store.slaves) == 1)
+            result = store.put(rows_block([b"one"]))
+            assert result.status in (PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE)
+            caught_up(copy, store.published_end)
+            # It has repeated its first report by then: nothing is to be expected of it.
+            eventually(lambda: not store.slaves.is_available(store.published_end))
+            result = store.put(rows_block([b"two"]))
+            assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_a_slave_that_does_not_answer_costs_the_timeout_and_the_batch_stays_committed(
+    tmp_path: Path,
+) -> None:
+    with mastering(tmp_path, **SYNC) as (store, master), PlainSlave(master.address) as slave:
+        slave.report(1)
+        eventually(lambda: len(store.slaves) == 1 and store.slaves.is_available(0))
+        result = store.put(rows_block([b"one"]))
+        assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
+        assert "slaveTimeout (300 ms)" in result.remark
+        with pytest.raises(RefusedError, match="The batch is committed, but") as caught:
+            commit_batch(store, 7)
+        assert caught.value.status == "FLUSH_SLAVE_TIMEOUT"
+        assert store.stats()["commits"] == 1
+        end = store.published_end
+        received(slave, end)
+        slave.report(end)
+        eventually(lambda: store.slaves.held() == end)
+        assert commit_batch(store, 7, attempt=1).status == "ALREADY_COMMITTED"
+
+
+def test_a_batch_reaches_a_slave_as_a_whole(tmp_path: Path) -> None:
+    """While a batch is written, the log ends before it: a slave gets nothing of it."""
+    with mastering(tmp_path) as (store, master):
+        log = filled(store, 1)
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            received(slave, len(log))
+            ends: list[int] = []
+            writing = threading.Thread(target=commit_batch, args=(store, 99))
+            writing.start()
+            offset, data = slave.frame()
+            ends.append(store.published_end)
+            writing.join()
+            assert offset == len(log)
+            # The first byte that arrives belongs to a block that is published as a whole.
+            assert ends == [store.published_end]
+            assert data[4:8] == b"\xda\xa3\x20\xa7"
+
+
+def test_two_slaves_have_the_same_log_and_queues(tmp_path: Path) -> None:
+    with (
+        mastering(tmp_path / "master") as (store, master),
+        following(tmp_path / "a", master.address) as (one, _),
+        following(tmp_path / "b", master.address) as (two, _),
+    ):
+        log = filled(store)
+        caught_up(one, len(log))
+        caught_up(two, len(log))
+    for name in ("a", "b"):
+        assert log_bytes(tmp_path / name, 0, len(log)) == log
+        assert queue_files(tmp_path / name) == queue_files(tmp_path / "master")
