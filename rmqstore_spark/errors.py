@@ -13,6 +13,8 @@
     ├── RefusedError                           a store refuses a request, with RocketMQ's status
     ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
+    ├── RemotingError                          a refused request of RocketMQ's protocol
+    ├── FrameError (ValueError)                bytes that are not of RocketMQ's protocol
     ├── RowError (ValueError)                  a row that cannot become a message
     ├── BlockError (ValueError)                a block with a record that the store does not accept
     └── CorruptStoreError (ValueError)         bytes that no broker writes
@@ -28,9 +30,11 @@ __all__ = [
     "CorruptRecordError",
     "CorruptStoreError",
     "DataLossError",
+    "FrameError",
     "InstallationError",
     "OptionError",
     "RefusedError",
+    "RemotingError",
     "RmqStoreError",
     "RowError",
     "SegmentExpiredError",
@@ -123,6 +127,27 @@ class RefusedError(RmqStoreError):
 
 class ServiceError(RmqStoreError, ConnectionError):
     """A store process cannot be started or reached, or refuses a request."""
+
+
+class RemotingError(RmqStoreError):
+    """A request of RocketMQ's remoting protocol is refused.
+
+    Args:
+        code: the answer's code, a `ResponseCode`.
+        remark: the answer's text, for a person.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code = code
+        self.remark = remark
+        super().__init__(code, remark)
+
+    def __str__(self) -> str:
+        return f"{self.remark} (code {self.code})"
+
+
+class FrameError(RmqStoreError, ValueError):
+    """Bytes are not a frame, header or body of RocketMQ's remoting protocol."""
 
 
 class BlockError(RmqStoreError, ValueError):
