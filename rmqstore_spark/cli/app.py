@@ -15,6 +15,7 @@ from rmqstore_spark import __version__
 from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
+from rmqstore_spark.cli.commands.namesrv import namesrv
 from rmqstore_spark.cli.commands.offsets import offsets
 from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
@@ -72,10 +73,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no import of rich
     context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
-_LOCAL = (serve, recover)
+_LOCAL = (serve, recover, namesrv)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, put, create_topic, delete_topic, flush, stats, stop, recover),
+    *(serve, put, create_topic, delete_topic, flush, stats, stop, recover, namesrv),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.store import StoreWriter
 
-__all__ = ["serve"]
+__all__ = ["allow_many_files", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def serve(
     Security.of(config)  # what is wrong with it shows before the store is opened, and recovered
     memory.use_little()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _allow_many_files()
+    allow_many_files()
     end = _End()
     with end.on_signals(), ExitStack() as opened:
         if until_stdin_ends:
@@ -109,7 +109,7 @@ def serve(
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Raise the limit of open files, as far as the process may.
 
     Each connection uses one, even without a token, and the usual 1,024 are soon exhausted.

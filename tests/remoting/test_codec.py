@@ -44,6 +44,7 @@ _ANY = _commands(Form.JSON) | _commands(Form.ROCKETMQ)
 def _expected(frame: Frame) -> Command:
     """A recorded frame, from the header as another decoder saw it."""
     header = frame.header
+    language = header["language"]  # a number in a binary header
     return Command(
         code=header["code"],
         ext={key: _as_text(value) for key, value in (header.get("extFields") or {}).items()},
@@ -51,7 +52,7 @@ def _expected(frame: Frame) -> Command:
         remark=header.get("remark") or None,
         opaque=header["opaque"],
         flag=header["flag"],
-        language=header["language"],
+        language=LANGUAGES[language] if isinstance(language, int) else language,
         version=header["version"],
         form=Form(frame.form),
     )
@@ -65,7 +66,7 @@ def _as_text(value: Any) -> str:
 def test_every_recorded_frame_is_decoded_and_encoded_again(name: str) -> None:
     seen = 0
     for frame in frames(name):
-        if not isinstance(frame.header.get("language"), str):
+        if frame.form == Form.JSON and not isinstance(frame.header.get("language"), str):
             continue  # made by hand; the test of languages has such headers
         (found,) = FrameReader().feed(frame.wire)
         expected = _expected(frame)
