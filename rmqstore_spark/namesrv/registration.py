@@ -131,8 +131,8 @@ def read_registration(request: Command) -> Registration:
         _take_compressed(found, inflate(request.body, _MAX_INFLATED))
     else:
         body = _object(parse_body(request.body), "the body")
-        _take_topics(found, body.get("topicConfigSerializeWrapper") or {})
-        found.filter_servers = _filter_servers(body.get("filterServerList") or [])
+        _take_topics(found, _given(body, "topicConfigSerializeWrapper", {}))
+        found.filter_servers = _filter_servers(_given(body, "filterServerList", []))
     return found
 
 
@@ -147,9 +147,9 @@ def read_data_version(body: bytes) -> DataVersion:
 
 def _take_topics(found: Registration, given: Any) -> None:
     wrapper = _object(given, "topicConfigSerializeWrapper")
-    found.version = _data_version(wrapper.get("dataVersion") or {})
+    found.version = _data_version(_given(wrapper, "dataVersion", {}))
     shared: dict[TopicQueues, TopicQueues] = {}
-    table = _object(wrapper.get("topicConfigTable") or {}, "topicConfigTable")
+    table = _object(_given(wrapper, "topicConfigTable", {}), "topicConfigTable")
     for topic, told in table.items():
         config = _object(told, "a topic")
         queues = TopicQueues(
@@ -211,6 +211,11 @@ def _filter_servers(given: Any) -> list[str]:
     if not isinstance(given, list) or len(given) > _MAX_FILTER_SERVERS:
         raise FrameError(f"filterServerList must be a list of at most {_MAX_FILTER_SERVERS}")
     return [_topic(address) for address in given]
+
+
+def _given(told: dict[str, Any], name: str, default: Any) -> Any:
+    given = told.get(name)
+    return default if given is None else given
 
 
 def _object(given: Any, what: str) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class RouteTables:
     def version(self, address: str) -> DataVersion | None:
         """Return the version of the topics that a broker registered; None if it did not."""
         live = self._live.get(address)
-        return live and live.version
+        return None if live is None else live.version
 
     def touch(self, address: str, now: float) -> None:
         """Take note of a sign of life."""

@@ -85,7 +85,8 @@ def test_frames_arrive_in_any_pieces(name: str) -> None:
     recorded = list(frames(name))[:150]
     stream = b"".join(frame.wire for frame in recorded)
     given = random.Random(name)
-    reader, found, at = FrameReader(), [], 0
+    found: list[Command] = []
+    reader, at = FrameReader(), 0
     while at < len(stream):
         piece = given.choice((1, 2, 7, 100, 5000))
         found += reader.feed(stream[at : at + piece])
