@@ -56,7 +56,7 @@ async def _serve(config: NamesrvConfig, announce: Callable[[str], None]) -> None
         if not ipaddress.ip_address(config.bind_address).is_loopback:
             _log.warning(
                 "The name server listens on %s. RocketMQ's protocol has no passwords for name "
-                "servers: whoever reaches this address can register brokers and change topics.",
+                "servers: anyone who reaches this address can register brokers and change topics.",
                 address,
             )
         announce(f"rmqstore: name server on {address}")

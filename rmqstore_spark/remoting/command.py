@@ -152,7 +152,7 @@ def decode_header(form: int, data: bytes) -> Command:
 
 
 def _no_number(text: str) -> str:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 # Numbers stay texts: a signature covers them as they were written.

@@ -28,7 +28,7 @@ ECHO, HOLD, BIG = 1, 2, 3
 
 
 class TestService:
-    """Answers ECHO at once, HOLD when it is told to, and BIG with a megabyte.
+    """Answers ECHO at once, HOLD when the test does so, and BIG with a megabyte.
 
     Attributes:
         groups: how many requests came together, each time.
@@ -67,7 +67,7 @@ class TestService:
 
 @asynccontextmanager
 async def listening(service: Any, **limits: Any) -> AsyncIterator[str]:
-    """Run a server on loopback; gives its address."""
+    """Run a server on loopback; its address is the value of the context."""
     server = RemotingServer(service, Limits(**limits))
     try:
         yield await server.start("127.0.0.1", 0)

@@ -6,11 +6,17 @@ from typing import Annotated
 
 import typer
 
-from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, split_settings
+from rmqstore_spark.cli.shared.settings import Settings, split_settings
 from rmqstore_spark.errors import OptionError
 
 __all__ = ["namesrv"]
 
+_Config = typer.Option(
+    "--config",
+    metavar="FILE",
+    help="Configuration file, such as that of RocketMQ's name server.",
+    show_default=False,
+)
 _Port = typer.Option(
     "--port",
     metavar="N",
@@ -24,7 +30,7 @@ _LogFormat = typer.Option("--log-format", metavar="text|json", help="Format of t
 
 
 def namesrv(
-    config_file: ConfigFile = None,
+    config_file: Annotated[str | None, _Config] = None,
     host: Annotated[str | None, _Host] = None,
     port: Annotated[int | None, _Port] = None,
     settings: Settings = None,
