@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -61,7 +62,8 @@ class RemotingClient:
         except asyncio.TimeoutError:
             raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
         except OSError as error:
-            raise ServiceError(f"{address} cannot be reached: {error.strerror or error}.") from None
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            raise ServiceError(f"{address} cannot be reached: {reason}.") from None
         return cls(connection)
 
     async def __aenter__(self) -> RemotingClient:

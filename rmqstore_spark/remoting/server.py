@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from typing import Final
 
@@ -59,7 +60,7 @@ class RemotingServer:
             )
         except OSError as error:
             where = address_text((host, port))
-            reason = error.strerror or error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ServiceError(
                 f"Nothing can listen on {where}: {reason}. Choose an address of this machine and a "
                 "port that no other process uses."

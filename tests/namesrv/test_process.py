@@ -29,8 +29,8 @@ def test_it_serves_until_a_signal_and_warns_where_others_reach_it(tmp_path: Path
 def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     with NamesrvProcess(tmp_path) as namesrv:
         done = run("namesrv", "--port", namesrv.address.rpartition(":")[2])
-        assert done.returncode == 1
-        assert f"listen on {namesrv.address}" in done.stderr
+        assert done.returncode == 2
+        assert f"listen on {namesrv.address}: Address already in use." in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
 

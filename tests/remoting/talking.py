@@ -137,7 +137,7 @@ class Peer:
         self._writer.transport.abort()
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
+def run(test: Coroutine[Any, Any, object]) -> None:
     """Run a test in an event loop as the server's, and close the peers that it left open."""
 
     async def whole() -> None:
