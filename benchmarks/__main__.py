@@ -13,6 +13,7 @@ from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
+from benchmarks.namesrv import namesrv_figures
 from benchmarks.planning import planning_figures
 from benchmarks.recovery import recovery_figures, service_memory
 from benchmarks.replication import replication_figures
@@ -53,6 +54,7 @@ def main() -> None:
         "service-memory": service_memory,
         "sidecar": sidecar_figures,
         "attacks": attack_figures,
+        "namesrv": namesrv_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

@@ -18,6 +18,8 @@ The folders, from the bytes up (`docs/architecture.md`):
     wire        the protocol between store process and clients
     client      calls a store process
     server      is that process
+    remoting    RocketMQ's protocol, for both ends
+    namesrv     the name server
     cli         the `rmqstore` command
     datasource  `format("rmqstore")`
     pipelines   ready-made Spark jobs

@@ -14,6 +14,8 @@
     ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ReplicationError                       a master's log that cannot be followed
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
+    ├── RemotingError                          a refused request of RocketMQ's protocol
+    ├── FrameError (ValueError)                bytes that are not of RocketMQ's protocol
     ├── RowError (ValueError)                  a row that cannot become a message
     ├── BlockError (ValueError)                a block with a record that the store does not accept
     └── CorruptStoreError (ValueError)         bytes that no broker writes
@@ -29,10 +31,12 @@ __all__ = [
     "CorruptRecordError",
     "CorruptStoreError",
     "DataLossError",
+    "FrameError",
     "InstallationError",
     "OptionError",
     "RefusedError",
     "ReplicationError",
+    "RemotingError",
     "RmqStoreError",
     "RowError",
     "SegmentExpiredError",
@@ -139,6 +143,27 @@ class ServiceError(RmqStoreError, ConnectionError):
     def __init__(self, text: str, *, can_pass: bool = False) -> None:
         self.can_pass = can_pass
         super().__init__(text)
+
+
+class RemotingError(RmqStoreError):
+    """A request of RocketMQ's remoting protocol is refused.
+
+    Args:
+        code: the answer's code, a `ResponseCode`.
+        remark: the answer's text, for a person.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code = code
+        self.remark = remark
+        super().__init__(code, remark)
+
+    def __str__(self) -> str:
+        return f"{self.remark} (code {self.code})"
+
+
+class FrameError(RmqStoreError, ValueError):
+    """Bytes are not a frame, header or body of RocketMQ's remoting protocol."""
 
 
 class BlockError(RmqStoreError, ValueError):

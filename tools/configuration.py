@@ -11,7 +11,7 @@ from rmqstore_spark.engine.config.broker_keys import DEVIATIONS
 from rmqstore_spark.engine.config.key import Key
 from rmqstore_spark.engine.config.store_config import KEYS
 
-__all__ = ["CONFIGURATION_PAGE", "STORE_CONF", "configuration_page", "store_conf"]
+__all__ = ["CONFIGURATION_PAGE", "STORE_CONF", "configuration_page", "row", "store_conf"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION_PAGE = _ROOT / "docs" / "configuration.md"
@@ -62,7 +62,7 @@ def configuration_page() -> str:
     parts = [_HEAD]
     for group, keys in _groups():
         parts.append(f"## {group}\n\n| key | value | default | meaning |\n|---|---|---|---|")
-        parts += [_row(key) for key in keys]
+        parts += [row(key) for key in keys]
         parts.append("")
     parts.append(_BROKER_HEAD)
     for name, deviation in DEVIATIONS.items():
@@ -89,7 +89,8 @@ def _groups() -> Iterator[tuple[str, list[Key]]]:
         yield group, list(keys)
 
 
-def _row(key: Key) -> str:
+def row(key: Key) -> str:
+    """Return the row of a key in a table of Markdown."""
     name = f"`{key.name}`" + ("\\*" if key.own else "")
     default = f"`{key.write(key.default)}`" if key.default != "" else ""
     return f"| {name} | {key.kind} | {default} | {key.doc} |"

@@ -16,6 +16,7 @@ from rmqstore_spark.cli.commands.administration import create_topic, delete_topi
 from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
+from rmqstore_spark.cli.commands.namesrv import namesrv
 from rmqstore_spark.cli.commands.offsets import offsets
 from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
@@ -74,10 +75,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no import of rich
     context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
-_LOCAL = (serve, follow, recover)
+_LOCAL = (serve, follow, recover, namesrv)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
     *(serve, follow, put, create_topic, delete_topic, reset_offset, flush, stats, stop, recover),
+    namesrv,
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

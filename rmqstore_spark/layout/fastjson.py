@@ -1,8 +1,9 @@
-"""Parse and write the JSON of a broker's configuration files, in fastjson's dialect.
+"""Parse and write the JSON of a broker's configuration files and answers, in fastjson's dialect.
 
-It is JSON, except that a key that is a number in Java has no quotes: `{"offsetTable":{0:17}}`. See
-docs/format.md, "A store directory" and "Delayed messages" (upstream: RemotingSerializable, which
-calls fastjson with its feature PrettyFormat).
+It is JSON, except that a key that is a number in Java has no quotes: `{"offsetTable":{0:17}}`. A
+key that is an object is written as one: `{{"queueId":0,"topic":"t"}:17}`. See docs/format.md, "A
+store directory" and "Delayed messages" (upstream: RemotingSerializable; in files, it calls fastjson
+with its feature PrettyFormat).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
 
-__all__ = ["MAX_DEPTH", "MAX_LENGTH", "dump_fastjson", "parse_fastjson"]
+__all__ = ["MAX_DEPTH", "MAX_LENGTH", "ObjectKey", "dump_fastjson", "parse_fastjson"]
 
 MAX_LENGTH: Final = 1 << 28
 """Maximum characters of a text; a broker with 100,000 groups writes a tenth of it."""
@@ -29,37 +30,46 @@ _STRINGS: Final = json.JSONDecoder(strict=False)  # fastjson does not escape con
 _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
-def parse_fastjson(text: str, *, file: str = "") -> Any:
+class ObjectKey(dict[str, Any]):
+    """A key that is an object, such as the queue of an offset. Its values are texts or numbers."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def parse_fastjson(text: str, *, file: str = "", object_keys: bool = False) -> Any:
     """Parse a text.
 
     Args:
         text: the whole content of a file.
         file: its path, for error messages.
+        object_keys: accept keys that are objects; no file of a broker has them, answers do.
 
     Returns:
         dict, list, str, int, float, bool or None. Keys are always str, with or without quotes in
-        the text. If a key occurs twice, the last one counts.
+        the text, or ObjectKey. If a key occurs twice, the last one counts.
 
     Raises:
         CorruptStoreError: the text is not valid, or exceeds MAX_LENGTH or MAX_DEPTH.
     """
     if len(text) > MAX_LENGTH:
         raise CorruptStoreError(f"the JSON text is too long ({len(text)} characters)", file=file)
-    return _Parser(text, file).whole()
+    return _Parser(text, file, object_keys).whole()
 
 
-def dump_fastjson(value: Any) -> str:
+def dump_fastjson(value: Any, *, pretty: bool = True) -> str:
     """Return a value as the text that a broker writes into its configuration files.
 
     Args:
-        value: dict, list, str, int, float, bool or None. Keys are str, or int for keys without
-            quotes. Members whose value is None are left out, as in fastjson.
+        value: dict, list, str, int, float, bool or None. Keys are str, int for keys without
+            quotes, or ObjectKey. Members whose value is None are left out, as in fastjson.
+        pretty: with line ends and tabs, as in files; False: without, as in answers.
 
     Raises:
         TypeError: the value is or contains another type.
         ValueError: a number is not finite, or a text contains a lone surrogate.
     """
-    return "".join(_pieces(value, "\n"))
+    return "".join(_pieces(value, "\n" if pretty else ""))
 
 
 def _pieces(value: Any, line: str) -> Iterable[str]:
@@ -67,21 +77,22 @@ def _pieces(value: Any, line: str) -> Iterable[str]:
 
     Args:
         value: see `dump_fastjson`.
-        line: newline and indentation at the value's depth.
+        line: newline and indentation at the value's depth; empty for a text on one line.
     """
+    deeper = line and line + "\t"
     if isinstance(value, dict):
         yield "{"
         kept = [(key, member) for key, member in value.items() if member is not None]
         for n, (key, member) in enumerate(kept):
             yield "," if n else ""
-            yield _key_text(key, line + "\t")
-            yield from _pieces(member, line + "\t")
+            yield _key_text(key, deeper)
+            yield from _pieces(member, deeper)
         yield line + "}" if kept else "}"
     elif isinstance(value, (list, tuple)):
         yield "["
         for n, member in enumerate(value):
-            yield ("," if n else "") + line + "\t"
-            yield from _pieces(member, line + "\t")
+            yield ("," if n else "") + deeper
+            yield from _pieces(member, deeper)
         yield line + "]" if value else "]"
     else:
         yield _scalar_text(value)
@@ -93,6 +104,8 @@ def _key_text(key: Any, line: str) -> str:
         return f"{key}:"
     if isinstance(key, str):
         return f"{line}{_scalar_text(key)}:"
+    if isinstance(key, ObjectKey):
+        return "".join((*_pieces(dict(key), ""), ":"))
     raise TypeError(f"a JSON key cannot be {type(key).__name__}")
 
 
@@ -115,11 +128,13 @@ class _Parser:
     Args:
         text: the text.
         file: its path.
+        object_keys: see `parse_fastjson`.
     """
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, object_keys: bool) -> None:
         self._text = text
         self._file = file
+        self._object_keys = object_keys
         self._at = 0
 
     def whole(self) -> Any:
@@ -149,8 +164,8 @@ class _Parser:
                 return value
         raise self._damaged("expected a JSON value")
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _object(self, depth: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
         while not self._closes("}", first=not found):
             key = self._key()
             self._expect(":")
@@ -177,14 +192,25 @@ class _Parser:
         self._at += 1
         return True
 
-    def _key(self) -> str:
+    def _key(self) -> str | ObjectKey:
         if self._peek() == '"':
             return self._string()
+        if self._object_keys and self._peek() == "{":
+            return self._object_key()
         key = _BARE_KEY.match(self._text, self._at)
         if key is None:
             raise self._damaged("expected a key in a JSON object")
         self._at = key.end()
         return key[0]
+
+    def _object_key(self) -> ObjectKey:
+        self._at += 1
+        self._object_keys = False  # a key of a key cannot be an object, nor can its values
+        found = ObjectKey(self._object(0))
+        self._object_keys = True
+        if not all(isinstance(member, (str, int, float)) for member in found.values()):
+            raise self._damaged("expected texts and numbers in the key of a JSON object")
+        return found
 
     def _string(self) -> str:
         try:

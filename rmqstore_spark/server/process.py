@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.server.stores.sidecar import StorePlace
     from rmqstore_spark.server.stores.written import Watch
 
-__all__ = ["serve", "serve_read_only"]
+__all__ = ["allow_many_files", "serve", "serve_read_only"]
 
 _log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class _Run:
         """Prepare the process; its stack is closed at the end of the context."""
         memory.use_little()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        _allow_many_files()
+        allow_many_files()
         with self.end.on_signals(), ExitStack() as opened:
             if self._until_stdin_ends:
                 self.end.watch_stdin()
@@ -219,7 +219,7 @@ class _Run:
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Raise the limit of open files, as far as the process may.
 
     Each connection uses one, even without a token, and the usual 1,024 are soon exhausted.

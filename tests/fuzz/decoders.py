@@ -26,6 +26,7 @@ from rmqstore_spark.engine.recovery.clean_close import StoreState
 from rmqstore_spark.errors import (
     BlockError,
     CorruptStoreError,
+    FrameError,
     OptionError,
     ReplicationError,
 )
@@ -65,6 +66,9 @@ from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
+from rmqstore_spark.namesrv.registration import read_registration
+from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.frames import FrameReader, encode_frame
 from rmqstore_spark.server.flight.blockbatch import block_span
 from rmqstore_spark.server.flight.frames import (
     ProtocolError,
@@ -101,7 +105,7 @@ def stamped(data: bytes) -> Any:
     return found.size, [(part.offset, _rows(part.records)) for part in found.parts]
 
 
-def frames(data: bytes) -> Any:
+def replicated(data: bytes) -> Any:
     """What a master sends."""
     pieces = FrameDecoder().feed(memoryview(data))
     return [(piece.offset, bytes(piece.data)) for piece in pieces]
@@ -311,6 +315,26 @@ def ledger(data: bytes) -> Any:
     return len(taken), repr(read_marker(data, 5)), repr(state)
 
 
+def frames(data: bytes) -> Any:
+    """Frames of RocketMQ's protocol; what was understood must come back as it is."""
+    found: list[Command] = []
+    try:
+        found += FrameReader().feed(data)
+    except FrameError as error:
+        return repr(found), str(error)
+    for command in found:
+        assert list(FrameReader().feed(encode_frame(command))) == [command]
+    return repr(found)
+
+
+def registration(data: bytes) -> Any:
+    """A broker's registration, by its first byte plain, of an old broker, or compressed."""
+    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "h:1"}
+    ext["compressed"] = str(data[:1] == b"\x02")
+    version = 1 if data[:1] == b"\x01" else 409
+    return repr(read_registration(Command(103, ext, data[1:], version=version)))
+
+
 @contextmanager
 def _file(data: bytes) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
@@ -323,12 +347,13 @@ def _file(data: bytes) -> Iterator[Path]:
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
-    settings, message, acknowledgement, ledger, flight_message, headers, stamped, frames,
+    settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
+    frames, registration,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 
 _DECLARED: Final = (
-    CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError,
+    CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError, FrameError,
 )  # fmt: skip
 
 

@@ -19,12 +19,15 @@ from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_uni
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.remoting.command import Command, Form
+from rmqstore_spark.remoting.frames import encode_frame
 from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
 from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
 from tests.fuzz.decoders import DECODERS
+from tests.namesrv.registering import compressed, registration, topic
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 
@@ -139,6 +142,19 @@ def _headers() -> Iterator[bytes]:
     yield settings_payload({Setting.MAX_FRAME_SIZE: 1 << 20, Setting.INITIAL_WINDOW_SIZE: 1})
 
 
+def _frames() -> Iterator[bytes]:
+    for form in Form:
+        command = Command(105, {"topic": "T", "n": "1"}, b"body", "remark", 7, form=form)
+        yield encode_frame(command) + encode_frame(command.answer())
+
+
+def _registrations() -> Iterator[bytes]:
+    plain = registration(["T", topic("U", 8, 4)], filter_servers=["h:2"])
+    yield b"\0" + plain.body
+    yield b"\1" + json.dumps(json.loads(plain.body)["topicConfigSerializeWrapper"]).encode()
+    yield b"\2" + compressed(plain).body
+
+
 _OF: dict[str, Callable[[], Any]] = {
     "records": lambda: _stretches(0),
     "stamped": lambda: _stretches(0),
@@ -168,6 +184,8 @@ _OF: dict[str, Callable[[], Any]] = {
     "ledger": _kept,
     "flight_message": _flight_messages,
     "headers": _headers,
+    "frames": _frames,
+    "registration": _registrations,
 }
 
 

@@ -12,7 +12,7 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["ConfigFile", "Settings", "read_config"]
+__all__ = ["ConfigFile", "Settings", "read_config", "split_settings"]
 
 ConfigFile = Annotated[
     str | None,
@@ -51,12 +51,23 @@ def read_config(
 
     config = StoreConfig() if file is None else StoreConfig.from_file(file)
     config = config.with_environment()
-    for text in settings or ():
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise OptionError(f"Option --set must be KEY=VALUE, not {text!r}.")
-        config = config.with_overrides({key.strip(): value}, source="--set: ")
+    config = config.with_overrides(split_settings(settings), source="--set: ")
     for flag, (key, given) in flags.items():
         if given is not None:
             config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
     return config
+
+
+def split_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of `--set` by key.
+
+    Raises:
+        OptionError: one is not KEY=VALUE.
+    """
+    found = {}
+    for text in settings or ():
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"Option --set must be KEY=VALUE, not {text!r}.")
+        found[key.strip()] = value
+    return found

@@ -4,5 +4,6 @@ properties_file   reads files of `key = value` lines
 broker_keys       keys of a broker that mean something else here, or nothing
 key               describes a key: name, type, range, meaning
 checks            checks the values of texts
+reading           reads values, and says what is wrong with a key or value
 store_config      the table of keys, and `StoreConfig`
 """

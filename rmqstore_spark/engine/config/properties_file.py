@@ -5,17 +5,41 @@ Files are read as UTF-8; Java's own escapes (`\u4e3b`) are understood too.
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Final
 
 import javaproperties
 
-__all__ = ["parse_properties"]
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["parse_properties", "read_properties"]
+
+_MAX_FILE_BYTES: Final = 1 << 20
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _CONTINUED: Final = re.compile(r"\\[\r\n]")
 _MOST_CONTINUED: Final = 200
 """javaproperties needs a time that grows with the square of the lines of an entry."""
+
+
+def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read a file into keys and values. If a key occurs twice, the last value counts.
+
+    Raises:
+        OptionError: the file cannot be read, or is not a properties file.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
+        return parse_properties(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise OptionError(f"{path} is not a properties file: {error}.") from error
 
 
 def parse_properties(text: str) -> dict[str, str]:

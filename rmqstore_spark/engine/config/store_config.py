@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import javaproperties
@@ -29,7 +28,8 @@ from rmqstore_spark.engine.config.checks import (
     networks,
 )
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
-from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.config.properties_file import read_properties
+from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
 
@@ -41,7 +41,6 @@ ENVIRONMENT_PREFIX: Final = "RMQSTORE_"
 # Variables with that prefix that are not keys of a configuration.
 _OTHER_VARIABLES: Final = frozenset({"RMQSTORE_KERNEL", "RMQSTORE_FAILPOINT"})
 
-_MAX_FILE_BYTES: Final = 1 << 20
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
@@ -302,16 +301,7 @@ class StoreConfig:
         Raises:
             OptionError: the file cannot be read, names an unknown key, or has a wrong value.
         """
-        try:
-            with Path(path).open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-            if len(data) > _MAX_FILE_BYTES:
-                raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
-            values = parse_properties(data.decode("utf-8-sig"))
-        except OSError as error:
-            raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
-        except ValueError as error:
-            raise OptionError(f"{path} is not a properties file: {error}.") from error
+        values = read_properties(path)
         return cls().with_overrides(values, source=f"{path}: ")
 
     def with_overrides(self, values: Mapping[str, str], *, source: str = "") -> StoreConfig:
@@ -331,7 +321,7 @@ class StoreConfig:
             if key is not None:
                 changed[key.attribute] = _read(key, name, given, source)
             elif name not in BROKER_KEYS | STRAY_KEYS:
-                raise OptionError(f"{source}{_unknown(name, [*_BY_NAME, *BROKER_KEYS])}")
+                raise OptionError(f"{source}{unknown_key(name, [*_BY_NAME, *BROKER_KEYS])}")
             elif not heed(name, given, source):
                 passed_over.append(name)
         tell_passed_over(passed_over, source)
@@ -350,7 +340,7 @@ class StoreConfig:
                 continue
             key = _BY_VARIABLE.get(name)
             if key is None:  # an orchestrator sets RMQSTORE_PORT and the like
-                _log.warning("Environment: %s", _unknown(name, _BY_VARIABLE))
+                _log.warning("Environment: %s", unknown_key(name, _BY_VARIABLE))
                 continue
             changed[key.attribute] = _read(key, name, given[name], "environment: ")
         return replace(self, **changed)
@@ -391,22 +381,12 @@ def _checked(key: Key, given: object) -> Any:
             raise ValueError(f"must be {key.kind}")
         return key.read(key.write(given))
     except ValueError as error:
-        raise OptionError(f"{key.attribute} {error}, not {_shown(str(given))}.") from None
+        raise OptionError(f"{key.attribute} {error}, not {shown(str(given))}.") from None
 
 
 def _read(key: Key, name: str, given: str, source: str) -> Any:
     heed(key.name, given, source)
-    try:
-        return key.read(given)
-    except ValueError as error:
-        raise OptionError(f"{source}{name} {error}, not {_shown(given)}.") from None
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    by_lower = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, 1)
-    hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
-    return f"unknown key {_shown(name)}. {hint}"
+    return read_value(key, name, given, source)
 
 
 def _unknown_argument(name: str, known: Iterable[str]) -> str:
@@ -414,8 +394,4 @@ def _unknown_argument(name: str, known: Iterable[str]) -> str:
     plain = name.replace("_", "").lower()  # a key of the file is written in camel case
     near = difflib.get_close_matches(plain, by_lower, 1)
     hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
-    return f"StoreConfig has no argument {_shown(name)}. {hint}"
-
-
-def _shown(given: str) -> str:
-    return repr(given if len(given) <= 80 else given[:80] + "...")
+    return f"StoreConfig has no argument {shown(name)}. {hint}"

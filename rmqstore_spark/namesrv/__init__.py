@@ -1,0 +1,14 @@
+"""The name server: it tells clients which brokers have a topic. It knows no store.
+
+config         its configuration, under RocketMQ's names
+registration   a broker's registration: header and body, plain or compressed
+tables         brokers, topics, clusters, live brokers and filter servers; routes from them
+kvconfig       configuration by namespace and key, kept in a file
+processor      requests to tables, and to answers
+administration requests of administrators: key-value configuration, the name server's own
+process        `rmqstore namesrv`: runs it from start to end
+
+From outside it imports `remoting`, `engine.config` (keys, properties files), `files.durable`,
+`errors` and `printable`. It behaves as RocketMQ 4.9.8 (NamesrvController, DefaultRequestProcessor,
+RouteInfoManager, KVConfigManager); docs/namesrv.md says where it does not.
+"""

@@ -1,0 +1,144 @@
+"""Configuration by namespace and key, which administrators and brokers share, kept in a file.
+
+The file is RocketMQ's `kvConfig.json`: `{"configTable":{namespace:{key:value}}}`. Upstream:
+KVConfigManager, which also reports success when the file could not be written; this does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rmqstore_spark.errors import CorruptStoreError, RemotingError, StoreAccessError
+from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.remoting.codes import ResponseCode
+
+__all__ = ["ORDER_TOPICS", "KvConfig", "Saver"]
+
+ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace that says over which queues an ordered topic goes: `broker-a:4;broker-b:4`."""
+
+_MAX_BYTES: Final = 4 << 20
+"""Most characters of all namespaces, keys and values: they must fit an answer."""
+_MAX_FILE: Final = 16 << 20
+
+
+class KvConfig:
+    """Values by namespace and key.
+
+    Args:
+        path: the file. It may be missing.
+
+    Raises:
+        CorruptStoreError: the file is not what RocketMQ or this class writes.
+        StoreAccessError: the file cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._spaces = _read(path)
+        self._saver = Saver(path, self._encoded)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return a value; None if there is none."""
+        return self._spaces.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the values of a namespace by key; None if there is no such namespace."""
+        return self._spaces.get(namespace)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. It holds at once; this returns when it is on disk.
+
+        Raises:
+            RemotingError: there is no room for it, and nothing has changed.
+            StoreWriteError: the file could not be written.
+        """
+        more = len(namespace) + len(key) + len(value) - len(self.get(namespace, key) or "")
+        if self._size() + more > _MAX_BYTES:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the key-value configuration has no room for {key[:80]}: the most are "
+                f"{_MAX_BYTES} characters. Delete keys that nobody needs.",
+            )
+        self._spaces.setdefault(namespace, {})[key] = value
+        await self._saver.save()
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a value, if there is one. It is gone at once; this returns when the file has it.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        if self._spaces.get(namespace, {}).pop(key, None) is not None:
+            await self._saver.save()
+
+    def _size(self) -> int:
+        return sum(
+            len(name) + sum(len(key) + len(value) for key, value in values.items())
+            for name, values in self._spaces.items()
+        )
+
+    def _encoded(self) -> bytes:
+        return json.dumps({"configTable": self._spaces}, separators=(",", ":")).encode()
+
+
+class Saver:
+    """Writes a file in a thread. Changes that come meanwhile are written together.
+
+    Args:
+        path: the file; its folder is created.
+        content: returns what to write.
+    """
+
+    def __init__(self, path: str, content: Callable[[], bytes]) -> None:
+        self._path = os.path.abspath(path)
+        self._content = content
+        self._lock = asyncio.Lock()
+        self._wanted = 0
+        self._saved = 0
+
+    async def save(self) -> None:
+        """Return when the content as it is now, or later, is on disk.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        self._wanted += 1
+        mine = self._wanted
+        async with self._lock:
+            if self._saved < mine:
+                latest = self._wanted
+                await asyncio.to_thread(self._write, self._content())
+                self._saved = latest
+
+    def _write(self, content: bytes) -> None:
+        make_folder(os.path.dirname(self._path))
+        replace_file(self._path, content)
+
+
+def _read(path: str) -> dict[str, dict[str, str]]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StoreAccessError(f"{path} could not be read: {error.strerror or error}.") from error
+    if len(data) > _MAX_FILE:
+        raise CorruptStoreError(f"it has more than {_MAX_FILE} bytes", file=path)
+    told: Any = parse_fastjson(str(data, "utf-8", "replace"), file=path)
+    table = told.get("configTable", {}) if isinstance(told, dict) else None
+    if not isinstance(table, dict) or not all(map(_is_texts, table.values())):
+        raise CorruptStoreError(
+            "it is not a key-value configuration", file=path,
+            remedy="Repair or remove the file.",
+        )  # fmt: skip
+    return table
+
+
+def _is_texts(values: object) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())

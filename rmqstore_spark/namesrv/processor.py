@@ -1,0 +1,172 @@
+"""The name server as a service: requests to tables, and tables to answers.
+
+Upstream: DefaultRequestProcessor. Unlike it, this answers requests with unknown codes, and names
+the field that is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from rmqstore_spark.namesrv.administration import Administration
+from rmqstore_spark.namesrv.kvconfig import ORDER_TOPICS, KvConfig
+from rmqstore_spark.namesrv.registration import read_broker, read_data_version, read_registration
+from rmqstore_spark.namesrv.tables import RouteTables
+from rmqstore_spark.remoting.bodies import dump_body
+from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.dispatch import Dispatch
+from rmqstore_spark.remoting.fields import MAX_NAME, Fields
+
+__all__ = ["NameServer"]
+
+_DIGEST_SIZE: Final = 16
+
+
+class NameServer:
+    """Answers brokers, clients and administrators.
+
+    Args:
+        tables: what brokers registered.
+        kv: the key-value configuration.
+        administration: handles the requests of administrators, and has the configuration.
+    """
+
+    def __init__(self, tables: RouteTables, kv: KvConfig, administration: Administration) -> None:
+        self._tables = tables
+        self._kv = kv
+        self._administration = administration
+        self._clock = asyncio.get_running_loop().time
+        lists = {
+            RequestCode.GET_BROKER_CLUSTER_INFO: tables.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: tables.all_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: tables.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: tables.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: tables.unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: tables.unit_sub_of_no_unit_topics,
+        }
+        self._lists = {int(code): make for code, make in lists.items()}
+        self._dispatch = Dispatch(
+            {
+                **administration.handlers(),
+                **dict.fromkeys(self._lists, self._list),
+                RequestCode.REGISTER_BROKER: self._register,
+                RequestCode.UNREGISTER_BROKER: self._unregister,
+                RequestCode.QUERY_DATA_VERSION: self._query_version,
+                RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+                RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+                RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
+                RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
+                RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            }
+        )
+
+    def opened(self, connection: Connection) -> None:
+        """Do nothing."""
+
+    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._dispatch.handle(connection, command)
+
+    def closed(self, connection: Connection) -> None:
+        self._tables.lost(connection)
+
+    async def expire(self) -> None:
+        """Remove silent brokers, from time to time, until this is cancelled."""
+        while True:
+            await asyncio.sleep(self._administration.config.scan_not_active_broker_interval / 1000)
+            silent = self._administration.config.broker_channel_expired_time / 1000
+            for broker in self._tables.expire(self._clock() - silent):
+                if isinstance(broker.connection, Connection):
+                    broker.connection.close()
+
+    async def drain(self) -> None:
+        """Wait for the requests that are being handled."""
+        await self._dispatch.drain()
+
+    # ---- brokers
+
+    def _register(self, connection: Connection, request: Command) -> Command:
+        broker = read_broker(request)
+        digest = _digest(request)
+        ha_address = request.ext.get("haServerAddr", "")[:MAX_NAME]
+        now = self._clock()
+        # Brokers register every 30 s, mostly with the same topics, of which there may be thousands.
+        if self._tables.repeats(broker, digest):
+            master = self._tables.hear(broker, now, connection, ha_address)
+        else:
+            told = read_registration(request)
+            master = self._tables.register(told, now, connection, digest)
+        ext = {}
+        if master.address:
+            ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
+        order = self._kv.namespace(ORDER_TOPICS) or {}
+        return request.answer(ext=ext, body=dump_body({"table": order}))
+
+    def _unregister(self, _: Connection, request: Command) -> Command:
+        self._tables.unregister(read_broker(request))
+        return request.answer()
+
+    def _query_version(self, _: Connection, request: Command) -> Command:
+        broker = read_broker(request)
+        is_changed = self._tables.is_changed(broker.address, read_data_version(request.body))
+        if not is_changed:
+            self._tables.touch(broker.address, self._clock())
+        known = self._tables.version(broker.address)
+        return request.answer(
+            ext={"changed": "true" if is_changed else "false"},
+            body=b"" if known is None else dump_body(known._asdict()),
+        )
+
+    # ---- clients
+
+    def _route(self, _: Connection, request: Command) -> Command:
+        topic = request.ext.get("topic", "null")
+        body = self._tables.route(topic)
+        if body is None:
+            return request.answer(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic[:MAX_NAME]}\n"
+                "No broker with this topic is registered. Create the topic, or start its broker.",
+            )
+        if self._administration.config.order_message_enable:
+            order = self._kv.get(ORDER_TOPICS, topic)
+            if order is not None:
+                body = dump_body({"orderTopicConf": order})[:-1] + b"," + body[1:]
+        return request.answer(body=body)
+
+    def _list(self, _: Connection, request: Command) -> Command:
+        return request.answer(body=self._lists[request.code]())
+
+    def _topics_of_cluster(self, _: Connection, request: Command) -> Command:
+        cluster = Fields(request.ext).name("cluster")
+        return request.answer(body=self._tables.topics_of_cluster(cluster))
+
+    # ---- administrators
+
+    def _wipe_write(self, _: Connection, request: Command) -> Command:
+        name = Fields(request.ext).name("brokerName")
+        count = self._tables.set_write_permission(name, may_write=False)
+        return request.answer(ext={"wipeTopicCount": str(count)})
+
+    def _add_write(self, _: Connection, request: Command) -> Command:
+        name = Fields(request.ext).name("brokerName")
+        count = self._tables.set_write_permission(name, may_write=True)
+        return request.answer(ext={"addTopicCount": str(count)})
+
+    def _delete_topic(self, _: Connection, request: Command) -> Command:
+        topic = Fields(request.ext).name("topic")
+        self._tables.delete_topic(topic, request.ext.get("clusterName", ""))
+        return request.answer()
+
+
+def _digest(request: Command) -> bytes:
+    """Return a digest of all that says what a registration's body means."""
+    how = (request.version, request.ext.get("compressed"), request.ext.get("bodyCrc32"))
+    digest = hashlib.blake2b(request.body, digest_size=_DIGEST_SIZE)
+    digest.update(repr(how).encode("utf-8", "replace"))
+    return digest.digest()

@@ -1,0 +1,89 @@
+"""Bodies of commands: JSON in fastjson's dialect, and compressed bytes.
+
+Upstream: RemotingSerializable. JSON is read as such first, because that is fast. Only what is not,
+such as keys without quotes, goes through `layout.fastjson`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, Final
+
+from rmqstore_spark.errors import CorruptStoreError, FrameError
+from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
+
+__all__ = ["MAX_VALUES", "dump_body", "inflate", "parse_body"]
+
+MAX_VALUES: Final = 1_000_000
+"""Most values of a body, so that a few megabytes of brackets do not become a gigabyte of lists."""
+_MAX_ODD: Final = 1 << 22
+"""Most bytes of a body that is not standard JSON: these are parsed slowly."""
+
+_PARSER: Final = json.JSONDecoder(strict=False)
+_dump: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def parse_body(body: bytes) -> Any:
+    """Parse a JSON body.
+
+    Returns:
+        dict, list, str, int, float, bool or None. Keys are str, with or without quotes in the
+        body, or ObjectKey.
+
+    Raises:
+        FrameError: it is not JSON, not even fastjson's; or it has too many values, or is nested
+            too deep.
+    """
+    values = body.count(b",") + body.count(b"[") + body.count(b"{")
+    if values > MAX_VALUES:
+        raise FrameError(f"the body has more than {MAX_VALUES} values")
+    text = str(body, "utf-8", "replace")
+    try:
+        return _PARSER.decode(text)
+    except RecursionError:
+        raise FrameError("the body is nested too deep") from None
+    except ValueError:
+        if len(body) > _MAX_ODD:
+            raise FrameError(f"the body of {len(body)} bytes is not JSON") from None
+    try:
+        return parse_fastjson(text, object_keys=True)
+    except CorruptStoreError as error:
+        raise FrameError(f"the body is not JSON: {error.cause} at {error.offset}") from None
+
+
+def dump_body(value: Any) -> bytes:
+    """Return a value as a JSON body.
+
+    It is standard JSON with keys in quotes, even numbers: all clients read that. Only keys that
+    are objects are written in fastjson's form, because RocketMQ has no other for them.
+
+    Args:
+        value: dict, list, str, int, float or bool. Keys are str, int or ObjectKey.
+    """
+    try:
+        return _dump(value).encode()
+    except TypeError:
+        return dump_fastjson(value, pretty=False).encode()
+
+
+def inflate(body: bytes, most: int) -> bytes:
+    """Decompress a zlib stream.
+
+    Args:
+        body: the stream.
+        most: most bytes of the result.
+
+    Raises:
+        FrameError: it is not a whole zlib stream, or the result is longer.
+    """
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(body, most)
+        if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
+            raise FrameError(f"the body has more than {most} bytes when it is decompressed")
+    except zlib.error as error:
+        raise FrameError(f"the body is not compressed as it should be: {error}") from None
+    if not stream.eof:
+        raise FrameError("the compressed body is cut off")
+    return found

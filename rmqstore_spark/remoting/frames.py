@@ -1,0 +1,106 @@
+"""Frames: commands to bytes, and bytes to commands in whatever pieces they arrive.
+
+A frame is its length, a mark (form and length of the header), the header and the body, all numbers
+big-endian. Upstream: NettyEncoder, NettyDecoder.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from rmqstore_spark.errors import FrameError
+from rmqstore_spark.remoting.command import Command, decode_header
+
+__all__ = ["MAX_FRAME", "MAX_HEADER", "FrameReader", "encode_frame", "frame_parts"]
+
+MAX_FRAME: Final = 1 << 24
+"""Most bytes of a frame with its length, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
+MAX_HEADER: Final = 1 << 18
+"""Most bytes of a header. The longest holds 32 KiB of a message's properties, each byte of which
+JSON may write as six."""
+
+_HEAD: Final = struct.Struct(">iI")
+
+
+def frame_parts(command: Command) -> tuple[bytes, bytes]:
+    """Return a frame in two parts: all before the body, and the body, which is not copied.
+
+    Raises:
+        FrameError: the command does not fit a frame.
+    """
+    header = command.encode_header()
+    length = 4 + len(header) + len(command.body)
+    if len(header) > MAX_HEADER or 4 + length > MAX_FRAME:
+        raise FrameError(
+            f"a command with a header of {len(header)} and a body of {len(command.body)} bytes "
+            f"does not fit a frame; the most are {MAX_HEADER}, and {MAX_FRAME} together"
+        )
+    return _HEAD.pack(length, command.form << 24 | len(header)) + header, command.body
+
+
+def encode_frame(command: Command) -> bytes:
+    """Return a command as a frame.
+
+    Raises:
+        FrameError: the command does not fit a frame.
+    """
+    return b"".join(frame_parts(command))
+
+
+class FrameReader:
+    """Finds the frames in a stream of bytes.
+
+    Args:
+        max_frame: most bytes of a frame with its length.
+    """
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max_frame = max_frame
+        self._part = bytearray()
+
+    @property
+    def held(self) -> int:
+        """Bytes of a frame that has not arrived as a whole."""
+        return len(self._part)
+
+    def feed(self, data: bytes) -> Iterator[Command]:
+        """Take bytes, and yield the commands that are complete. Exhaust it before the next call.
+
+        Raises:
+            FrameError: the bytes are not a frame. Those before it were yielded; nothing can be
+                read after it.
+        """
+        whole = self._part
+        if whole:
+            whole += data
+        at = 0
+        with memoryview(whole or data) as view:
+            while len(view) - at >= _HEAD.size:
+                length, mark = _HEAD.unpack_from(view, at)
+                size = mark & 0xFFFFFF
+                self._check(length, size)
+                end = at + 4 + length
+                if len(view) < end:
+                    break
+                body = at + _HEAD.size + size
+                command = decode_header(mark >> 24, view[at + _HEAD.size : body].tobytes())
+                command.body = view[body:end].tobytes()
+                at = end
+                yield command
+        if whole:
+            del whole[:at]
+        else:
+            whole += data[at:]
+
+    def _check(self, length: int, header: int) -> None:
+        if not 4 <= length <= self._max_frame - 4:
+            raise FrameError(
+                f"a frame's length is {length}; it is from 4 to {self._max_frame - 4} bytes"
+            )
+        if header > length - 4 or header > MAX_HEADER:
+            raise FrameError(
+                f"a header's length is {header} in a frame of {length} bytes; the most are "
+                f"{MAX_HEADER}"
+            )

@@ -1,0 +1,36 @@
+"""How much a connection, and a server, may hold, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqstore_spark.remoting.frames import MAX_FRAME
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of a server's connections, or of a client's one.
+
+    Attributes:
+        frame: most bytes of a frame with its length.
+        connections: most connections of a server; others are closed at once.
+        held: most bytes of requests and answers in memory, over all connections of a server. The
+            connection that holds most is ended when there are more.
+        group: most requests that are handled before their answers are written.
+        in_flight: most requests of a connection without an answer; it is not read meanwhile. Also
+            the most that this side asks at a time.
+        idle_seconds: a connection on which nothing comes or goes for this time is closed.
+        frame_seconds: a connection is ended on which a frame takes longer to arrive.
+        write_seconds: a connection is ended whose other end does not read answers for this time.
+    """
+
+    frame: int = MAX_FRAME
+    connections: int = 20_000
+    held: int = 256 << 20
+    group: int = 128
+    in_flight: int = 65_535
+    idle_seconds: float = 120.0
+    frame_seconds: float = 60.0
+    write_seconds: float = 30.0

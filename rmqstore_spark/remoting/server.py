@@ -1,0 +1,137 @@
+"""Listens for connections, and ends those that are idle, slow, or hold too much."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from typing import Final
+
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.connection import Connection, Service, address_text
+from rmqstore_spark.remoting.limits import Limits
+
+__all__ = ["RemotingServer"]
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_LOOKS: Final = 4
+"""How often a connection is looked at within the shortest of its times."""
+_TELL_SECONDS: Final = 10.0
+
+
+class RemotingServer:
+    """A server of RocketMQ's protocol. Use it in the thread of a running event loop.
+
+    Args:
+        service: handles the requests of all connections.
+        limits: the bounds.
+    """
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._service = service
+        self._limits = limits
+        self._connections: dict[Connection, None] = {}
+        self._held = 0
+        self._told_at = -_TELL_SECONDS
+        self._server: asyncio.Server | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Begin to listen.
+
+        Args:
+            host: IP address to listen on.
+            port: port to listen on; 0 for any free one.
+
+        Returns:
+            The address that it listens on, as `host:port`.
+
+        Raises:
+            ServiceError: nothing can listen there.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self._service, self._limits, self), host, port, backlog=_BACKLOG
+            )
+        except OSError as error:
+            where = address_text((host, port))
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            raise ServiceError(
+                f"Nothing can listen on {where}: {reason}. Choose an address of this machine and a "
+                "port that no other process uses."
+            ) from error
+        self._looking = asyncio.create_task(self._look())
+        return address_text(self._server.sockets[0].getsockname())
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections; what was sent on them is written first."""
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        until = asyncio.get_running_loop().time() + self._limits.write_seconds
+        while self._connections and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+
+    # ---- for connections
+
+    def admit(self, connection: Connection) -> bool:
+        """Add a new connection; return False if there are too many."""
+        if len(self._connections) >= self._limits.connections:
+            self._tell(
+                f"{escaped(connection.peer)} was turned away: there are "
+                f"{len(self._connections)} connections, as many as may be"
+            )
+            return False
+        self._connections[connection] = None
+        return True
+
+    def note(self, more: int) -> None:
+        """Take note that connections hold more, or fewer, bytes of requests."""
+        self._held += more
+        if more > 0 and self._held > self._limits.held:
+            self._end_largest()
+
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that has ended."""
+        self._connections.pop(connection, None)
+
+    # ---- its own
+
+    async def _look(self) -> None:
+        limits = self._limits
+        shortest = min(limits.idle_seconds, limits.frame_seconds, limits.write_seconds)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(1.0, shortest / _LOOKS))
+            now = loop.time()
+            for connection in list(self._connections):
+                connection.check_time(now)
+            if sum(connection.holds for connection in self._connections) > limits.held:
+                self._end_largest()
+
+    def _end_largest(self) -> None:
+        largest = max(self._connections, key=lambda each: each.holds)
+        self._tell(
+            f"The connection of {escaped(largest.peer)} was ended: it holds {largest.holds} bytes, "
+            f"and all connections together more than {self._limits.held}"
+        )
+        largest.abort()
+
+    def _tell(self, text: str) -> None:
+        """Log what may happen very often, but not too often."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            _log.warning("%s.", text)

@@ -1,0 +1,111 @@
+"""Our name server serves RocketMQ's broker, client and mqadmin."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.broker.processes import Broker, Client, RocketMq
+from tests.namesrv.serving import NamesrvProcess
+from tests.support.waiting import eventually
+
+_CLUSTER = "DefaultCluster"
+_PATIENCE = 120.0
+
+
+class _Admin:
+    """mqadmin; `Admin.java` runs its commands."""
+
+    def __init__(self, rocketmq: RocketMq, name_server: str) -> None:
+        self._name_server = name_server
+        self.process = rocketmq.start(
+            *(rocketmq.user_home(), Path(__file__).with_name("Admin.java")),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __call__(self, command: str) -> str:
+        """Run a command; returns what it prints."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{command} -n {self._name_server}\n")
+        self.process.stdin.flush()
+        said: list[str] = []
+        for line in self.process.stdout:
+            if line == "end of answer\n":
+                return "".join(said)
+            said.append(line)
+        raise AssertionError("mqadmin has ended: " + "".join(said))
+
+    def shows(self, command: str, text: str) -> None:
+        """Run a command until it prints a text: on a starved machine, its calls time out."""
+        said = ""
+        deadline = time.monotonic() + _PATIENCE
+        while text.replace(" ", "") not in said.replace(" ", ""):
+            assert time.monotonic() < deadline, f"{command}: {said}"
+            said = self(command)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamesrvProcess]:
+    with NamesrvProcess(tmp_path_factory.mktemp("namesrv")) as process:
+        yield process
+
+
+def test_rocketmqs_broker_client_and_mqadmin_use_our_name_server(
+    rocketmq: RocketMq, port: int, namesrv: NamesrvProcess, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{port}"
+    with ExitStack() as cleanup:
+        admin = _Admin(rocketmq, namesrv.address)
+        cleanup.callback(admin.close)
+        broker = Broker(rocketmq, namesrv.address, port, tmp_path / "store")
+        cleanup.enter_context(broker)
+
+        admin.shows("clusterList", address)
+        admin.shows("topicList", "SCHEDULE_TOPIC_XXXX")
+
+        # A topic that a broker creates is registered at once, before the next 30 s are over.
+        admin.shows(f"updateTopic -t orders -c {_CLUSTER} -r 4 -w 4", "success")
+        admin.shows("topicRoute -t orders", '"writeQueueNums":4')
+
+        client = cleanup.enter_context(Client(rocketmq, namesrv.address, address))
+        assert eventually(lambda: _sent(client), _PATIENCE)
+        assert client.pull("orders")
+
+        admin.shows("wipeWritePerm -b broker-a", "OK, ")
+        admin.shows("topicRoute -t orders", '"perm":4')
+        admin.shows("addWritePerm -b broker-a", "OK, ")
+        admin.shows("topicRoute -t orders", '"perm":6')
+
+        admin.shows("updateKvConfig -s N -k key -v value", "success")
+        assert '"key":"value"' in namesrv.kv_file.read_text()
+        admin.shows("updateOrderConf -t orders -m put -v broker-a:4", "success")
+        admin.shows("updateOrderConf -t orders -m get", "broker-a:4")
+        admin.shows("deleteKvConfig -s N -k key", "success")
+        assert "value" not in namesrv.kv_file.read_text()
+        admin.shows("getNamesrvConfig", "listenPort")
+        admin.shows(f"deleteTopic -t orders -c {_CLUSTER}", "success")
+
+        broker.stop()
+        assert address not in admin("clusterList")
+
+
+def _sent(client: Client) -> bool:
+    try:
+        client.ask("send", "orders", 0, 1, "message-", 0)
+    except AssertionError as error:
+        if "timeout" not in str(error):  # of a starved broker
+            raise
+        return False
+    return True
