@@ -158,7 +158,7 @@ def _registrations() -> Iterator[bytes]:
 _OF: dict[str, Callable[[], Any]] = {
     "records": lambda: _stretches(0),
     "stamped": lambda: _stretches(0),
-    "frames": lambda: [
+    "replicated": lambda: [
         encode_header(at, len(data)) + data + encode_header(at + len(data), 0)
         for at, data in enumerate(_stretches(0))
     ],

@@ -111,7 +111,7 @@ class CommitLogWriter:
 
         For any thread.
         """
-        if self._max_offset + size > self._made_until:
+        if self.max_offset + size > self._made_until:
             self._files.prepare()
 
     def reserve_until(self, end: int) -> None:

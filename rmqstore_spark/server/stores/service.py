@@ -28,6 +28,7 @@ class Service(ABC):
         """Where slaves connect, as host:port; None if none are taken."""
         return None
 
+    @abstractmethod
     def start(self) -> None:
         """Start what works besides the calls of clients, once those can come."""
 
@@ -39,5 +40,6 @@ class Service(ABC):
         """Return whether the process should go on."""
         return True
 
+    @abstractmethod
     def close(self) -> None:
         """Close the stores, when no call can reach them."""

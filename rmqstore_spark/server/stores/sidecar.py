@@ -130,6 +130,12 @@ class Sidecar(Service):
         ]
         super().__init__(self._foreign)
 
+    def start(self) -> None:
+        """Do nothing: the stores are served as they are."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is kept open for writing."""
+
     def stats(self) -> dict[str, Any]:
         """Return the figures of all stores, ready for JSON.
 
