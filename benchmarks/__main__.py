@@ -11,6 +11,7 @@ from benchmarks.attacks import attack_figures
 from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
+from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.planning import planning_figures
@@ -44,6 +45,7 @@ def main() -> None:
         "service": service_figures,
         "blocks": block_figures,
         "writer": writer_figures,
+        "expiry": expiry_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
         "attacks": attack_figures,

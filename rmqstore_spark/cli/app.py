@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
 from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
+from rmqstore_spark.cli.commands.expire import expire
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
 from rmqstore_spark.cli.commands.offsets import offsets
@@ -75,7 +76,7 @@ app = typer.Typer(
 _LOCAL = (serve, recover)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, put, create_topic, delete_topic, flush, stats, stop, recover),
+    *(serve, put, create_topic, delete_topic, expire, flush, stats, stop, recover),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

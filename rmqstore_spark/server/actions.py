@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.engine.tables.store_id import store_id
 from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.server.store_id import store_id
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
+    MOST_LISTED,
     AbortRequest,
     CommitRequest,
     CommitResult,
     Done,
+    ExpireReply,
+    ExpireRequest,
+    ExpiringSegment,
     FlushReply,
     ListReply,
     OffsetsReply,
@@ -86,6 +90,7 @@ class StoreActions:
             Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
             Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
             Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
+            Actions.EXPIRE: self._action(Actions.EXPIRE, ExpireRequest, self._expire),
             Actions.STATS: self._action(Actions.STATS, Done, self._stats),
             Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
             Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
@@ -220,6 +225,19 @@ class StoreActions:
     def _flush(self, _request: Done) -> FlushReply:
         self._store.flush()
         return FlushReply(self._store.stats()["commitLogFlushedOffset"])
+
+    def _expire(self, request: ExpireRequest) -> ExpireReply:
+        if request.remove:
+            self._store.expire(request.before_ms)
+        found = self._store.expirable(request.before_ms)
+        segments = found.segments
+        return ExpireReply(
+            len(segments),
+            sum(segment.end - segment.start for segment in segments),
+            tuple(ExpiringSegment(*segment) for segment in segments[:MOST_LISTED]),
+            found.is_working,
+            found.remark,
+        )
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()

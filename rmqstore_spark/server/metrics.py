@@ -41,6 +41,15 @@ _COUNTERS: Final = (
     _Figure("putMessages", "rmqstore_put_messages", "Messages put or committed."),
     _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
     _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
+    _Figure("expiredSegments", "rmqstore_expired_segments", "Segments that were deleted."),
+    _Figure("expiredBytes", "rmqstore_expired_bytes", "Bytes of these segments."),
+    _Figure("archivedSegments", "rmqstore_archived_segments", "Segments copied to the archive."),
+    _Figure("archivedBytes", "rmqstore_archived_bytes", "Bytes of these segments."),
+    _Figure(
+        "expiryFailures",
+        "rmqstore_expiry_failures",
+        "Rounds of expiry that failed, as when the archive cannot be written.",
+    ),
 )
 _BY_STATUS: Final = (
     _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),

@@ -216,6 +216,7 @@ class _FlightService(Service):
     def __init__(
         self, store: StoreWriter, security: Security, calls: Calls, stop: Callable[[], None]
     ) -> None:
+        self._store = store
         self._config = store.config
         self._token = security.token
         self._calls = calls
@@ -332,10 +333,11 @@ class _FlightService(Service):
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
         self._send(call, flight_data_head(schema, b"", 0))
-        for header, body in range_messages(self._view, request, self._sent):
-            head = flight_data_head(header, b"", sum(map(len, body)))
-            self._send(call, head, *body)
-            body.clear()  # free it before the next message waits for room
+        with self._store.reading(request.path):
+            for header, body in range_messages(self._view, request, self._sent):
+                head = flight_data_head(header, b"", sum(map(len, body)))
+                self._send(call, head, *body)
+                body.clear()  # free it before the next message waits for room
 
     def _only_message(self, call: Call) -> Any:
         with call.reading():

@@ -8,12 +8,11 @@ from typing import Final
 from uuid import uuid4
 
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.own_names import OWN_FOLDER, STORE_ID_NAME
 
 __all__ = ["store_id"]
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
-_NAME: Final = "store-id"
 
 
 def store_id(store: str) -> str:
@@ -22,7 +21,7 @@ def store_id(store: str) -> str:
     Raises:
         StoreWriteError: the id could not be saved.
     """
-    path = os.path.join(store, OWN_FOLDER, _NAME)
+    path = os.path.join(store, OWN_FOLDER, STORE_ID_NAME)
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             found = file.read(64).strip()
