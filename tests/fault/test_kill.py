@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.failpoints import NAMES
-from tests.fault.rounds import at_places, kills
+from tests.fault.rounds import PLACES, at_places, kills
 
 pytestmark = pytest.mark.fault
 
@@ -22,6 +21,6 @@ def test_killed_at_any_time_nothing_is_lost_or_doubled(tmp_path: Path, flush: st
     assert tally.faults == _ROUNDS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLACES)
 def test_killed_at_a_place(tmp_path: Path, name: str) -> None:
     at_places(tmp_path, iter([name]), counts=(1,)).require_none()

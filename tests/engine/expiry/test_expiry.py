@@ -212,7 +212,7 @@ def test_what_is_not_in_the_queues_stays(tmp_path: Path, clock: Clock) -> None:
             release.wait()
             append(*args)
 
-        store._store.queues.append = stuck  # type: ignore[method-assign]
+        store._store.queues.append = stuck  # type: ignore[assignment,method-assign]
         try:
             clock.now += HOUR
             assert store.put_batch(messages([b"x" * 3500])).ok
@@ -268,6 +268,29 @@ def test_after_that_while_it_goes_and_the_client_reads_on(tmp_path: Path, clock:
             expire(store, clock.now)
             assert not first.exists()
             assert len(file.read()) == 4096
+
+
+def test_puts_go_on_while_a_hundred_segments_expire(tmp_path: Path, clock: Clock) -> None:
+    """Expiry never takes the append lock: every put succeeds, also of a thread that never waits."""
+    path = tmp_path / "store"
+    settings = config(deletePhysicFilesBatchMax=100, deleteCommitLogFilesInterval=1)
+    with StoreWriter.open(path, settings, clock=clock) as store:
+        fill(store, clock, 250)
+        store.flush()
+        before = clock.now
+        assert len(store.expirable(before).segments) >= 100
+        with store._appender.appending():  # as a put that takes long
+            expired = store.stats()["expiredSegments"]
+            store.expire(before)
+            until(lambda: store.stats()["expiredSegments"] >= expired + 20)
+        puts = 0
+        while store.expirable(before).is_working:
+            assert store.put_batch(messages([b"more"])).ok
+            puts += 1
+        assert puts > 0
+        assert store.stats()["expiredSegments"] >= 100
+    with Store.open(path) as reader:
+        assert verify(reader).ok
 
 
 def test_a_folder_that_may_not_be_changed_is_reported(
@@ -357,11 +380,11 @@ def test_segments_of_a_brokers_store_expire_and_its_offsets_stay_true(
                 assert stats["queues"][topic][str(queue_id)][1] == queue.max_offset
     with Store.open(path) as reader, Store.open(golden("live") / "store") as whole:
         assert verify(reader).ok
-        for queue in reader.queues():
-            before = whole.queue(queue.topic, queue.queue_id)
+        for found in reader.queues():
+            before = whole.queue(found.topic, found.queue_id)
             slots = range(before.min_offset, before.max_offset)
             alive = [slot for slot in slots if before.physical_offset(slot) >= begin]
-            assert queue.min_offset == min(alive, default=before.max_offset)
+            assert found.min_offset == min(alive, default=before.max_offset)
 
 
 def test_a_store_can_still_keep_everything(tmp_path: Path, clock: Clock) -> None:

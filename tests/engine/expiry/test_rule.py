@@ -45,7 +45,7 @@ def test_a_rule_selects_what_rocketmqs_loop_does(
     )  # fmt: skip
     clean_at_once = forcibly and disk > force
     space_full = disk > limit / 100 or clean_at_once
-    wanted = []
+    wanted: list[Aged] = []
     if reserved and (hour in when or space_full):
         for segment in log:
             if len(wanted) == most:
