@@ -23,6 +23,7 @@ _SECTION: Final = "Puts while 100 segments of 16 MiB expire, ASYNC_FLUSH"
 _SEGMENTS: Final = 100
 _SEGMENT_BYTES: Final = 16 << 20
 _ROWS: Final = 100
+_PUTS: Final = 2000
 _MOST_S: Final = 0.050
 
 
@@ -60,7 +61,7 @@ def measure_expiry(place: str) -> dict[str, float]:
             while store.published_end < (_SEGMENTS + 1) * _SEGMENT_BYTES:
                 _put(store, block)
             store.flush()
-            before = max(_put(store, block) for _ in range(500))
+            before = max(_put(store, block) for _ in range(_PUTS))
             limit = int(time.time() * 1000) + 1
             wanted = _SEGMENTS * _SEGMENT_BYTES
             done = threading.Event()
@@ -69,7 +70,7 @@ def measure_expiry(place: str) -> dict[str, float]:
             def expire() -> None:
                 store.expire(limit)
                 while store.stats()["commitLogMinOffset"] < wanted:
-                    time.sleep(0.001)
+                    time.sleep(0.02)
                 done.set()
 
             thread = threading.Thread(target=expire)

@@ -303,7 +303,7 @@ class StoreWriter:
     def expire(self, before: int) -> None:
         """Begin to remove the segments all of whose messages were stored before a time.
 
-        This goes on in the background; `expirable` tells how far it is.
+        This continues in the background; `expirable` tells how far it is.
 
         Args:
             before: milliseconds since the epoch.

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def archived_store(files: Files, path: str) -> str | None:
-    """Return the id of the store whose archive a folder is; None if it is no archive."""
+    """Return the id of the store whose archive a folder is; None if it is not one."""
     try:
         marker = json.loads(files.read(join(path, ARCHIVE_NAME), 0, _MARKER_BYTES))
     except (FileNotFoundError, StoreAccessError, ValueError):

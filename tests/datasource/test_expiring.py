@@ -57,7 +57,7 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
 def test_messages_expire_in_the_process_between_plan_and_read(here: Served, plan_by: str) -> None:
-    options = {"endpoint": here.endpoint, "planBy": plan_by}
+    options: dict[str, Any] = {"endpoint": here.endpoint, "planBy": plan_by}
     failing = plan_batch("", **options)
     skipping = plan_batch("", failOnDataLoss=False, **options)
     left = expire(here)
@@ -71,7 +71,7 @@ def test_messages_expire_in_the_process_between_plan_and_read(here: Served, plan
 def test_store_and_archive_are_one_store(here: Served, archive: Path, plan_by: str) -> None:
     left = expire(here)
     live = here.store.path
-    options = {"planBy": plan_by, "maxBytesPerPartition": "16k"}
+    options: dict[str, Any] = {"planBy": plan_by, "maxBytesPerPartition": "16k"}
     for path in (f"{live},{archive}", f"{archive},{live}"):
         rows = batch_rows(path, **options)
         assert numbers(rows) == list(range(COUNT))
@@ -86,7 +86,8 @@ def test_store_and_archive_are_one_store(here: Served, archive: Path, plan_by: s
 
 
 def test_segments_move_while_a_query_reads_them(here: Served, archive: Path) -> None:
-    (put(here, COUNT, 2 * COUNT), expire(here))
+    put(here, COUNT, 2 * COUNT)
+    expire(here)
     put(here, 2 * COUNT, 3 * COUNT)
     reader, parts = plan_batch(f"{here.store.path},{archive}", maxBytesPerPartition="16k")
     assert len(parts) > 4

@@ -2,7 +2,7 @@
 
 A round removes segments of the log, the oldest first, then the files of queues and index that lie
 wholly before the log's new beginning. It may be interrupted at any point: a segment is only removed
-when nothing but the log knows its messages, and the next round, or the next opening, goes on.
+when nothing but the log knows its messages, and the next round, or the next opening, continues.
 
     archive the segments (if there is an archive) -> flush queues, index, checkpoint, ledger
     -> for each segment: remove its name, flush the folder, move the log's minimum offset

@@ -33,7 +33,7 @@ class SegmentUses:
     def reading(self, path: str) -> Iterator[None]:
         """Mark the file at a path, relative to the store, as in use; only segments count.
 
-        A segment may expire all the same in the end: then whoever has it open can read on.
+        A segment may expire all the same in the end: then a client that has it open can read on.
         """
         start = segment_start(path.removeprefix(_LOG)) if path.startswith(_LOG) else None
         if start is None:
