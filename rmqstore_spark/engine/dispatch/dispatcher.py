@@ -62,7 +62,9 @@ class Appended:
 
     @property
     def end(self) -> int:
-        """Physical offset of the byte after its last record."""
+        """Physical offset of the byte after its last record; 0 for an empty block."""
+        if not len(self.physical_offset):
+            return 0
         return int(self.physical_offset[-1]) + int(self.block.sizes[-1])
 
 
@@ -197,7 +199,7 @@ class Dispatcher:
                 if done:
                     self._done_timestamp = max(self._done_timestamp, job.store_timestamp)
                     if self._failure is None:
-                        self._done_until = job.end
+                        self._done_until = max(self._done_until, job.end)
                     self._jobs.popleft()
                 self._changed.notify_all()
                 if self._failure is not None or (not done and self._closing):
