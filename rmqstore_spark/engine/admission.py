@@ -99,7 +99,7 @@ class Admission:
             return
         if was_full:
             _log.info(
-                "The disk is %.0f%% full, and %s: puts are accepted.",
+                "The disk is %.0f%% full, within the limit (%s): puts are accepted.",
                 100 * self.disk_used_ratio, self._disk_limit,
             )  # fmt: skip
         else:
