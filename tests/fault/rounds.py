@@ -31,8 +31,10 @@ CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
 PLACES: Final = tuple(name for name in NAMES if not name.startswith(("replica.", "expiry.")))
-"""Where a life of puts and batches gets to. `replication_rounds` kills followers at their places, and
-`tests/engine/expiry` kills a store that removes segments."""
+"""Where a life of puts and batches gets to.
+
+`replication_rounds` kills followers at their places; `tests/engine/expiry` does so during expiry.
+"""
 _ROUNDS_PER_STORE: Final = 20
 
 
