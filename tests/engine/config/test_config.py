@@ -115,7 +115,7 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     )
     with caplog.at_level(logging.WARNING):
         config = StoreConfig.from_file(path)
-    assert config == StoreConfig(broker_role="SYNC_MASTER")
+    assert config == StoreConfig(broker_role="SYNC_MASTER", file_reserved_time=48)
     acl, stray, alone = sorted(
         record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
     )
