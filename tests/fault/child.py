@@ -137,7 +137,7 @@ def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
 
 
 def _commit_offsets(store: StoreWriter) -> None:
-    """Let a group have consumed all of the first topic. The log goes on if this fails."""
+    """Let a group have consumed all of the first topic. The log does not depend on it."""
     queues = store.stats()["queues"].get(TOPICS[0], {})
     ends = {int(queue_id): end for queue_id, (_, end) in queues.items()}
     with suppress(StoreWriteError):
