@@ -78,6 +78,7 @@ class Session:
         self._next = self._asked
         self._is_checked = False
         self._is_told = False
+        self._is_waiting = False
         self._silent_since: float | None = None
         self._reporter = Reporter(
             connection,
@@ -152,6 +153,7 @@ class Session:
                 self._silent_since = time.monotonic()
             return
         self._silent_since = None
+        self._progress.arrived()
         self._next = piece.offset + len(data)
         if not self._is_checked:
             data = self._compare(piece)
@@ -168,13 +170,17 @@ class Session:
         while incoming.size:
             try:
                 count = self._replica.append(incoming.data)
-            except RefusedError:
+            except RefusedError as error:
                 if self._store.state in ("FAILED", "CLOSED"):
                     raise
+                if not self._is_waiting:
+                    self._is_waiting = True
+                    _log.warning("What the master sent cannot be stored yet: %s", error)
                 if self._closing.wait(_RETRY_S):
                     return
                 continue
             incoming.drop(count)
+            self._is_waiting = False
             if count:
                 self._progress.took(count)
                 self._reporter.stored()
@@ -231,6 +237,8 @@ class Session:
             )
         if stop == end:
             self._is_checked = True
+            self._log.close()
+            self._log = None
             self._progress.following()
             self._reporter.stored()
         return piece.data[stop - piece.offset :]
