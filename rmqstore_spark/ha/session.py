@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _COMPARED: Final = 64 << 10
 _RECEIVED_AT_ONCE: Final = 1 << 20
 _LOOK_S: Final = 0.05
-"""A master that sends nothing for so long has sent all it has: a broker's pauses are shorter only
-while it sends."""
+_QUIET_S: Final = 1.0
+"""A master that sends a heartbeat, or nothing for so long, has sent all it has."""
 _SILENT_CHECK_S: Final = 2.0
 _RETRY_S: Final = 0.5
 _RESTART: Final = (
@@ -124,9 +124,10 @@ class Session:
                 count = self._connection.recv_into(buffer)
             except TimeoutError:
                 self._store_received()
-                self._progress.waits()
-                self._check_silence()
                 silent = time.monotonic() - heard
+                if self._silent_since is not None or silent > _QUIET_S:
+                    self._progress.waits()
+                self._check_silence()
                 if silent > self._patience:
                     raise BrokenStreamError(
                         f"the master sent nothing for {silent:.0f} s (haHousekeepingInterval)"
