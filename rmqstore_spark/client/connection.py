@@ -16,7 +16,7 @@ from pyarrow import flight
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import TRANSIENT, refused
+from rmqstore_spark.wire.failures import REPEATABLE, refused
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
@@ -175,7 +175,7 @@ class Connection:
             try:
                 return self.attempt(work)
             except RefusedError as error:
-                if error.status not in TRANSIENT:
+                if error.status not in REPEATABLE:
                     raise
                 self._announce(number, error)
             except ServiceError as error:

@@ -154,6 +154,8 @@ def open_store(
                 f"{path} can be read but not written: its CommitLog begins at {found.log_begin}, "
                 f"and its segments have {size} bytes. Make a new store, and copy the messages."
             )
+        if not found.checkpoint.existed:
+            found.checkpoint.write()  # by which readers know a store that is still empty
         topics = TopicTable(path, clock, config.max_topics)
         last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
         segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)

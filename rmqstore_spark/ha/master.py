@@ -17,6 +17,7 @@ __all__ = ["Master"]
 
 _log = logging.getLogger(__name__)
 
+_PAUSE_S: Final = 0.1
 _MOST_SLAVES: Final = 64
 _BACKLOG: Final = 16
 
@@ -83,10 +84,11 @@ class Master:
                 if self._closing.is_set():
                     return
                 _log.warning("A slave could not connect: %s", error)
+                self._closing.wait(_PAUSE_S)  # accept fails at once while there are no descriptors
                 continue
             try:
                 self._admit(connection, str(address[0]), int(address[1]))
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - one slave must not keep others out
                 connection.close()
                 _log.warning("A slave could not connect: %s", error)
 

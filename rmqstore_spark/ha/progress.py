@@ -116,6 +116,11 @@ class Progress:
             self._state, self._caught_up = "STOPPED", False
             self._error = error
 
+    def arrived(self) -> None:
+        """Note that bytes of the log have arrived, and are not in the store yet."""
+        with self._lock:
+            self._caught_up = False
+
     def took(self, size: int) -> None:
         """Note that bytes of the log have arrived and are in the store."""
         now = time.monotonic()

@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 _COMPARED: Final = 64 << 10
 _RECEIVED_AT_ONCE: Final = 1 << 20
 _LOOK_S: Final = 0.05
-"""A master that sends nothing for so long has sent all it has: a broker's pauses are shorter only
-while it sends."""
+_QUIET_S: Final = 1.0
+"""A master that sends a heartbeat, or nothing for so long, has sent all it has."""
 _SILENT_CHECK_S: Final = 2.0
 _RETRY_S: Final = 0.5
 _RESTART: Final = (
@@ -78,6 +78,7 @@ class Session:
         self._next = self._asked
         self._is_checked = False
         self._is_told = False
+        self._is_waiting = False
         self._silent_since: float | None = None
         self._reporter = Reporter(
             connection,
@@ -123,9 +124,10 @@ class Session:
                 count = self._connection.recv_into(buffer)
             except TimeoutError:
                 self._store_received()
-                self._progress.waits()
-                self._check_silence()
                 silent = time.monotonic() - heard
+                if self._silent_since is not None or silent > _QUIET_S:
+                    self._progress.waits()
+                self._check_silence()
                 if silent > self._patience:
                     raise BrokenStreamError(
                         f"the master sent nothing for {silent:.0f} s (haHousekeepingInterval)"
@@ -152,6 +154,7 @@ class Session:
                 self._silent_since = time.monotonic()
             return
         self._silent_since = None
+        self._progress.arrived()
         self._next = piece.offset + len(data)
         if not self._is_checked:
             data = self._compare(piece)
@@ -168,13 +171,17 @@ class Session:
         while incoming.size:
             try:
                 count = self._replica.append(incoming.data)
-            except RefusedError:
+            except RefusedError as error:
                 if self._store.state in ("FAILED", "CLOSED"):
                     raise
+                if not self._is_waiting:
+                    self._is_waiting = True
+                    _log.warning("What the master sent cannot be stored yet: %s", error)
                 if self._closing.wait(_RETRY_S):
                     return
                 continue
             incoming.drop(count)
+            self._is_waiting = False
             if count:
                 self._progress.took(count)
                 self._reporter.stored()
@@ -231,6 +238,8 @@ class Session:
             )
         if stop == end:
             self._is_checked = True
+            self._log.close()
+            self._log = None
             self._progress.following()
             self._reporter.stored()
         return piece.data[stop - piece.offset :]

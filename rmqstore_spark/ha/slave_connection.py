@@ -59,8 +59,12 @@ class SlaveConnection:
         connection.settimeout(self._patience)
         self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
-        self._sender.start()
-        self._reader.start()
+        try:
+            self._sender.start()
+            self._reader.start()
+        except RuntimeError:  # no more threads
+            self._end("it cannot be served")
+            raise
 
     @property
     def is_open(self) -> bool:

@@ -22,6 +22,7 @@ __all__ = ["Administration"]
 
 _log = logging.getLogger(__name__)
 
+_MAX_CHANGE: Final = 64 << 10
 _FIXED: Final = {key.name for key in KEYS} - CHANGEABLE | {"configBlackList", "rocketmqHome"}
 
 
@@ -85,6 +86,11 @@ class Administration:
         return request.answer(body=dump_body({"table": found}))
 
     async def _update_config(self, connection: Connection, request: Command) -> Command:
+        if len(request.body) > _MAX_CHANGE:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"a change of the configuration has more than {_MAX_CHANGE} bytes",
+            )
         try:
             values = parse_properties(str(request.body, "utf-8"))
             fixed = sorted(_FIXED.intersection(values))
@@ -101,10 +107,8 @@ class Administration:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR, f"the body is not a properties file: {error}"
             ) from None
-        _log.info(
-            "%s changed the configuration: %s.",
-            escaped(connection.peer), escaped(", ".join(f"{k}={v}" for k, v in values.items())),
-        )  # fmt: skip
+        changed = ", ".join(f"{key}={values[key]}" for key in sorted(CHANGEABLE & values.keys()))
+        _log.info("%s changed the configuration: %s.", escaped(connection.peer), changed)
         with _Explained():
             await self._saver.save()
         return request.answer()

@@ -151,10 +151,9 @@ class NamesrvConfig:
 KEYS: Final[tuple[Key, ...]] = tuple(keys_of(NamesrvConfig))
 """All keys, in the order of the table."""
 
-CHANGEABLE: Final = frozenset(
-    {"orderMessageEnable", "brokerChannelExpiredTime", "scanNotActiveBrokerInterval"}
-)
-"""The keys that an administrator may change in a running name server."""
+CHANGEABLE: Final = frozenset({"orderMessageEnable"})
+"""The keys that can be changed over the network. Times and limits cannot: a wrong one would remove
+all brokers."""
 
 _UNUSED: Final = """
     clusterTest configBlackList productEnvName rocketmqHome serverAsyncSemaphoreValue

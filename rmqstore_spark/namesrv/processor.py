@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,6 +16,7 @@ from rmqstore_spark.namesrv.administration import Administration
 from rmqstore_spark.namesrv.kvconfig import ORDER_TOPICS, KvConfig
 from rmqstore_spark.namesrv.registration import read_broker, read_data_version, read_registration
 from rmqstore_spark.namesrv.tables import RouteTables
+from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.bodies import dump_body
 from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.command import Command
@@ -23,6 +25,8 @@ from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.fields import MAX_NAME, Fields
 
 __all__ = ["NameServer"]
+
+_log = logging.getLogger(__name__)
 
 _DIGEST_SIZE: Final = 16
 
@@ -100,6 +104,12 @@ class NameServer:
             master = self._tables.hear(broker, now, connection, ha_address)
         else:
             told = read_registration(request)
+            if told.left_out:
+                _log.warning(
+                    "%d topics of %s at %s are left out. The first: %s.",
+                    told.left_out, escaped(broker.name), escaped(broker.address),
+                    escaped(told.left_out_for),
+                )  # fmt: skip
             master = self._tables.register(told, now, connection, digest)
         ext = {}
         if master.address:

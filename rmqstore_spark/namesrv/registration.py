@@ -5,14 +5,13 @@ Upstream: RegisterBrokerRequestHeader, RegisterBrokerBody, TopicConfig, DataVers
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.remoting.bodies import inflate, parse_body
+from rmqstore_spark.remoting.bodies import MAX_VALUES, inflate, parse_body
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.fields import MAX_NAME, Fields
@@ -35,6 +34,8 @@ _MAX_INT: Final = 2**31 - 1
 _MAX_INFLATED: Final = 32 << 20
 """Most bytes of a body when it is decompressed: 300,000 topics."""
 _MAX_FILTER_SERVERS: Final = 64
+_MAX_TOPIC: Final = 512
+"""Most characters of a topic: a broker makes topics of `%RETRY%` and a group of up to 255."""
 _WITH_FILTER_SERVERS: Final = 37
 """The version from which on a body has filter servers beside topics (V3_0_11)."""
 
@@ -87,6 +88,9 @@ class Registration:
         version: of its topics.
         topics: by name; all that it has, or those that changed.
         filter_servers: None: the broker is too old to have any.
+        left_out: number of topics that no client could use. A broker takes any name and number
+            from an administrator, and one of them must not keep the others from their routes.
+        left_out_for: what is wrong with the first of them.
     """
 
     broker: BrokerId
@@ -94,6 +98,13 @@ class Registration:
     version: DataVersion = _NO_VERSION
     topics: dict[str, TopicQueues] = field(default_factory=dict)
     filter_servers: list[str] | None = None
+    left_out: int = 0
+    left_out_for: str = ""
+
+    def leave_out(self, error: FrameError) -> None:
+        """Count a topic that is wrong."""
+        self.left_out_for = self.left_out_for or str(error)
+        self.left_out += 1
 
 
 def read_broker(request: Command) -> BrokerId:
@@ -152,22 +163,28 @@ def _take_topics(found: Registration, given: Any) -> None:
     table = _object(_given(wrapper, "topicConfigTable", {}), "topicConfigTable")
     for topic, told in table.items():
         config = _object(told, "a topic")
-        queues = TopicQueues(
-            found.broker.name,
-            _number(config, "perm", 6),
-            _number(config, "readQueueNums", 16),
-            _number(config, "topicSysFlag", 0),
-            _number(config, "writeQueueNums", 16),
-        )
-        name = config.get("topicName", topic)
+        try:
+            name = _topic(config.get("topicName", topic))
+            queues = TopicQueues(
+                found.broker.name,
+                _number(config, "perm", 6),
+                _number(config, "readQueueNums", 16),
+                _number(config, "topicSysFlag", 0),
+                _number(config, "writeQueueNums", 16),
+            )
+        except FrameError as error:
+            found.leave_out(error)
+            continue
         # Most topics of a broker are alike; one object for all of them saves much memory.
-        found.topics[_topic(name)] = shared.setdefault(queues, queues)
+        found.topics[name] = shared.setdefault(queues, queues)
 
 
 def _take_compressed(found: Registration, body: bytes) -> None:
     version, at = _sized(body, 0)
     found.version = read_data_version(version)
     count, at = _int(body, at)
+    if not 0 <= count <= MAX_VALUES:
+        raise FrameError(f"the body states {count} topics; at most {MAX_VALUES} are read")
     shared: dict[TopicQueues, TopicQueues] = {}
     for _ in range(count):
         text, at = _sized(body, at)
@@ -175,15 +192,16 @@ def _take_compressed(found: Registration, body: bytes) -> None:
         try:
             read, write, perm, _filter_type = words
             numbers = _checked(int(perm)), _checked(int(read)), 0, _checked(int(write))
+            name = _topic(name)
+        except FrameError as error:
+            found.leave_out(error)
+            continue
         except ValueError:
             raise FrameError("a topic of the body is not NAME READ WRITE PERM FILTER") from None
         queues = TopicQueues(found.broker.name, *numbers)
-        found.topics[_topic(name)] = shared.setdefault(queues, queues)
+        found.topics[name] = shared.setdefault(queues, queues)
     servers, _ = _sized(body, at)
-    try:
-        found.filter_servers = _filter_servers(json.loads(servers or b"[]"))
-    except (ValueError, RecursionError):
-        raise FrameError("the list of filter servers in the body is not JSON") from None
+    found.filter_servers = _filter_servers(parse_body(servers or b"[]"))
 
 
 def _int(body: bytes, at: int) -> tuple[int, int]:
@@ -210,7 +228,7 @@ def _data_version(given: Any) -> DataVersion:
 def _filter_servers(given: Any) -> list[str]:
     if not isinstance(given, list) or len(given) > _MAX_FILTER_SERVERS:
         raise FrameError(f"filterServerList must be a list of at most {_MAX_FILTER_SERVERS}")
-    return [_topic(address) for address in given]
+    return [_name(address, MAX_NAME) for address in given]
 
 
 def _given(told: dict[str, Any], name: str, default: Any) -> Any:
@@ -240,6 +258,10 @@ def _checked(number: int, most: int = _MAX_INT) -> int:
 
 
 def _topic(name: Any) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise FrameError(f"a name in the body must have 1 to {MAX_NAME} printable characters")
+    return _name(name, _MAX_TOPIC)
+
+
+def _name(name: Any, most: int) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= most or not name.isprintable():
+        raise FrameError(f"a name in the body must have 1 to {most} printable characters")
     return name

@@ -17,15 +17,21 @@ __all__ = ["MAX_VALUES", "dump_body", "inflate", "parse_body"]
 
 MAX_VALUES: Final = 1_000_000
 """Most values of a body, so that a few megabytes of brackets do not become a gigabyte of lists."""
-_MAX_ODD: Final = 1 << 22
+_MAX_ODD: Final = 1 << 18
 """Most bytes of a body that is not standard JSON: these are parsed slowly."""
+_MAX_ODD_VALUES: Final = 50_000
 
 _PARSER: Final = json.JSONDecoder(strict=False)
 _dump: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def parse_body(body: bytes) -> Any:
+def parse_body(body: bytes, *, object_keys: bool = False) -> Any:
     """Parse a JSON body.
+
+    Args:
+        body: the whole body.
+        object_keys: accept keys that are objects, as in a broker's answers. Their hashes can be
+            made to collide, so only bodies from a trusted peer may have them.
 
     Returns:
         dict, list, str, int, float, bool or None. Keys are str, with or without quotes in the
@@ -44,10 +50,10 @@ def parse_body(body: bytes) -> Any:
     except RecursionError:
         raise FrameError("the body is nested too deep") from None
     except ValueError:
-        if len(body) > _MAX_ODD:
+        if len(body) > _MAX_ODD or values > _MAX_ODD_VALUES:
             raise FrameError(f"the body of {len(body)} bytes is not JSON") from None
     try:
-        return parse_fastjson(text, object_keys=True)
+        return parse_fastjson(text, object_keys=object_keys)
     except CorruptStoreError as error:
         raise FrameError(f"the body is not JSON: {error.cause} at {error.offset}") from None
 

@@ -18,6 +18,7 @@ __all__ = [
     "FAILED",
     "ILLEGAL",
     "NOT_FOUND",
+    "REPEATABLE",
     "TRANSIENT",
     "UNAVAILABLE",
     "refusal_bytes",
@@ -44,6 +45,12 @@ DENIED: Final = "NO_PERMISSION"
 
 TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, "CREATE_MAPEDFILE_FAILED"})
 """Nothing was stored, and the same request can succeed a little later."""
+
+REPEATABLE: Final = TRANSIENT | {"FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"}
+"""The same call can succeed a little later.
+
+A commit that lacks a slave is stored: repeating it waits for one again, and writes nothing.
+"""
 
 _MAX_REFUSAL: Final = 128 << 10
 _MAX_MESSAGE: Final = 16 << 10

@@ -19,7 +19,6 @@ import sys
 import uuid
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
@@ -35,8 +34,7 @@ __all__ = ["MUTANTS"]
 _FAR = 1_000_000
 """More than the messages of one life."""
 
-_OFTEN = 0.3
-"""How often it commits the offsets of a consumer group."""
+_KILLED_AT = os.environ.get("RMQSTORE_FAILPOINT", "")
 
 _PATIENT = 0.05
 """How often it waits until all is on disk."""
@@ -128,7 +126,7 @@ def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
         write = _commit if drawn.random() < given.commits else _put
         write(store, number, count)
         ends.append((number, store.published_end))
-        if drawn.random() < _OFTEN:
+        if _KILLED_AT.startswith("consumerOffset."):
             _commit_offsets(store)
         if drawn.random() < _PATIENT:
             eventually(lambda: _flushed(store) >= ends[-1][1])
@@ -137,11 +135,10 @@ def _operate(store: StoreWriter, given: argparse.Namespace) -> None:
 
 
 def _commit_offsets(store: StoreWriter) -> None:
-    """Let a group have consumed all of the first topic. The log does not depend on it."""
+    """Let a group have consumed all of the first topic."""
     queues = store.stats()["queues"].get(TOPICS[0], {})
     ends = {int(queue_id): end for queue_id, (_, end) in queues.items()}
-    with suppress(StoreWriteError):
-        store.commit_offsets("fault-test", {TOPICS[0]: ends})
+    store.commit_offsets("fault-test", {TOPICS[0]: ends})
 
 
 def _flushed(store: StoreWriter) -> int:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.ha.master import Master
+from rmqstore_spark.types import CommitRequest, CommitResult, WriterId
 from tests.ha.peers import (
     PlainSlave,
     caught_up,
@@ -20,6 +25,7 @@ from tests.ha.peers import (
     queue_files,
 )  # fmt: skip
 from tests.support.batches import commit_batch, rows_block
+from tests.support.serving import served
 from tests.support.waiting import eventually
 
 SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 300}
@@ -209,6 +215,35 @@ def test_a_slave_that_does_not_answer_costs_the_timeout_and_the_batch_stays_comm
         slave.report(end)
         eventually(lambda: store.slaves.held() == end)
         assert commit_batch(store, 7, attempt=1).status == "ALREADY_COMMITTED"
+
+
+def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
+    settings = {**SYNC, "ha_slave_fallbehind_max": 1000}
+    with served(tmp_path / "master", **settings) as here, StoreClient(here.endpoint) as client:
+        master = Master(here.store)
+        try:
+            with client.stage_stream() as stream:
+                stream.send(rows_block([b"x" * 2000]))
+                request = CommitRequest(WriterId.of_stream("query", 1), (stream.finish(),))
+            with ThreadPoolExecutor(1) as threads:
+                answer = threads.submit(client.commit, request)
+                eventually(lambda: here.store.stats()["commits"] == 1)
+                assert not answer.done()
+                given = {"ha_acknowledge": "true", "mapped_file_size_commit_log": 1 << 20}
+                with following(tmp_path / "slave", master.address, **given):
+                    assert answer.result(60).status == "ALREADY_COMMITTED"
+                    # A slave that is up to date is waited for, however large the batch is.
+                    assert here.store.put(rows_block([b"y"])).ok
+                    assert commit_large(here.store).status == "COMMITTED"
+        finally:
+            master.close()
+
+
+def commit_large(store: StoreWriter) -> CommitResult:
+    """Commit a batch of more bytes than a slave may lack."""
+    stage = store.begin_stage(uuid4().hex)
+    stage.append(rows_block([b"z" * 3000]))
+    return store.commit(CommitRequest(WriterId.of_stream("query", 2), (stage.finish(),)))
 
 
 def test_a_batch_reaches_a_slave_as_a_whole(tmp_path: Path) -> None:

@@ -209,6 +209,8 @@ def test_the_configuration_is_read_changed_and_saved(config: Config) -> None:
         for wrong, code, word in (
             (b"kvConfigPath=/x\n", 16, "kvConfigPath"),
             (b"listenPort=1\n", 16, "listenPort"),
+            (b"brokerChannelExpiredTime=100\n", 16, "brokerChannelExpiredTime"),
+            (b"x=" + b"y" * (1 << 16), 1, "65536 bytes"),
             (b"orderMesageEnable=true\n", 1, "orderMessageEnable"),
             (b"orderMessageEnable=perhaps\n", 1, "true or false"),
             (b"\xff\\u12", 1, "properties"),

@@ -291,16 +291,37 @@ def test_a_compressed_registration_cut_at_any_byte_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        topic("T", perm=-1),
+        topic("T", -1),
+        topic("%RETRY%" + "g" * 506),
+        topic("a\nb"),
+        topic(""),
+        {**topic("T"), "perm": "x"},
+        {**topic("T"), "readQueueNums": 1e99},
+    ],
+)
+def test_a_topic_that_no_client_could_use_is_left_out(wrong: dict[str, Any]) -> None:
+    good = ["T1", "%RETRY%" + "g" * 255, "T2"]
+    found = read_registration(registration([good[0], wrong, *good[1:]]))
+    assert list(found.topics) == good
+    assert found.left_out == 1
+    assert "must" in found.left_out_for
+
+
+def test_a_compressed_topic_that_no_client_could_use_is_left_out() -> None:
+    found = read_registration(compressed(registration(["T1", topic("T", -1), "T2"])))
+    assert (list(found.topics), found.left_out) == (["T1", "T2"], 1)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"[]",
         b'{"topicConfigSerializeWrapper":[]}',
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":[]}}',
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":1}}}',
-        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":-1}}}}',
-        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}',
-        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"":{}}}}',
-        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"readQueueNums":1e99}}}}',
         b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":[]}}}',
         b'{"filterServerList":{}}',
         b'{"filterServerList":[1]}',

@@ -59,15 +59,20 @@ class Durability:
         """
         begin = time.monotonic()
         on_disk = self._await_disk(end)
-        return self._await_slave(end, begin) or on_disk
+        return self._await_slave(end, end, begin) or on_disk
 
-    def await_commit(self, end: int) -> None:
+    def await_commit(self, begin: int, end: int) -> None:
         """Wait until a slave has a batch that is committed, and so on disk.
+
+        Args:
+            begin: where the log ended before the batch. A slave that is up to date lacks all of a
+                large batch, and is not behind because of that.
+            end: where the log ends with it.
 
         Raises:
             RefusedError: the batch is committed, but no slave has it in time.
         """
-        lacking = self._await_slave(end, time.monotonic())
+        lacking = self._await_slave(begin, end, time.monotonic())
         if lacking is not None:
             raise RefusedError(
                 f"The batch is committed, but {lacking.remark[0].lower()}{lacking.remark[1:]} "
@@ -87,18 +92,24 @@ class Durability:
             f"({config.sync_flush_timeout} ms).",
         )
 
-    def _await_slave(self, end: int, begin: float) -> Shortfall | None:
-        """Wait for a slave until `slaveTimeout` after a time."""
+    def _await_slave(self, due: int, end: int, began: float) -> Shortfall | None:
+        """Wait for a slave until `slaveTimeout` after a time.
+
+        Args:
+            due: a slave that is far behind this offset is not waited for.
+            end: what the slave must have.
+            began: the time.
+        """
         if not self._waits_for_slaves:
             return None
         timeout = self._config.slave_timeout
-        if not self._slaves.is_available(end):
+        if not self._slaves.is_available(due):
             return Shortfall(
                 PutStatus.SLAVE_NOT_AVAILABLE,
                 "The messages are in the log, but no slave is connected, or all are more than "
                 f"haSlaveFallbehindMax ({self._config.ha_slave_fallbehind_max} bytes) behind.",
             )
-        left = begin + timeout / 1000 - time.monotonic()
+        left = began + timeout / 1000 - time.monotonic()
         if self._slaves.wait(end, max(left, 0)):
             return None
         return Shortfall(

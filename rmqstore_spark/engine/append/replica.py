@@ -130,7 +130,11 @@ class Replica:
             return 0
         self._make_topics(stamped)
         with self._appender.appending(patient=True):
-            self._heed_time(stamped)
+            try:
+                self._heed_time(stamped)
+            except StoreWriteError as error:
+                text = f"The checkpoint cannot be written: {error}"
+                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
             self._appender.reserve_until(self.end + stamped.size)
             reach("replica.before_write")
             try:

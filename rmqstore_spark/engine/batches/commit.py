@@ -103,6 +103,7 @@ class Committer:
         recalled = self._ledger.recall(writer)
         with self._appender.appending(patient=True):
             self._admission.check_state()
+            begin = self._appender.log.max_offset
             done = self._ledger.find(writer, content, identity, recalled)
             stages = [] if done else self._claim(request, identity)
             committed = done or self._append(writer, stages, identity)
@@ -113,7 +114,7 @@ class Committer:
         else:
             self.commits += 1
             self._staging.finish(stages)
-        self._durability.await_commit(end)
+        self._durability.await_commit(begin, end)
         rows, first = committed.content.rows, committed.physical_offset
         return CommitResult("ALREADY_COMMITTED" if done else "COMMITTED", rows, first)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import threading
-from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -24,10 +23,11 @@ from rmqstore_spark.layout.spans import U1
 __all__ = ["HeldPortion", "StagingMemory"]
 
 _TOGETHER_BYTES: Final = 1 << 20
-"""Blocks are put together up to this size, and in what a larger one leaves of its pages."""
+"""Blocks are put together up to this size."""
 
-_HUGE_PAGE: Final = 2 << 20
-"""Bytes. Larger arrays are in whole huge pages: small ones cost more than the copying does."""
+_MAPPED: Final = 2 << 20
+"""Bytes from which an array has pages of its own. NumPy asks for huge pages, of which a part is not
+used, and keeps what is freed: that would not count towards `stagingMemoryBytes`."""
 
 T = TypeVar("T", bound=np.generic)
 
@@ -197,20 +197,20 @@ class _Growing(Generic[T]):
         needed = self.size + more
         if needed <= self.capacity:
             return self.capacity
-        needed = max(needed, 2 * self.capacity)
-        page = _HUGE_PAGE // self._all.itemsize
-        return needed if needed < page else -(-needed // page) * page
+        return max(needed, 2 * self.capacity)
 
 
 def _allocated(count: int, dtype: np.dtype[T]) -> npt.NDArray[T]:
-    """Return a new array. If it fills huge pages, the system makes them with few page faults."""
+    """Return a new array.
+
+    Raises:
+        MemoryError: the system has no memory for it.
+    """
     size = count * dtype.itemsize
-    if size % _HUGE_PAGE:
+    if size < _MAPPED:
         return np.empty(count, dtype)
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError from error
-    with suppress(OSError):  # a system without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype)

@@ -216,7 +216,7 @@ class StoreConfig:
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
     staging_memory_bytes: int = number(
-        192 << 20, 0, _MAX_LONG, "Of the staged data of all tasks, what the process holds in "
+        160 << 20, 0, _MAX_LONG, "Of the staged data of all tasks, what the process holds in "
         "memory. The rest is in files beside the log.", group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
     max_transaction_bytes: int = number(

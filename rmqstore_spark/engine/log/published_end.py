@@ -34,15 +34,22 @@ class PublishedEnd:
                 self._moved.notify_all()
 
     def wait_beyond(self, offset: int, timeout: float) -> bool:
-        """Wait until the end is beyond an offset, for some seconds; return whether it is."""
+        """Wait until the end is beyond an offset; return whether it is.
+
+        Args:
+            offset: the physical offset.
+            timeout: seconds. `wake` ends the wait earlier.
+        """
         with self._moved:
             self._waiting += 1
             try:
-                return self._moved.wait_for(lambda: self._offset > offset, timeout)
+                if self._offset <= offset:
+                    self._moved.wait(timeout)
+                return self._offset > offset
             finally:
                 self._waiting -= 1
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """End all waits."""
         with self._moved:
             self._moved.notify_all()

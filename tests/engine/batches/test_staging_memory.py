@@ -178,21 +178,6 @@ def test_a_block_that_is_changed_after_it_was_staged_is_committed_as_it_was(
     assert scanned(tmp_path) == bodies("kept")
 
 
-def test_large_blocks_are_in_whole_huge_pages_and_others_fill_what_is_left(
-    tmp_path: Path,
-) -> None:
-    parts = [[b"%d:" % n + b"x" * 100_000] * count for n, count in enumerate((25, 10, 10))]
-    with StoreWriter.open(tmp_path) as store:
-        stage = store.begin_stage(stage_id("large"))
-        for part in parts:
-            stage.append(rows_block(part))
-        assert [portion.count for portion in stage.portions] == [35, 10]
-        held_bytes = store.stats()["stagedMemoryBytes"] - store.stats()["stagedBytes"]
-        assert 0 < held_bytes < (4 << 20) - 3_500_000
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
-    assert scanned(tmp_path) == [body for part in parts for body in part]
-
-
 @pytest.mark.fault
 @pytest.mark.parametrize("table", [np.uint8, ROW_DTYPE, KEY_DTYPE])
 def test_a_portion_that_cannot_grow_stays_as_it_is(

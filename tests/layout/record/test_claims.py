@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
@@ -52,14 +52,15 @@ def test_each_field_of_a_claim_counts(
     row %= len(messages)
     offsets, sizes = records.physical_offset.copy(), records.store_size.copy()
     if field == "offset":
-        offsets[row] += 1
+        offsets[row] ^= 1
     elif field == "size":
-        sizes[row] += 1
+        sizes[row] ^= 1
     elif field == "slot":
-        identity.queue_offset[row] += 1
+        identity.queue_offset[row] ^= 1
     elif field == "queue_id":
         identity.queue_ids[identity.queue[row]] ^= 1
     elif field == "topic":
+        assume(messages[row].topic)
         buffer = identity.topics.buffer.copy()
         buffer[identity.topics.starts[identity.queue[row]]] ^= 1
         identity = replace(identity, topics=replace(identity.topics, buffer=buffer))
