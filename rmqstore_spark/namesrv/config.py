@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import javaproperties
-
 from rmqstore_spark.engine.config.key import Key, flag, keys_of, number, text
-from rmqstore_spark.engine.config.properties_file import read_properties
+from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
 from rmqstore_spark.engine.config.reading import read_value, unknown_key
 from rmqstore_spark.errors import OptionError
 
@@ -134,8 +132,7 @@ class NamesrvConfig:
 
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
-        values = {key.name: key.write(getattr(self, key.attribute)) for key in KEYS}
-        return javaproperties.dumps(values, timestamp=False, ensure_ascii=False)
+        return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
 
     @property
     def kv_config_file(self) -> str:

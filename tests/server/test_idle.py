@@ -265,11 +265,11 @@ def test_the_memory_of_staged_rows_goes_back_to_the_system(
                 puts.send(block)
             before = resident(process)
             stream = client.stage_stream()
-            for _ in range(45):
+            for _ in range(38):
                 stream.send(block)
             stream.drain()
-            assert client.stats()["stagedMemoryBytes"] > 170 << 20
-            assert resident(process) > before + (170 << 20)
+            assert client.stats()["stagedMemoryBytes"] > 150 << 20
+            assert resident(process) > before + (150 << 20)
             end(client, stream)
             eventually(lambda: client.stats()["stagedMemoryBytes"] == 0)
             eventually(lambda: resident(process) < before + (80 << 20), 10)

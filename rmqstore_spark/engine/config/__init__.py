@@ -1,6 +1,6 @@
 """The configuration of a store, under RocketMQ's names.
 
-properties_file   reads files of `key = value` lines
+properties_file   reads and formats files of `key = value` lines
 broker_keys       keys of a broker that mean something else here, or nothing
 key               describes a key: name, type, range, meaning
 checks            checks the values of texts

@@ -1,12 +1,14 @@
-r"""Reads files of `key = value` lines as `java.util.Properties` does, with javaproperties.
+r"""Reads and formats files of `key = value` lines as `java.util.Properties` does.
 
-Files are read as UTF-8; Java's own escapes (`\u4e3b`) are understood too.
+The library javaproperties does the work. Files are read as UTF-8; Java's own escapes (`\u4e3b`) are
+understood too.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ import javaproperties
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["parse_properties", "read_properties"]
+__all__ = ["format_properties", "parse_properties", "read_properties"]
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
@@ -40,6 +42,11 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise OptionError(f"{path} is not a properties file: {error}.") from error
+
+
+def format_properties(values: Mapping[str, str]) -> str:
+    """Return the text of a file with these keys and values."""
+    return javaproperties.dumps(values, timestamp=False, ensure_ascii=False)
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import javaproperties
-
 from rmqstore_spark.engine.config.broker_keys import (
     BROKER_KEYS,
     STRAY_KEYS,
@@ -29,7 +27,7 @@ from rmqstore_spark.engine.config.checks import (
     networks,
 )
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, share, text
-from rmqstore_spark.engine.config.properties_file import read_properties
+from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
 from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
@@ -392,8 +390,7 @@ class StoreConfig:
 
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
-        values = {key.name: key.write(getattr(self, key.attribute)) for key in KEYS}
-        return javaproperties.dumps(values, timestamp=False, ensure_ascii=False)
+        return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
 
     @property
     def disk_full_ratio(self) -> float:
