@@ -11,6 +11,7 @@ the checkpoint vouches for them. `queue_files` has their files.
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -83,6 +84,7 @@ class ConsumeQueues:
         self._keep_units = keep_units
         self._states: dict[tuple[str, int], _State] = {}
         self._sizes: Counter[int] = Counter()
+        self._removing = threading.Lock()
 
     @property
     def file_size(self) -> int:
@@ -233,8 +235,9 @@ class ConsumeQueues:
         Raises:
             StoreWriteError: an entry could not be removed.
         """
-        self._files.trim(topic, queue_id, 0, 0)
-        self._states[topic, queue_id] = _State(0, 0, -1)
+        with self._removing:
+            self._files.trim(topic, queue_id, 0, 0)
+            self._states[topic, queue_id] = _State(0, 0, -1)
 
     def trim(self) -> int:
         """Wipe the bytes behind the ends of all queues, so that they never come back.
@@ -261,19 +264,11 @@ class ConsumeQueues:
         Raises:
             StoreWriteError: a file could not be removed.
         """
-        state = self._states.get((topic, queue_id))
-        if state is None or state.begin < 0 or state.max_offset <= state.begin:
-            return 0
-        state.min_offset = self.first_from(topic, queue_id, log_begin)
-        last_kept = min(state.min_offset, state.max_offset - 1) * ENTRY_SIZE
-        kept = self._files.begin(last_kept)
-        gone = [start for start in self._files.starts(topic, queue_id) if start < kept]
-        for start in gone:
-            self._files.remove(topic, queue_id, start)
-            reach("expiry.after_queue_file")
-        if gone:
-            state.begin = max(state.begin, kept // ENTRY_SIZE)
-        return len(gone) + self._expire_units(topic, queue_id, state)
+        with self._removing:
+            state = self._states.get((topic, queue_id))
+            if state is None or state.begin < 0 or state.max_offset <= state.begin:
+                return 0
+            return self._expire(topic, queue_id, state, log_begin)
 
     def first_from(self, topic: str, queue_id: int, physical_offset: int) -> int:
         """Return the first offset whose record lies at or past a physical offset.
@@ -296,9 +291,10 @@ class ConsumeQueues:
 
     def drop(self, topic: str) -> None:
         """Remove a topic's queues and their files, and a broker's extension units for it."""
-        for route in [route for route in self._states if route[0] == topic]:
-            del self._states[route]
-        self._files.drop(topic)
+        with self._removing:
+            for route in [route for route in self._states if route[0] == topic]:
+                del self._states[route]
+            self._files.drop(topic)
 
     def close(self) -> None:
         """Close all files, without flushing them."""
@@ -323,6 +319,18 @@ class ConsumeQueues:
         if not len(entry) or is_filler(entry)[0]:
             return False
         return int(entry["physicalOffset"][0]) >= physical_offset
+
+    def _expire(self, topic: str, queue_id: int, state: _State, log_begin: int) -> int:
+        state.min_offset = self.first_from(topic, queue_id, log_begin)
+        last_kept = min(state.min_offset, state.max_offset - 1) * ENTRY_SIZE
+        kept = self._files.begin(last_kept)
+        gone = [start for start in self._files.starts(topic, queue_id) if start < kept]
+        for start in gone:
+            self._files.remove(topic, queue_id, start)
+            reach("expiry.after_queue_file")
+        if gone:
+            state.begin = max(state.begin, kept // ENTRY_SIZE)
+        return len(gone) + self._expire_units(topic, queue_id, state)
 
     def _expire_units(self, topic: str, queue_id: int, state: _State) -> int:
         """Remove the files of extension units before those of the first messages in the log."""

@@ -214,7 +214,7 @@ class Expiry:
         if self._closing.is_set() or not due:
             return
         self._flusher.flush(sync_index=True)
-        self._batches.save()
+        self._batches.save_before_expiry()
         reach("expiry.before_remove")
         for segment in due:
             if segment.start >= forced_from and not self._is_still_forced():
