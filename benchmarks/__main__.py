@@ -11,6 +11,7 @@ from benchmarks.attacks import attack_figures
 from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
+from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
 from benchmarks.namesrv import namesrv_figures
@@ -50,6 +51,7 @@ def main() -> None:
         "blocks": block_figures,
         "writer": writer_figures,
         "replication": replication_figures,
+        "expiry": expiry_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
         "sidecar": sidecar_figures,

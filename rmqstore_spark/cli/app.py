@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
 from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
+from rmqstore_spark.cli.commands.expire import expire
 from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
@@ -78,8 +79,8 @@ app = typer.Typer(
 _LOCAL = (serve, follow, recover, namesrv)
 for command in (
     *(info, topics, groups, offsets, read, tail, query, verify),
-    *(serve, follow, put, create_topic, delete_topic, reset_offset, flush, stats, stop, recover),
-    namesrv,
+    *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
+    *(recover, namesrv),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

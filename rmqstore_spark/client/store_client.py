@@ -19,6 +19,8 @@ from rmqstore_spark.wire.messages import (
     CommitRequest,
     CommitResult,
     Done,
+    ExpireReply,
+    ExpireRequest,
     FlushReply,
     OffsetsReply,
     OffsetsRequest,
@@ -237,6 +239,15 @@ class StoreClient:
     def flush(self) -> FlushReply:
         """Flush everything to disk."""
         return self.connection.call(Actions.FLUSH, Done(), FlushReply)
+
+    def expire(self, before_ms: int, *, remove: bool = False) -> ExpireReply:
+        """Return the segments all of whose messages were stored before a time.
+
+        Args:
+            before_ms: milliseconds since the epoch.
+            remove: also begin to remove them. Call this without it to learn how far the store is.
+        """
+        return self.connection.call(Actions.EXPIRE, ExpireRequest(before_ms, remove), ExpireReply)
 
     def stats(self) -> dict[str, Any]:
         """Return the store's figures (docs/operate.md)."""

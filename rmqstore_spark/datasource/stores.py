@@ -49,6 +49,7 @@ class StoreSpec:
         commitlog_paths: folders of its log, if not in the store; absolute.
         options: names and values for its file system; contains no secrets.
         spares_page_cache: whether reading leaves the page cache as it was.
+        archives: its archives, read with it as one store; absolute.
     """
 
     url: str
@@ -56,6 +57,7 @@ class StoreSpec:
     commitlog_paths: tuple[str, ...] | None = None
     options: tuple[tuple[str, str | float | None], ...] = ()
     spares_page_cache: bool = False
+    archives: tuple[str, ...] = ()
 
     def open(self) -> Store:
         """Open the store."""
@@ -67,6 +69,7 @@ class StoreSpec:
             self.url,
             broker_name=self.broker_name,
             commitlog_paths=self.commitlog_paths,
+            archives=self.archives,
             storage_options=dict(self.options),
             reads=SparingReads() if self.spares_page_cache else PLAIN,
         )
@@ -91,14 +94,37 @@ def open_stores(options: Options) -> list[SourceStore]:
     if options.connection is not None:
         return _open_served(options, options.connection)
     paths = [found for path in options.paths for found in _expand(path)]
+    archives = _archives(paths) if len(paths) > 1 else {}
+    joined = {archive for of_store in archives.values() for archive in of_store}
+    paths = [path for path in paths if path not in joined]
     names: Sequence[str] = options.broker_names or [default_broker_name(path) for path in paths]
     _check_names(paths, names)
     folders = _commitlog_folders(options, names)
     specs = [
-        StoreSpec(path, name, folders.get(name), spares_page_cache=options.spares_page_cache)
+        StoreSpec(
+            path,
+            name,
+            folders.get(name),
+            spares_page_cache=options.spares_page_cache,
+            archives=archives.get(path, ()),
+        )
         for path, name in zip(paths, names, strict=True)
     ]
     return [SourceStore(spec, spec.open()) for spec in specs]
+
+
+def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the archives of each store, if the query reads both."""
+    from rmqstore_spark.files.joined import archived_store, store_id_at
+    from rmqstore_spark.files.open import open_files
+
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        of_store = archived_store(*open_files(path))
+        if of_store is not None:
+            found.setdefault(of_store, []).append(path)
+    ids = {store_id_at(*open_files(path)): path for path in paths} if found else {}
+    return {ids[one]: tuple(archives) for one, archives in found.items() if one in ids}
 
 
 def _open_served(options: Options, connection: ConnectionOptions) -> list[SourceStore]:

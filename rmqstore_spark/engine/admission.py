@@ -97,17 +97,15 @@ class Admission:
         self.disk_used_ratio = max(disk_used_ratio(path) for path in self._paths)
         if self._is_disk_full() == was_full:
             return
-        limit = self._config.disk_max_used_space_ratio
         if was_full:
             _log.info(
-                "The disk is %.0f%% full, within diskMaxUsedSpaceRatio (%d): puts are accepted.",
-                100 * self.disk_used_ratio, limit,
+                "The disk is %.0f%% full, within the limit (%s): puts are accepted.",
+                100 * self.disk_used_ratio, self._disk_limit,
             )  # fmt: skip
         else:
             _log.warning(
-                "The disk is %.0f%% full, and diskMaxUsedSpaceRatio is %d: puts are refused until "
-                "there is room.",
-                100 * self.disk_used_ratio, limit,
+                "The disk is %.0f%% full, and %s: puts are refused until there is room.",
+                100 * self.disk_used_ratio, self._disk_limit,
             )  # fmt: skip
 
     def check_state(self) -> None:
@@ -120,8 +118,7 @@ class Admission:
         if self._is_disk_full():
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
-                f"diskMaxUsedSpaceRatio is {self._config.disk_max_used_space_ratio}. Free some "
-                "space: the store then accepts messages again.",
+                f"{self._disk_limit}. Free some space: the store then accepts messages again.",
                 "SERVICE_NOT_AVAILABLE",
             )
 
@@ -251,7 +248,15 @@ class Admission:
         return self._dispatcher.stalled is not None or self._log.lacking is not None
 
     def _is_disk_full(self) -> bool:
-        return self.disk_used_ratio * 100 > self._config.disk_max_used_space_ratio
+        return self.disk_used_ratio > self._config.disk_full_ratio
+
+    @property
+    def _disk_limit(self) -> str:
+        """The key that limits how full the disk may be, and its value."""
+        config = self._config
+        if config.disk_full_ratio * 100 > config.disk_max_used_space_ratio:
+            return f"diskSpaceWarningLevelRatio is {config.disk_space_warning_level_ratio:g}"
+        return f"diskMaxUsedSpaceRatio is {config.disk_max_used_space_ratio}"
 
 
 def _illegal(text: str) -> RefusedError:

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.expiry.expiry import Expirable
 from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.published_log import PublishedLog
@@ -341,6 +343,34 @@ class StoreWriter:
         """
         self._batches.abort(stage_ids, identity)
 
+    # ---- expiry --------------------------------------------------------------------------------
+
+    def expirable(self, before: int) -> Expirable:
+        """Return what `expire` would remove, or has still to remove; see `Expiry.expirable`."""
+        return self._workers.expiry.expirable(before)
+
+    def expire(self, before: int) -> None:
+        """Begin to remove the segments all of whose messages were stored before a time.
+
+        This continues in the background; `expirable` tells how far it is.
+
+        Args:
+            before: milliseconds since the epoch.
+
+        Raises:
+            RefusedError: the store is closed or has failed.
+        """
+        self._admission.require_alive()
+        self._workers.expiry.order(before)
+
+    def reading(self, path: str) -> AbstractContextManager[None]:
+        """Mark a file of the store as being read: expiry waits for that; see `SegmentUses`.
+
+        Args:
+            path: the file's path, relative to the store.
+        """
+        return self._workers.expiry.reading(path)
+
     # ---- the rest ------------------------------------------------------------------------------
 
     def flush(self) -> dict[str, int]:
@@ -374,6 +404,7 @@ class StoreWriter:
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
             **self._batches.stats(),
+            **self._workers.expiry.stats(),
             "dispatchBehindBytes": self._workers.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
             "clockBehindSeconds": self._appender.time.behind_ms / 1000,

@@ -1,4 +1,4 @@
-"""The threads that work for an open store: dispatch, flush, staging and periodic tasks.
+"""The threads that work for an open store: dispatch, flush, staging, expiry, periodic tasks.
 
 The threads start one after the other, and end in reverse order, also if one cannot start.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
-import time
 from contextlib import ExitStack
 from typing import Final
 
@@ -18,7 +16,8 @@ from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.dispatch.flush import QueueFlusher
+from rmqstore_spark.engine.expiry.expiry import Expiry
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
@@ -50,16 +49,16 @@ class Workers:
         durability: waits for the disk and for slaves.
         batches: the batches of Spark.
         health: remembers what failed.
+        expiry: removes old segments.
     """
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
         self.health = health = Health(store.path)
-        self._index_flushed = time.monotonic()
-        self._flushing = threading.Lock()
         with ExitStack() as ends:
             self.dispatcher = Dispatcher(store.queues, store.indexes, store.checkpoint, health)
             ends.callback(self.dispatcher.close)
+            self._queues = QueueFlusher(self.dispatcher, store.checkpoint, store.config)
             self.admission = Admission(store, self.dispatcher, health)
             self.appender = Appender(store, self.dispatcher, health)
             self.flusher = FlushService(store.log, store.checkpoint, store.config, health)
@@ -75,6 +74,8 @@ class Workers:
                 ("look", _LOOK_INTERVAL_MS, self._look),
             ):
                 ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
+            self.expiry = Expiry(store, self.dispatcher, self._queues, self.admission, self.batches)
+            ends.callback(self.expiry.close)
             self._ends = ends.pop_all()
 
     def flush(self) -> None:
@@ -87,7 +88,7 @@ class Workers:
         self.flusher.flush()
         self.drain()
         try:
-            self._flush_queues(sync_index=True)
+            self._queues.flush(sync_index=True)
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
                 self.health.fail(error)
@@ -116,19 +117,8 @@ class Workers:
 
     def _flush_queues_if_room(self) -> None:
         try:
-            self._flush_queues()
+            self._queues.flush()
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
                 raise
             _log.warning("Queues and index could not be flushed: %s", error)
-
-    def _flush_queues(self, *, sync_index: bool = False) -> None:
-        with self._flushing:
-            interval = self._store.config.flush_consume_queue_thorough_interval / 1000
-            sync_index = sync_index or time.monotonic() - self._index_flushed >= interval
-            reach("queues.before_flush")
-            self.dispatcher.flush(sync_index=sync_index)
-            if sync_index:
-                self._index_flushed = time.monotonic()
-            reach("checkpoint.before_write")
-            self._store.checkpoint.write()

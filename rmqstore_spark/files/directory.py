@@ -12,11 +12,12 @@ from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
+from rmqstore_spark.files.joined import JoinedFiles
 from rmqstore_spark.files.open import local_path, open_files
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 
-__all__ = ["DLedgerLog", "StoreDirectory"]
+__all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]
 
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
@@ -73,6 +74,7 @@ class StoreDirectory:
         url: str | os.PathLike[str],
         *,
         commitlog_paths: Sequence[str] | None = None,
+        archives: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         reads: DiskReads = PLAIN,
     ) -> StoreDirectory:
@@ -82,16 +84,23 @@ class StoreDirectory:
             url: the store's folder.
             commitlog_paths: folders or URLs of the CommitLog (the broker's storePathCommitLog) on
                 the same file system, if it is not in `commitlog/`.
-            storage_options: arguments that fsspec passes to the file system.
+            archives: paths or URLs of the store's archives, to be read with it as one store.
+            storage_options: arguments that fsspec passes to the store's file system.
             reads: how the bytes of local files are read.
 
         Raises:
             StoreNotFoundError: the path is not a store; the message says what it is instead.
             StoreAccessError: a folder may not be listed.
-            OptionError: the CommitLog is on a different file system than the store.
+            OptionError: the CommitLog is on a different file system than the store, or an archive
+                is that of another store.
             UnsupportedStoreError: the store holds the logs of several DLedger members.
         """
         files, path = open_files(url, storage_options, reads)
+        if archives:
+            others = [open_files(archive, None, reads) for archive in archives]
+            joined = JoinedFiles((files, path), others)
+            joined.require_one_log()
+            files = joined
         folders = [_same_system(files, item, storage_options) for item in commitlog_paths or ()]
         for folder in folders:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
@@ -193,7 +202,7 @@ class StoreDirectory:
             return [], []
         good, skipped = [], []
         for info in listing:
-            if _is_index_name(info.name) and not info.is_dir:
+            if is_index_name(info.name) and not info.is_dir:
                 good.append(info)
             else:
                 path = join(folder, info.name)
@@ -220,7 +229,8 @@ class StoreDirectory:
         return read_config(self.files, join(self.path, "config", name))
 
 
-def _is_index_name(name: str) -> bool:
+def is_index_name(name: str) -> bool:
+    """Return whether a file in `index/` is named as an IndexFile is."""
     return len(name) == _INDEX_DIGITS and name.isascii() and name.isdigit()
 
 

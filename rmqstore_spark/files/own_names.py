@@ -1,13 +1,19 @@
-"""Names of the files that this project, but no broker, puts into a store directory."""
+"""Names of the files that this project, but no broker, puts into a store or an archive."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["GUARD_NAME", "OWN_FOLDER"]
+__all__ = ["ARCHIVE_NAME", "GUARD_NAME", "OWN_FOLDER", "STORE_ID_NAME"]
 
 OWN_FOLDER: Final = "rmqstore"
 """Folder in the store: staged data, bytes that recovery cut off, the ledger of commits."""
+
+STORE_ID_NAME: Final = "store-id"
+"""File in OWN_FOLDER with the store's id: 32 hex digits."""
+
+ARCHIVE_NAME: Final = "rmqstore-archive.json"
+"""File in an archive of expired segments: says whose archive it is."""
 
 GUARD_NAME: Final = "rmqstore-spark.guard"
 """File in `commitlog/` while our writer has the store open, and after it was killed. A broker

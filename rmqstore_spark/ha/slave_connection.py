@@ -47,6 +47,7 @@ class SlaveConnection:
         self._frames = FrameBatch(self._log, config.ha_transfer_batch_size)
         self._heartbeat = config.ha_send_heartbeat_interval / 1000
         self._patience = config.ha_housekeeping_interval / 1000
+        self._store = store
         self._slave = store.slaves.join()
         self._published = store.published
         self._asked = threading.Event()
@@ -176,11 +177,19 @@ class SlaveConnection:
             )  # fmt: skip
             self._connection.sendall(encode_header(at, 0))
         slave.sent = at
-        told = time.monotonic()
+        size = self._log.segment_size
         while not self._closing:
+            start = at - at % size
+            with self._store.reading(f"commitlog/{start:020}"):
+                at = self._send_until(start + size, at)
+
+    def _send_until(self, limit: int, at: int) -> int:
+        """Send from an offset to the end of its segment; return where the sending has stopped."""
+        told = time.monotonic()
+        while at < limit and not self._closing:
             frames, end = self._frames.fill(at)
             if end > at:
-                slave.sent = end  # before the slave can report it
+                self._slave.sent = end  # before the slave can report it
                 self._connection.sendall(frames)
                 at, told = end, time.monotonic()
                 continue
@@ -190,3 +199,4 @@ class SlaveConnection:
                 told = time.monotonic()
             elif not self._closing:
                 self._log.wait_beyond(at, left)
+        return at

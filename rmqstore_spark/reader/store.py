@@ -93,6 +93,7 @@ class Store:
         *,
         broker_name: str | None = None,
         commitlog_paths: Sequence[str] | None = None,
+        archives: Sequence[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         reads: DiskReads = PLAIN,
     ) -> Store:
@@ -103,7 +104,8 @@ class Store:
             broker_name: the name of the broker; by default the name of the store's folder, or of
                 its parent if the folder is called `store`.
             commitlog_paths: the folders of the CommitLog, if they are not below the store.
-            storage_options: options that fsspec passes to the file system.
+            archives: the store's archives (`archiveTo`), to be read with it as one store.
+            storage_options: options that fsspec passes to the store's file system.
             reads: how the bytes of local files are read.
 
         Raises:
@@ -112,7 +114,11 @@ class Store:
         """
         text = os.fspath(path)
         directory = StoreDirectory.open(
-            text, commitlog_paths=commitlog_paths, storage_options=storage_options, reads=reads
+            text,
+            commitlog_paths=commitlog_paths,
+            archives=archives,
+            storage_options=storage_options,
+            reads=reads,
         )
         if broker_name is None:
             name = os.path.abspath(text) if directory.files.is_local and "://" not in text else text

@@ -12,5 +12,4 @@ actions      answers single requests: topics, offsets, commits, queries
 blocks, puts read streams of blocks, and put or stage them
 view, reads  give readers access to the store's files
 monitoring, metrics, logs    show operators the state of the process
-store_id     identifies a store
 """

@@ -18,12 +18,16 @@ from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
+    MOST_LISTED,
     AbortRequest,
     CommitOffsetsReply,
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
     Done,
+    ExpireReply,
+    ExpireRequest,
+    ExpiringSegment,
     FlushReply,
     ListReply,
     OffsetsReply,
@@ -79,6 +83,7 @@ class StoreActions:
             Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
             Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
             Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
+            Actions.EXPIRE: self._action(Actions.EXPIRE, ExpireRequest, self._expire),
             Actions.STATS: self._action(Actions.STATS, Done, self._stats),
             Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
             Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
@@ -182,6 +187,19 @@ class StoreActions:
         writer = self._store.writer
         writer.flush()
         return FlushReply(writer.stats()["commitLogFlushedOffset"])
+
+    def _expire(self, request: ExpireRequest) -> ExpireReply:
+        if request.remove:
+            self._store.writer.expire(request.before_ms)
+        found = self._store.writer.expirable(request.before_ms)
+        segments = found.segments
+        return ExpireReply(
+            len(segments),
+            sum(segment.end - segment.start for segment in segments),
+            tuple(ExpiringSegment(*segment) for segment in segments[:MOST_LISTED]),
+            found.is_working,
+            found.remark,
+        )
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()

@@ -55,6 +55,15 @@ _COUNTERS: Final = (
     _Figure(
         "replicationConnects", "rmqstore_replication_connects", "Connections made to the master."
     ),
+    _Figure("expiredSegments", "rmqstore_expired_segments", "Segments that were deleted."),
+    _Figure("expiredBytes", "rmqstore_expired_bytes", "Bytes of these segments."),
+    _Figure("archivedSegments", "rmqstore_archived_segments", "Segments copied to the archive."),
+    _Figure("archivedBytes", "rmqstore_archived_bytes", "Bytes of these segments."),
+    _Figure(
+        "expiryFailures",
+        "rmqstore_expiry_failures",
+        "Rounds of expiry that failed, as when the archive cannot be written.",
+    ),
 )
 _BY_STATUS: Final = (
     _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),

@@ -347,7 +347,7 @@ class _FlightService(Service):
         blocks.handle(BlockReader(call, self._config))
 
     def _do_get(self, call: Call) -> None:
-        view = self._store_of(call).view
+        store = self._store_of(call)
         message = self._only_message(call)
         try:
             ticket = read_ticket(message.view)
@@ -358,10 +358,11 @@ class _FlightService(Service):
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
         self._send(call, flight_data_head(schema, b"", 0))
-        for header, body in range_messages(view, request, self._sent):
-            head = flight_data_head(header, b"", sum(map(len, body)))
-            self._send(call, head, *body)
-            body.clear()  # free it before the next message waits for room
+        with store.reading(request.path):
+            for header, body in range_messages(store.view, request, self._sent):
+                head = flight_data_head(header, b"", sum(map(len, body)))
+                self._send(call, head, *body)
+                body.clear()  # free it before the next message waits for room
 
     def _only_message(self, call: Call) -> Any:
         with call.reading():

@@ -11,12 +11,16 @@ from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo, WriterI
 from rmqstore_spark.wire.codec import AtMost, Between
 
 __all__ = [
+    "MOST_LISTED",
     "AbortRequest",
     "CommitOffsetsReply",
     "CommitOffsetsRequest",
     "CommitRequest",
     "CommitResult",
     "Done",
+    "ExpireReply",
+    "ExpireRequest",
+    "ExpiringSegment",
     "FileEntry",
     "FlushReply",
     "ListReply",
@@ -40,6 +44,7 @@ __all__ = [
 
 _INT_MAX: Final = (1 << 31) - 1
 _MAX_QUEUES: Final = 65_536
+MOST_LISTED: Final = 10_000
 
 Int32 = Annotated[int, Between(0, _INT_MAX)]
 QueueNums = Annotated[int, Between(1, _MAX_QUEUES)]
@@ -185,6 +190,54 @@ class FlushReply:
     """The physical offset up to which the log is flushed."""
 
     flushed_offset: int
+
+
+# ---- expiry -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExpireRequest:
+    """Lists the segments all of whose messages were stored before a time, or orders their removal.
+
+    Attributes:
+        before_ms: the time, milliseconds since the epoch.
+        remove: begin to remove them. A request without it then tells how far the store is.
+    """
+
+    before_ms: Annotated[int, Between(1, 1 << 62)]
+    remove: bool = False
+
+
+@dataclass(frozen=True)
+class ExpiringSegment:
+    """A segment of the log: its range of physical offsets, and when its messages were stored.
+
+    `stored_from` is the storeTimestamp of its first message (-1 if that is not readable);
+    `stored_until` is that of the first message of the next segment.
+    """
+
+    start: int
+    end: int
+    stored_from: int
+    stored_until: int
+
+
+@dataclass(frozen=True)
+class ExpireReply:
+    """The segments that are to be removed.
+
+    Attributes:
+        count, total_bytes: their number and bytes.
+        segments: the oldest of them, at most MOST_LISTED.
+        is_working: whether an order is being carried out.
+        remark: why the store keeps segments that were to be removed.
+    """
+
+    count: int
+    total_bytes: int
+    segments: tuple[ExpiringSegment, ...]
+    is_working: bool
+    remark: str
 
 
 # ---- staging ----------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class Actions:
     COMMIT: Final = "commit"
     ABORT: Final = "abort"
     FLUSH: Final = "flush"
+    EXPIRE: Final = "expire"
     STATS: Final = "stats"
     STOP: Final = "stop"
     QUERY: Final = "query"

@@ -52,6 +52,34 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
+def test_segments_are_listed_and_removed_by_hand(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    archive, store = tmp_path / "archive", tmp_path / "store"
+    settings = ("--set", "mappedFileSizeCommitLog=4096", "--set", f"archiveTo={archive}")
+    with StoreProcess(store, tmp_path, *settings) as process:
+        lines = "".join(f"{'x' * 500}{n}\n" for n in range(40))
+        assert put(process.endpoint, "-t", "old", lines=lines).returncode == 0
+        rmqstore("flush", process.endpoint)
+        early = rmqstore("expire", process.endpoint, "--before", "2020-01-01")
+        assert early.text == "No segment is old enough.\n"
+        listed = rmqstore("expire", process.endpoint, "--before", "2100-01-01").text
+        found = re.findall(r"^(\d{20}) +4096 +20\S+Z +20\S+Z$", listed, re.MULTILINE)
+        assert found == sorted(path.name for path in (store / "commitlog").glob("0*"))[:-1]
+        assert f"{len(found)} segments, {4096 * len(found)} bytes. Nothing was removed" in listed
+        (archive / "commitlog").mkdir(parents=True)
+        failed = rmqstore("expire", process.endpoint, "--before", "2100-01-01", "--yes", code=2)
+        assert f"{archive} is not empty, and not an archive (commitlog)" in failed.stderr
+        assert "expiry" in rmqstore("stats", process.endpoint).text
+        shutil.rmtree(archive)
+        done = rmqstore("expire", process.endpoint, "--before", "2100-01-01", "--yes").text
+        assert done.endswith(f"{len(found)} segments, {4096 * len(found)} bytes were removed.\n")
+        left = len(rmqstore("read", process.endpoint, "-t", "old", "--json").messages)
+        assert f"expired          {len(found)} segments" in rmqstore("stats", process.endpoint).text
+        kept = len(rmqstore("read", str(archive), "-t", "old", "--json").messages)
+        assert (left > 0, left + kept) == (True, 40)
+    wrong = rmqstore("expire", "grpc://127.0.0.1:1", "--before", "yesterday", code=2)
+    assert "--before must be milliseconds since 1970" in wrong.stderr
+
+
 def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
     done = put(
         endpoint, "-t", "lines", "--tag", "t1", "--key", "k1", "--key", "k2", lines="a\n\nkörper"

@@ -41,7 +41,8 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 def source(path: str | Path, options: dict[str, Any]) -> RmqStoreDataSource:
     """The source as Spark makes it."""
     given = CaseInsensitiveDict()
-    for name, value in {"path": str(path), **options}.items():
+    where = {"path": str(path)} if path else {}  # else there is an endpoint
+    for name, value in {**where, **options}.items():
         given[name] = str(value).lower() if isinstance(value, bool) else str(value)
     made = RmqStoreDataSource(given)
     sent: RmqStoreDataSource = pickle.loads(pickle.dumps(made))

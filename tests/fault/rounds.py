@@ -30,8 +30,11 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
-PLACES: Final = tuple(name for name in NAMES if not name.startswith("replica."))
-"""The failpoints that a writer reaches; `replication_rounds` has those of a follower."""
+PLACES: Final = tuple(name for name in NAMES if not name.startswith(("replica.", "expiry.")))
+"""Where a life of puts and batches gets to.
+
+`replication_rounds` kills followers at their places; `tests/engine/expiry` does so during expiry.
+"""
 _ROUNDS_PER_STORE: Final = 20
 
 

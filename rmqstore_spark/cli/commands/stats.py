@@ -58,6 +58,10 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "stage failures", _failures(figures["stageFailures"])
     yield "commits", str(figures["commits"])
     yield "commit failures", _failures(figures["commitFailures"])
+    yield "expired", f"{figures['expiredSegments']} segments, {figures['expiredBytes']} bytes"
+    yield "archived", f"{figures['archivedSegments']} segments, {figures['archivedBytes']} bytes"
+    if figures["expiryRemark"]:
+        yield "expiry", figures["expiryRemark"]
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"
     yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
 

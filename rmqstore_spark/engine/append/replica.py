@@ -222,6 +222,7 @@ class _Copied:
         self._feed = feed
         self.size = int(part.block.sizes.sum())
         self.store_timestamp = _last_time(part)
+        self.end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])
 
     @cached_property
     def _runs(self) -> list[Run]:

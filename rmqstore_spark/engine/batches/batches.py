@@ -54,7 +54,7 @@ class Batches:
         durability: Durability,
         health: Health,
     ) -> None:
-        config = store.config
+        self._config = config = store.config
         self._log = store.log
         self._topics = store.topics
         self._admission = admission
@@ -111,6 +111,16 @@ class Batches:
 
     def save(self) -> None:
         """Save the ledger, once nothing is committed any more."""
+        self._ledger.save()
+
+    def save_before_expiry(self) -> None:
+        """Save the ledger with all commits that the log has, also those of a master.
+
+        Raises:
+            RmqStoreError: the log cannot be read, or the ledger cannot be written.
+        """
+        if self._config.broker_role == "SLAVE":
+            self._ledger.catch_up()
         self._ledger.save()
 
     def close(self) -> None:

@@ -116,15 +116,26 @@ class Ledger:
         """
         ledger = cls(path, markers)
         ledger._load(log_end)
-        begin, end = markers.range()
-        if not begin <= ledger._mark <= end:
-            ledger._mark, ledger._saved = begin, False
-        for offset, marked in markers.read(ledger._mark, end):
-            if marked is not None:
-                writer, committed = marked
-                ledger._put(writer.kind, writer.name, committed)
-            ledger._mark, ledger._saved = offset + 1, False
+        ledger.catch_up()
         return ledger
+
+    def catch_up(self) -> None:
+        """Read the markers that came since: with the log before an opening, or from a master.
+
+        Raises:
+            RmqStoreError: the log cannot be read.
+        """
+        begin, end = self._markers.range()
+        with self._lock:
+            if not begin <= self._mark <= end:
+                self._mark, self._saved = begin, False
+            mark = self._mark
+        for offset, marked in self._markers.read(mark, end):
+            with self._lock:
+                if marked is not None:
+                    writer, committed = marked
+                    self._put(writer.kind, writer.name, committed)
+                self._mark, self._saved = max(self._mark, offset + 1), False
 
     def recall(self, writer: WriterId) -> tuple[Committed, ...]:
         """Look up in the log what is not in memory, if it is needed to decide on a commit.

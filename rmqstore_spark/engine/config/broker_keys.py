@@ -95,8 +95,6 @@ STRAY_KEYS: Final = frozenset(
     [
         "abortFile",
         "checkTransactionMessageEnable",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
         "mapedFileSizeCommitLog",
         "mapedFileSizeConsumeQueue",
         "storeCheckpoint",

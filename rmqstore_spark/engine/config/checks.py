@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-__all__ = ["address", "beginning", "host_and_port", "networks"]
+__all__ = ["address", "beginning", "host_and_port", "hours", "networks"]
 
 _MAX_OFFSET: Final = 2**63 - 1
 
@@ -34,6 +34,14 @@ def beginning(word: str) -> str:
         return word.lower()
     if not (word.isascii() and word.isdecimal() and int(word) <= _MAX_OFFSET):
         raise ValueError("must be earliest, latest or a physical offset")
+    return word
+
+
+def hours(word: str) -> str:
+    """Check hours of the day with `;` between."""
+    for hour in word.split(";"):
+        if not hour.strip().isdecimal() or len(hour.strip()) > 2 or int(hour) > 23:
+            raise ValueError("must be hours from 0 to 23, with ; between them")
     return word
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from rmqstore_spark.printable import camel_case
 
-__all__ = ["Key", "choice", "flag", "keys_of", "number", "text"]
+__all__ = ["Key", "choice", "flag", "keys_of", "number", "share", "text"]
 
 _METADATA: Final = "key"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+_SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")
 _LONG_MAX: Final = 2**63 - 1
 
 
@@ -64,6 +65,18 @@ def number(
     bounds = f"{least} or more" if most >= _LONG_MAX else f"{least} to {most}"
     kind = f"{unit or 'number'}, {bounds}"
     return _field(Key(kind, read, doc, group, own), default)
+
+
+def share(default: float, doc: str, *, group: str, own: bool = False) -> Any:
+    """Define a key with a part of a whole, above 0 and at most 1."""
+
+    def read(given: str) -> float:
+        word = given.strip()
+        if not _SHARE.fullmatch(word) or not 0 < float(word) <= 1:
+            raise ValueError("must be a number above 0 and at most 1, such as 0.85")
+        return float(word)
+
+    return _field(Key("part, above 0 to 1", read, doc, group, own), default)
 
 
 def flag(default: bool, doc: str, *, group: str, own: bool = False) -> Any:

@@ -23,9 +23,10 @@ from rmqstore_spark.engine.config.checks import (
     address,
     beginning,
     host_and_port,
+    hours,
     networks,
 )
-from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
+from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, share, text
 from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
 from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
 from rmqstore_spark.errors import OptionError
@@ -47,6 +48,7 @@ _PLACE: Final = "Place and identity"
 _FILES: Final = "Files"
 _FLUSH: Final = "Flush"
 _LIMITS: Final = "Limits"
+_EXPIRY: Final = "Expiry and archive"
 _TOPICS: Final = "Topics"
 _STAGING: Final = "Batches of Spark"
 _REPLICATION: Final = "Replication"
@@ -130,8 +132,10 @@ class StoreConfig:
     )  # fmt: skip
     disk_max_used_space_ratio: int = number(
         90, 1, 100, "When its disk is fuller than this, the store refuses messages with "
-        "SERVICE_NOT_AVAILABLE until there is space. (A broker then also deletes files; its "
-        "default is 75.)", group=_LIMITS, unit="percent",
+        "SERVICE_NOT_AVAILABLE until there is space. With `fileReservedTime`, it deletes expired "
+        "segments at any hour instead, as a broker does, and refuses messages only above "
+        "`diskSpaceWarningLevelRatio` too. (A broker's default is 75.)",
+        group=_LIMITS, unit="percent",
     )  # fmt: skip
     os_page_cache_busy_time_out_mills: int = number(
         1000, 1, _HOUR_MS, "While a put holds the log for longer, other puts are refused at once "
@@ -144,6 +148,47 @@ class StoreConfig:
     max_block_rows: int = number(
         1 << 16, 1, 1 << 20, "Most messages in a batch that a client may send.",
         group=_LIMITS, own=True,
+    )  # fmt: skip
+
+    file_reserved_time: int = number(
+        0, 0, 1_000_000, "How long messages are kept after they were stored. 0: for ever, and "
+        "all other keys of this group but `archiveTo` have no effect. (A broker's default is 72.)",
+        group=_EXPIRY, unit="hours",
+    )  # fmt: skip
+    delete_when: str = text(
+        "04", "Hours of the day, in local time, in which expired segments are deleted; several "
+        "with `;` between them.", group=_EXPIRY, kind="hours, 0 to 23", check=hours,
+    )  # fmt: skip
+    clean_file_forcibly_enable: bool = flag(
+        True, "Delete the oldest segments, whatever their age, while the disk is fuller than "
+        "`diskSpaceCleanForciblyRatio`.", group=_EXPIRY,
+    )  # fmt: skip
+    disk_space_clean_forcibly_ratio: float = share(
+        0.85, "See `cleanFileForciblyEnable`. (A system property of a broker.)", group=_EXPIRY,
+    )  # fmt: skip
+    disk_space_warning_level_ratio: float = share(
+        0.90, "See `diskMaxUsedSpaceRatio`. (A system property of a broker.)", group=_EXPIRY,
+    )  # fmt: skip
+    delete_physic_files_batch_max: int = number(
+        10, 1, 10_000, "Most segments that are deleted in a round.", group=_EXPIRY,
+    )  # fmt: skip
+    clean_resource_interval: int = number(
+        10_000, 100, _HOUR_MS, "Time between two rounds.", group=_EXPIRY, unit="ms",
+    )  # fmt: skip
+    delete_commit_log_files_interval: int = number(
+        100, 0, 60_000, "Time between two segments that are deleted.", group=_EXPIRY, unit="ms",
+    )  # fmt: skip
+    delete_consume_queue_files_interval: int = number(
+        100, 0, 60_000, "Time between two queues whose files are deleted.",
+        group=_EXPIRY, unit="ms",
+    )  # fmt: skip
+    redelete_hanged_file_interval: int = number(
+        120_000, 0, 24 * _HOUR_MS, "How long the deletion of a segment waits for clients that "
+        "read it through the store process.", group=_EXPIRY, unit="ms",
+    )  # fmt: skip
+    archive_to: str = text(
+        "", "URL of a folder, on any file system that fsspec supports, to which each segment is "
+        "copied before it is deleted.", group=_EXPIRY, kind="URL", own=True,
     )  # fmt: skip
 
     auto_create_topic_enable: bool = flag(
@@ -346,6 +391,12 @@ class StoreConfig:
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
         return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
+
+    @property
+    def disk_full_ratio(self) -> float:
+        """The used part of the disk, 0 to 1, above which the store refuses messages."""
+        ratio = self.disk_max_used_space_ratio / 100
+        return max(ratio, self.disk_space_warning_level_ratio) if self.file_reserved_time else ratio
 
     @property
     def store_host(self) -> bytes:

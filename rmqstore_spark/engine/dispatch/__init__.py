@@ -4,4 +4,5 @@ dispatcher   the thread that dispatches, at most one batch behind the log
 queues       writes ConsumeQueues: where each begins and ends
 queue_files  the files of the ConsumeQueues
 indexes      writes IndexFiles
+flush        flushes queues, index and checkpoint
 """

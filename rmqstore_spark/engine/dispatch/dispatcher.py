@@ -50,6 +50,11 @@ class Job(Protocol):
         """The storeTimestamp of the last record, milliseconds."""
         ...
 
+    @property
+    def end(self) -> int:
+        """Physical offset of the byte after the last record; 0 without records."""
+        ...
+
     def to_queues(self, queues: ConsumeQueues, /) -> None:
         """Write the records' entries. After a failure it is called again."""
         ...
@@ -106,6 +111,13 @@ class Appended:
         first[self.block.route_of[rows]] = self.queue_offset[rows]
         return first
 
+    @property
+    def end(self) -> int:
+        """Physical offset of the byte after its last record; 0 for an empty block."""
+        if not len(self.physical_offset):
+            return 0
+        return int(self.physical_offset[-1]) + int(self.block.sizes[-1])
+
 
 class Dispatcher:
     """Dispatches records in the order of the log.
@@ -132,6 +144,7 @@ class Dispatcher:
         self._jobs: deque[Job] = deque()
         self._closing = False
         self._done_timestamp = 0
+        self._done_until = 0
         self._failure: Exception | None = None
         self._stalled: StoreWriteError | None = None
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
@@ -152,6 +165,11 @@ class Dispatcher:
         """Bytes of the log whose records are not in queues and index yet."""
         with self._changed:
             return sum(job.size for job in self._jobs)
+
+    @property
+    def done_until(self) -> int:
+        """Physical offset up to which submitted records are in queues and index; 0 before that."""
+        return self._done_until
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Wait until `submit` would not wait. Return False on timeout.
@@ -231,6 +249,8 @@ class Dispatcher:
             with self._changed:
                 if done:
                     self._done_timestamp = job.store_timestamp
+                    if self._failure is None:
+                        self._done_until = max(self._done_until, job.end)
                     self._jobs.popleft()
                 self._changed.notify_all()
                 if self._failure is not None or (not done and self._closing):

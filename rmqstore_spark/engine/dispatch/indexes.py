@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.directory import is_index_name
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     explained,
@@ -33,6 +34,7 @@ from rmqstore_spark.layout.index.build import link_entries
 from rmqstore_spark.layout.index.format import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,
+    HEADER_SIZE,
     SLOT_DTYPE,
     IndexHeader,
     decode_slots,
@@ -228,6 +230,30 @@ class IndexFiles:
                 newest.write_entries()
                 newest.flush(sync=sync)
 
+    def old_files(self, log_begin: int) -> list[str]:
+        """Return the paths of the files whose keys are all of expired messages, the oldest first.
+
+        The newest file is not among them. (Upstream: IndexService.deleteExpiredFile.)
+
+        Args:
+            log_begin: physical offset of the log's first byte.
+        """
+        with self._lock:
+            held = {
+                file.path for file in [*self._sealed, *([self._newest] if self._newest else [])]
+            }
+        try:
+            names = sorted(name for name in os.listdir(self.folder) if is_index_name(name))
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names[:-1]:
+            path = os.path.join(self.folder, name)
+            if path in held or _end_of(path) >= log_begin:
+                break
+            found.append(path)
+        return found
+
     def close(self) -> None:
         """Close all files, without flushing them."""
         with self._lock:
@@ -310,6 +336,12 @@ class IndexFiles:
         self._sealed.popleft()
         file.close()
         self._on_sealed(file.header.end_timestamp)
+
+
+def _end_of(path: str) -> int:
+    """Return the physical offset of the last key's record, as an index file states it."""
+    with explained(path, "read"), open(path, "rb") as file:
+        return IndexHeader.decode(file.read(HEADER_SIZE), file=path).end_phy_offset
 
 
 def index_name(millis: int) -> str:

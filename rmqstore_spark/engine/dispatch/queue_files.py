@@ -161,6 +161,30 @@ class QueueFiles:
                     self._remove(path)
         return wiped
 
+    def remove(self, topic: str, queue_id: int, start: int, *, units: bool = False) -> None:
+        """Remove one file of a queue, unless it is gone. The next flush makes that durable.
+
+        Args:
+            units: remove a file of extension units instead, which only a broker writes.
+
+        Raises:
+            StoreWriteError: the file could not be removed.
+        """
+        with self._lock:
+            _unless_gone(self._remove, self._path(topic, queue_id, start, units=units))
+
+    def starts(self, topic: str, queue_id: int, *, units: bool = False) -> list[int]:
+        """Return the positions at which the queue's files begin, ascending; none without a folder.
+
+        Args:
+            units: look at the files of extension units instead.
+        """
+        folder = os.path.dirname(self._path(topic, queue_id, 0, units=units))
+        with suppress(FileNotFoundError):
+            found = (segment_start(name) for name in os.listdir(folder))
+            return sorted(start for start in found if start is not None)
+        return []
+
     def drop(self, topic: str) -> None:
         """Remove a topic's files, and a broker's extension units for it."""
         with self._lock:
@@ -181,8 +205,9 @@ class QueueFiles:
 
     # ---- parts, which need the lock --------------------------------------------------------------
 
-    def _path(self, topic: str, queue_id: int, start: int) -> str:
-        return os.path.join(self._folder, _checked(topic), str(queue_id), f"{start:020}")
+    def _path(self, topic: str, queue_id: int, start: int, *, units: bool = False) -> str:
+        kind = f"{self._folder}_ext" if units else self._folder
+        return os.path.join(kind, _checked(topic), str(queue_id), f"{start:020}")
 
     def _open(self, path: str, *, make: bool) -> int:
         return self._handles.get(path, self._make if make else _open_existing)
@@ -238,10 +263,10 @@ def _open_existing(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def _unless_gone(sync: Callable[[str], None], path: str) -> None:
-    """Flush a file or folder, unless its topic was deleted in the meantime."""
+def _unless_gone(work: Callable[[str], None], path: str) -> None:
+    """Flush or remove a file or folder, unless its topic was deleted in the meantime."""
     try:
-        sync(path)
+        work(path)
     except StoreWriteError as error:
         if error.errno != errno.ENOENT:
             raise

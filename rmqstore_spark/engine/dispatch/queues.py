@@ -11,16 +11,26 @@ the checkpoint vouches for them. `queue_files` has their files.
 from __future__ import annotations
 
 import os
+import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, filler_entries, written_mask
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.layout.consumequeue import (
+    ENTRY_DTYPE,
+    ENTRY_SIZE,
+    filler_entries,
+    is_filler,
+    written_mask,
+)
+from rmqstore_spark.layout.consumequeue_ext import ext_offset, is_ext_address
 
 __all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
 
@@ -30,6 +40,7 @@ DEFAULT_FILE_SIZE = 300_000 * ENTRY_SIZE
 """The default of a broker's `mappedFileSizeConsumeQueue`."""
 
 _OPEN_FILES = 256
+_UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
 _FILLED_AT_ONCE = (1 << 20) // ENTRY_SIZE
 
 
@@ -73,6 +84,7 @@ class ConsumeQueues:
         self._keep_units = keep_units
         self._states: dict[tuple[str, int], _State] = {}
         self._sizes: Counter[int] = Counter()
+        self._removing = threading.Lock()
 
     @property
     def file_size(self) -> int:
@@ -114,7 +126,7 @@ class ConsumeQueues:
         return state.max_offset if state else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the first offset whose record was in the log when the store was opened."""
+        """Return the first offset whose record is in the log, as of the last `expire`."""
         state = self._states.get((topic, queue_id))
         return state.min_offset if state else 0
 
@@ -223,8 +235,9 @@ class ConsumeQueues:
         Raises:
             StoreWriteError: an entry could not be removed.
         """
-        self._files.trim(topic, queue_id, 0, 0)
-        self._states[topic, queue_id] = _State(0, 0, -1)
+        with self._removing:
+            self._files.trim(topic, queue_id, 0, 0)
+            self._states[topic, queue_id] = _State(0, 0, -1)
 
     def trim(self) -> int:
         """Wipe the bytes behind the ends of all queues, so that they never come back.
@@ -234,11 +247,54 @@ class ConsumeQueues:
         """
         return sum(self._trim(*route, state) for route, state in self._states.items())
 
+    def expire(self, topic: str, queue_id: int, log_begin: int) -> int:
+        """Remove the files of a queue whose messages have all expired; the last file stays.
+
+        The minimum offset becomes that of the first entry whose record is in the log; one past the
+        last entry if there is none. (Upstream: ConsumeQueue.deleteExpiredFile, correctMinOffset.)
+        May be called from any thread, beside `append`.
+
+        Args:
+            topic, queue_id: the queue.
+            log_begin: physical offset of the log's first byte.
+
+        Returns:
+            The number of removed files.
+
+        Raises:
+            StoreWriteError: a file could not be removed.
+        """
+        with self._removing:
+            state = self._states.get((topic, queue_id))
+            if state is None or state.begin < 0 or state.max_offset <= state.begin:
+                return 0
+            return self._expire(topic, queue_id, state, log_begin)
+
+    def first_from(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first offset whose record lies at or past a physical offset.
+
+        Args:
+            physical_offset: at least where the log begins.
+
+        Returns:
+            Between the queue's minimum and maximum offset.
+        """
+        least, most = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if least == most or self._is_from(topic, queue_id, least, physical_offset):
+            return least
+        return bisect_left(
+            range(most),
+            True,
+            least,
+            key=lambda o: self._is_from(topic, queue_id, o, physical_offset),
+        )
+
     def drop(self, topic: str) -> None:
         """Remove a topic's queues and their files, and a broker's extension units for it."""
-        for route in [route for route in self._states if route[0] == topic]:
-            del self._states[route]
-        self._files.drop(topic)
+        with self._removing:
+            for route in [route for route in self._states if route[0] == topic]:
+                del self._states[route]
+            self._files.drop(topic)
 
     def close(self) -> None:
         """Close all files, without flushing them."""
@@ -257,6 +313,40 @@ class ConsumeQueues:
             state.min_offset = first_offset
             state.written_end = -1
         return state
+
+    def _is_from(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> bool:
+        entry = self.read(topic, queue_id, offset, 1)
+        if not len(entry) or is_filler(entry)[0]:
+            return False
+        return int(entry["physicalOffset"][0]) >= physical_offset
+
+    def _expire(self, topic: str, queue_id: int, state: _State, log_begin: int) -> int:
+        state.min_offset = self.first_from(topic, queue_id, log_begin)
+        last_kept = min(state.min_offset, state.max_offset - 1) * ENTRY_SIZE
+        kept = self._files.begin(last_kept)
+        gone = [start for start in self._files.starts(topic, queue_id) if start < kept]
+        for start in gone:
+            self._files.remove(topic, queue_id, start)
+            reach("expiry.after_queue_file")
+        if gone:
+            state.begin = max(state.begin, kept // ENTRY_SIZE)
+        return len(gone) + self._expire_units(topic, queue_id, state)
+
+    def _expire_units(self, topic: str, queue_id: int, state: _State) -> int:
+        """Remove the files of extension units before those of the first messages in the log."""
+        starts = self._files.starts(topic, queue_id, units=True)
+        if len(starts) < 2:
+            return 0
+        entries = self.read(topic, queue_id, state.min_offset, _UNITS_SOUGHT)
+        codes = entries["tagsCode"].astype(np.int64)
+        with_units = codes[is_ext_address(codes)]
+        if not len(with_units):
+            return 0
+        least = int(ext_offset(with_units[:1])[0])
+        gone = [start for start, end in pairwise(starts) if end <= least]
+        for start in gone:
+            self._files.remove(topic, queue_id, start, units=True)
+        return len(gone)
 
     def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
         at = state.max_offset

@@ -312,6 +312,24 @@ class CommitLogWriter:
                 self._made_until = unused
         sync_folder(self._files.folder)
 
+    def expire(self, start: int) -> None:
+        """Remove the log's first segment durably; then the log begins at the next one.
+
+        Args:
+            start: physical offset of its first byte. It is not the last segment, and is flushed.
+
+        Raises:
+            StoreWriteError: the segment could not be removed, or its folder not be flushed.
+        """
+        with self._lock:
+            descriptor = self._open.pop(start, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        self._files.remove(start)
+        reach("expiry.after_remove")
+        sync_folder(self._files.folder)
+        self.min_offset = start + self.segment_size
+
     def close(self) -> None:
         """Close all files, and remove segments that were created and never written to."""
         self._files.close()

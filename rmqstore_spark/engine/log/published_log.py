@@ -48,8 +48,15 @@ class PublishedLog:
         return self._log.published.wait_beyond(offset, timeout)
 
     def readable(self, at: int) -> int:
-        """Return how many bytes can be read from an offset on, up to the end of its segment."""
-        if not self.begin <= at < self.end:
+        """Return how many bytes can be read from an offset on, up to the end of its segment.
+
+        Raises:
+            SegmentExpiredError: the log begins behind that offset.
+        """
+        if at < self.begin:
+            path = self._path(at - at % self.segment_size)
+            raise SegmentExpiredError("the segment has expired", file=path)
+        if at >= self.end:
             return 0
         return min(self.end - at, self.segment_size - at % self.segment_size)
 

@@ -5,4 +5,5 @@ topics             reads and writes `config/topics.json`
 consumer_offsets   moves the offsets of consumer groups in `config/consumerOffset.json`
 deleted_topics     remembers deleted topics, so that recovery does not bring them back
 checkpoint         holds the times up to which log, queues and index are flushed
+store_id           identifies the store
 """

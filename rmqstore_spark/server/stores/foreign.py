@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.engine.tables.store_id import kept_store_id
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.files.disk.pacing import PacedReads
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.server.store_id import kept_store_id
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.view import ForeignView
 from rmqstore_spark.wire.failures import DENIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from rmqstore_spark.server.view import StoreView
@@ -54,6 +55,10 @@ class ServedStore(ABC):
     @abstractmethod
     def offsets(self, topics: Sequence[str] | None) -> OffsetsReply:
         """Return the ends of the log, and of the queues of some topics; None for all."""
+
+    def reading(self, path: str) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Mark a file as being read; its path is relative to the store."""
+        return nullcontext()
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:

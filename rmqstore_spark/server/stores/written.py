@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from rmqstore_spark.engine.tables.store_id import store_id
 from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.server.store_id import store_id
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.stores.service import Service
 from rmqstore_spark.server.view import StoreView
@@ -63,6 +64,10 @@ class WrittenStore(ServedStore):
             default_topic_queue_nums=config.default_topic_queue_nums,
             topics=self._settings(topics),
         )
+
+    def reading(self, path: str) -> AbstractContextManager[None]:
+        """Mark a file as being read: expiry waits for that."""
+        return self._store.reading(path)
 
     def topics(self) -> dict[str, TopicSettings]:
         """Return the settings of all topics by name."""

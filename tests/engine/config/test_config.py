@@ -16,6 +16,9 @@ from rmqstore_spark.errors import OptionError
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
 
 SAMPLES: dict[str, st.SearchStrategy[Any]] = {
+    "URL": st.sampled_from(["", "/mnt/archive", "s3://bucket/a=b"]),
+    "hours, 0 to 23": st.sampled_from(["04", "0;12;23"]),
+    "part, above 0 to 1": st.sampled_from(["1", "0.85", ".5"]),
     "IP address": st.sampled_from(["10.0.0.7", "::1", "2001:db8::17"]),
     "host:port": st.sampled_from(["", "broker-1:10912", "10.0.0.7:1", "[::1]:65535"]),
     "`earliest`, `latest` or an offset": st.sampled_from(["earliest", "latest", "0", "1073741824"]),
@@ -73,6 +76,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("maxIndexNum=1", ["from 2 to 268435456", "'1'"]),
         ("maxIndexNum=1e3", ["must be a whole number"]),
         ("messageIndexEnable=yes", ["must be true or false"]),
+        ("diskSpaceCleanForciblyRatio=85", ["above 0 and at most 1, such as 0.85", "'85'"]),
+        ("diskSpaceWarningLevelRatio=0", ["above 0 and at most 1"]),
         ("brokerIP1=my-host", ["must be an IPv4 or IPv6 address, or localhost"]),
         ("brokerName=a\\u0007", ["control characters"]),
         ("maxMessageSize=4194305\nmaxBlockBytes=4194304", ["larger than maxBlockBytes"]),
@@ -110,15 +115,15 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     )
     with caplog.at_level(logging.WARNING):
         config = StoreConfig.from_file(path)
-    assert config == StoreConfig(broker_role="SYNC_MASTER")
+    assert config == StoreConfig(broker_role="SYNC_MASTER", file_reserved_time=48)
     acl, stray, alone = sorted(
         record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
     )
     assert acl.startswith("aclEnable=true: ")
     assert alone == (
         "ignored keys that only a broker uses: brokerClusterName, brokerId, checkCRCOnRecover, "
-        "deleteWhen, enableDLegerCommitLog, fileReservedTime, rmqAddressServerDomain, "
-        "rocketmqHome, sendThreadPoolQueueCapacity, transientStorePoolEnable."
+        "enableDLegerCommitLog, rmqAddressServerDomain, rocketmqHome, "
+        "sendThreadPoolQueueCapacity, transientStorePoolEnable."
     )
     assert stray == (
         "ignored keys that a broker does not know either: mapedFileSizeCommitLog, "
@@ -129,7 +134,9 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_key_is_called_as_rocketmq_calls_it() -> None:
     shared = {key.name for key in KEYS if not key.own}
     newer = {"bindAddress", "metricsPromExporterHost", "metricsPromExporterPort"}  # of 5.x
-    assert shared - newer <= BROKER_KEYS
+    newer |= {"deletePhysicFilesBatchMax"}
+    properties = {"diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio"}  # given with -D
+    assert shared - newer - properties <= BROKER_KEYS
     assert {key.name for key in KEYS if key.own} & (BROKER_KEYS | STRAY_KEYS) == set()
     assert len({key.name for key in KEYS}) == len(KEYS)
 

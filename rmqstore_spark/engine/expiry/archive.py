@@ -1,0 +1,172 @@
+"""Keeps expired segments as a store of their own, on any file system that fsspec supports.
+
+    <archive>/rmqstore-archive.json       whose archive it is
+    <archive>/commitlog/, consumequeue/, consumequeue_ext/, index/, config/topics.json
+
+A reader can open the archive alone, or together with the store (`files.joined`). The last file of a
+queue ends after the last entry whose record is in the archive, and grows with the archive. An index
+file is copied when all its messages have expired; until then, searches by key scan the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from fsspec.core import url_to_fs
+
+from rmqstore_spark.engine.expiry.rule import Aged
+from rmqstore_spark.engine.expiry.upload import StoppedError, Upload
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.tables.store_id import store_id
+from rmqstore_spark.errors import OptionError, StoreWriteError
+from rmqstore_spark.files.open import local_path
+from rmqstore_spark.files.own_names import ARCHIVE_NAME
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
+
+__all__ = ["Archive"]
+
+_SHOWN: Final = 3
+
+
+class Archive:
+    """The archive of a store. One thread uses it.
+
+    Args:
+        url: the folder.
+        store: the open store.
+
+    Attributes:
+        segments: how many segments were copied.
+        bytes: their bytes.
+
+    Raises:
+        OptionError: the URL names no folder, or one that overlaps the store.
+    """
+
+    def __init__(self, url: str, store: OpenStore) -> None:
+        self.segments = self.bytes = 0
+        self._store = store
+        self._url = url
+        self._is_own = False
+        local = local_path(url)
+        if local is not None:
+            ends = [os.path.join(os.path.realpath(path), "") for path in (local, store.path)]
+            if ends[0].startswith(ends[1]) or ends[1].startswith(ends[0]):
+                raise OptionError(
+                    f"archiveTo={url}: the archive must be outside the store {store.path}."
+                )
+            url = os.path.abspath(local)
+        try:
+            self._fs, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise OptionError(f"archiveTo={url}: {error}") from error
+        self._root = root.rstrip("/")
+
+    def keep(self, segments: Sequence[Aged], closing: threading.Event) -> None:
+        """Copy segments, and what the queues hold of them.
+
+        Args:
+            segments: ascending; the first ones of the log.
+            closing: aborts the copying when it is set.
+
+        Raises:
+            StoreWriteError: a copy failed; no segment may be removed.
+        """
+        upload = Upload(self._fs, self._root, closing)
+        try:
+            self._require_own()
+            for segment in segments:
+                name = f"{segment.start:020}"
+                path = os.path.join(self._store.log_folder, name)
+                self.bytes += upload.copy(path, f"commitlog/{name}", replace=False)
+                self.segments += 1
+                reach("expiry.after_archive")
+            self._keep_queues(upload, segments[0].start, segments[-1].end)
+            topics = os.path.join(self._store.path, "config", "topics.json")
+            if os.path.exists(topics):
+                upload.copy(topics, "config/topics.json", replace=True)
+        except StoppedError:
+            return
+
+    def keep_index(self, path: str, closing: threading.Event) -> None:
+        """Copy an index file.
+
+        Raises:
+            StoreWriteError: the copy failed.
+        """
+        try:
+            self._require_own()
+            name = f"index/{os.path.basename(path)}"
+            Upload(self._fs, self._root, closing).copy(path, name, replace=True)
+        except StoppedError:
+            return
+
+    def _keep_queues(self, upload: Upload, begin: int, end: int) -> None:
+        """Copy the queues' files up to the last entry before a physical offset."""
+        queues = self._store.queues
+        size = queues.file_size
+        for topic, numbers in queues.ranges().items():
+            for queue_id in numbers:
+                last = queues.first_from(topic, queue_id, end) * ENTRY_SIZE
+                at = queues.first_from(topic, queue_id, begin) * ENTRY_SIZE
+                folder = f"{topic}/{queue_id}"
+                while at < last:
+                    start = at // size * size
+                    name = f"consumequeue/{folder}/{start:020}"
+                    path = os.path.join(self._store.path, *name.split("/"))
+                    upload.copy(path, name, min(size, last - start), replace=True)
+                    at = start + size
+                self._keep_units(upload, f"consumequeue_ext/{folder}")
+
+    def _keep_units(self, upload: Upload, folder: str) -> None:
+        """Copy the extension units of a queue, which only a broker writes."""
+        path = os.path.join(self._store.path, *folder.split("/"))
+        for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
+            upload.copy(os.path.join(path, name), f"{folder}/{name}", replace=True)
+
+    def _require_own(self) -> None:
+        """Refuse a folder with something else in it; mark a new one.
+
+        Raises:
+            StoreWriteError: the folder holds other files, or cannot be reached.
+        """
+        if self._is_own:
+            return
+        own = store_id(self._store.path)
+        marker = f"{self._root}/{ARCHIVE_NAME}"
+        try:
+            if self._fs.exists(marker):
+                found = json.loads(self._fs.cat_file(marker)).get("storeId")
+            else:
+                found = self._mark(marker, own)
+        except StoreWriteError:
+            raise
+        except Exception as error:  # every file system library raises its own exceptions
+            text = f"The archive {self._url} cannot be used: {type(error).__name__}: {error}."
+            raise StoreWriteError(text) from error
+        if found != own:
+            raise StoreWriteError(
+                f"{self._url} is the archive of another store ({found}). Set archiveTo to another "
+                "folder."
+            )
+        self._is_own = True
+
+    def _mark(self, marker: str, own: str) -> str:
+        """Make the folder this store's archive, if it is empty."""
+        there = self._fs.ls(self._root, detail=False) if self._fs.exists(self._root) else []
+        if there:
+            names = ", ".join(sorted(path.rsplit("/", 1)[-1] for path in there)[:_SHOWN])
+            raise StoreWriteError(
+                f"{self._url} is not empty, and not an archive ({names}). Set archiveTo to an "
+                "empty folder."
+            )
+        self._fs.makedirs(self._root, exist_ok=True)
+        name = self._store.config.broker_name
+        text = json.dumps({"version": 1, "brokerName": name, "storeId": own})
+        self._fs.pipe_file(marker, text.encode())
+        return own

@@ -1,0 +1,68 @@
+"""Segments expire at a master that has slow slaves, and at a slave."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
+from rmqstore_spark.engine.store import StoreWriter
+from tests.ha.peers import PlainSlave, caught_up, following, mastering
+from tests.support.batches import commit_batch, rows_block, small_segments
+from tests.support.waiting import eventually
+
+_PATIENCE_MS = 1000
+
+
+def later() -> int:
+    """A time after all messages: milliseconds since the epoch."""
+    return int(time.time() * 1000) + 3_600_000
+
+
+def expired(store: StoreWriter) -> int:
+    """Remove all segments but the last; returns where the log begins then."""
+    before = later()
+    store.flush()
+    store.expire(before)
+    eventually(lambda: not store.expirable(before).is_working)
+    return int(store.stats()["commitLogMinOffset"])
+
+
+def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 6000}
+    settings = {**sizes, "redelete_hanged_file_interval": _PATIENCE_MS}
+    block = [bytes(100_000)] * 10
+    with mastering(tmp_path, **settings) as (store, master), PlainSlave(master.address) as slave:
+        slave.report(1)
+        for _ in range(30):  # more than the buffers of a connection hold
+            assert store.put(rows_block(block)).ok
+        store.flush()
+        before = later()
+        last = store.expirable(before).segments[-1].end
+        store.expire(before)
+        eventually(lambda: "A client is reading" in store.expirable(before).remark)
+        assert store.stats()["commitLogMinOffset"] < last
+        eventually(lambda: store.stats()["commitLogMinOffset"] == last)
+        assert slave.is_closed()
+        eventually(lambda: "has expired" in caplog.text)
+
+
+def test_a_slave_remembers_commits_whose_markers_have_expired(tmp_path: Path) -> None:
+    with mastering(tmp_path / "master") as (store, master):
+        for number in range(3):
+            commit_batch(store, number)
+        for turn in range(20):
+            assert store.put(rows_block([f"{turn}/{n}".encode() * 9 for n in range(40)])).ok
+        end = store.published_end
+        with following(tmp_path / "slave", master.address) as (slave, _):
+            caught_up(slave, end)
+            markers = store.stats()["queues"][MARKER_TOPIC]["0"]
+            assert expired(slave) > 0
+            found = slave.stats()["queues"][MARKER_TOPIC]["0"]
+            assert found == [markers[1]] * 2, "the markers have expired"
+    with StoreWriter.open(tmp_path / "slave", small_segments()) as promoted:
+        assert commit_batch(promoted, 2).status == "ALREADY_COMMITTED"
