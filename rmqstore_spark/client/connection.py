@@ -30,10 +30,11 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
 # gRPC waits longer and longer before it connects again, up to two minutes, and fails all calls
-# until then. So a process that has been restarted would be found much too late.
+# until then. So a process that has been restarted would be found much too late. The "minimum" is
+# something else, in spite of its name: how long an attempt to connect may take.
 _RECONNECT: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 20_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 _MOST_LATE: Final = 5
@@ -237,7 +238,7 @@ class Connection:
                 f"{self.endpoint} answers without encryption. Use {TCP}:// if you send no "
                 "token, or start the store process with a certificate (tlsCertPath)."
             )
-        if "ssl" in lowered or "handshake" in lowered or "certificate" in lowered:
+        if "ssl" in lowered or "certificate" in lowered:
             return (
                 f"No encrypted connection to {self.endpoint}: {text}. Check the certificates "
                 "(tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's."

@@ -102,11 +102,9 @@ def test_a_client_that_still_writes_when_it_is_refused_learns_why(
 
 def test_an_overloaded_store_is_told_when_patience_ends(here: Served) -> None:
     with StoreClient(here.endpoint, retries=1) as client, overloaded(here):
-        begin = time.monotonic()
         with pytest.raises(RefusedError) as failure, client.put_stream() as stream:
             stream.put(block_of([b"a"]))
         assert failure.value.status == "OS_PAGECACHE_BUSY"
-        assert time.monotonic() - begin < 10
     assert bodies(here) == []
 
 

@@ -194,18 +194,17 @@ def monitoring_threads() -> int:
 @pytest.mark.parametrize("count", [30, 200])
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
 def test_half_sent_requests_keep_no_probe_out(
-    monitoring: Monitoring, count: int, sent: bytes
+    monitoring: Monitoring, count: int, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They did for 11 s, and a supervisor would have ended the process."""
+    monkeypatch.setattr("rmqstore_spark.server.monitoring._HEAD_SECONDS", 600)  # no probe waits so
     held = []
     try:
         for _ in range(count):
             held.append(connected(monitoring))
             held[-1].sendall(sent)
         for _ in range(5):
-            began = time.monotonic()
             assert ask(monitoring, "/healthz")[0] == 200
-            assert time.monotonic() - began < 5  # a machine under load is not a finding
             assert monitoring_threads() <= 32
     finally:
         for one in held:
@@ -239,7 +238,10 @@ def test_half_sent_requests_that_keep_coming_keep_no_probe_out(monitoring: Monit
 
 
 @pytest.mark.threat("Resource limits")
-def test_who_does_not_read_the_answer_gives_way(monitoring: Monitoring, figures: Figures) -> None:
+def test_who_does_not_read_the_answer_gives_way(
+    monitoring: Monitoring, figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.server.monitoring._ANSWER_SECONDS", 600)
     queues = {f"topic-{number:05}": {"0": (0, 1)} for number in range(20_000)}
     figures.now = {**STATS, "queues": queues}
     held = []
@@ -252,9 +254,7 @@ def test_who_does_not_read_the_answer_gives_way(monitoring: Monitoring, figures:
             one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
             held.append(one)
         eventually(lambda: is_healthy(monitoring))
-        began = time.monotonic()
         assert is_healthy(monitoring)
-        assert time.monotonic() - began < 10
     finally:
         for one in held:
             one.close()

