@@ -128,15 +128,14 @@ class Listener:
         thread = threading.Thread(
             target=self._run, args=(connection,), name="rmqstore-connection", daemon=True
         )
-        with self._lock:
+        with self._lock:  # what is registered can be joined, and is removed after that
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads
+                _log.warning("A connection was refused: %s", error)
+                accepted.close()
+                return
             self._connections[connection] = thread
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system has no more threads
-            _log.warning("A connection was refused: %s", error)
-            with self._lock:
-                del self._connections[connection]
-            accepted.close()
 
     def _run(self, connection: ClientConnection) -> None:
         try:
