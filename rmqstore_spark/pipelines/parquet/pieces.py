@@ -46,23 +46,19 @@ def from_json(stored: Mapping[str, Any], plan: str) -> StorePartition:
     Args:
         plan: a name that all pieces of one run, and of no other run, have in common.
     """
-    spec = dict(stored["store"])
-    if spec["commitlog_paths"] is not None:
-        spec["commitlog_paths"] = tuple(spec["commitlog_paths"])
-    spec["options"] = tuple((name, value) for name, value in spec.get("options", ()))
-    splits = [_split(kind, fields) for kind, fields in stored["splits"]]
-    return StorePartition(plan, StoreSpec(**spec), splits)
+    splits = [_KINDS[kind](**_arguments(fields)) for kind, fields in stored["splits"]]
+    return StorePartition(plan, StoreSpec(**_arguments(stored["store"])), splits)
 
 
-def _split(kind: str, fields: Mapping[str, Any]) -> Split:
-    return _KINDS[kind](**{name: _field(name, value) for name, value in fields.items()})
+def _arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _field(name, value) for name, value in fields.items()}
 
 
 def _field(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return QueueRange(**value)
     if isinstance(value, list):
-        # A tuple, because splits must be hashable.
+        # A tuple, because splits and stores must be hashable.
         items = (_field("", item) for item in value)
         return frozenset(items) if name == "topics" else tuple(items)
     return value
