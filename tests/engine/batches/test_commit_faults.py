@@ -39,6 +39,7 @@ from tests.support.batches import (
     small_segments,
     stage_batch,
 )
+from tests.support.surroundings import path_without_pandas
 from tests.support.traffic import FIRST_TIME
 
 pytestmark = pytest.mark.fault
@@ -67,7 +68,9 @@ def start(
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.committer", path, str(first), str(count), *settings],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env={**os.environ, "RMQSTORE_FAILPOINT": fail},
+        env={
+            **os.environ, "RMQSTORE_FAILPOINT": fail, "PYTHONPATH": path_without_pandas(),
+        },
     )  # fmt: skip
 
 

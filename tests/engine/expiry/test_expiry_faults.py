@@ -18,6 +18,7 @@ from rmqstore_spark.verify import verify
 from tests.support.batches import BATCH, commit_batch, rows_block, small_segments
 from tests.support.expiring import AFTER, BATCHES
 from tests.support.storing import Clock, until
+from tests.support.surroundings import path_without_pandas
 
 pytestmark = pytest.mark.fault
 
@@ -35,8 +36,10 @@ def run_killed(store: Path, archive: Path, place: str) -> int:
             sys.executable, "-m", "tests.support.expiring", store, f"archiveTo={archive}",
             "maxIndexNum=100", "maxHashSlotNum=50",
         ],
-        cwd=ROOT, env={**os.environ, "RMQSTORE_FAILPOINT": place}, capture_output=True, text=True,
-        check=False, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        env={
+            **os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas(),
+        },
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     return int(done.stdout)
