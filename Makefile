@@ -14,7 +14,7 @@ SPARK := $(PY) -m tools.java $(PY)
 CLASSES := $(VENV)/spark.jsa
 PYTEST_ARGS ?=
 # Processes that share the tests, much of whose time is waiting.
-WORKERS ?= 2
+WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
