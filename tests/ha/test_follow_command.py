@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,8 @@ def test_it_runs_until_it_is_stopped_and_serves_readers(tmp_path: Path) -> None:
 
             eventually(lambda: (tmp_path / "store/consumequeue/orders").exists())
             eventually(lambda: served() == 2)
+            shown = run("stats", endpoint).stdout
+            assert re.search(r"\nreplication +FOLLOWING, .+ behind its master\n", shown), shown
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import urllib.error
 import urllib.request
@@ -23,6 +24,8 @@ from tests.fault.disk_rounds import fill, opened, small_disk
 from tests.support.alerts import firing, recommended
 from tests.support.serving import StoreProcess, block_of, eventually
 from tests.support.storing import messages
+
+MONITORING = Path(__file__).parents[2] / "conf" / "monitoring"
 
 SMALL_FILES = (
     "--set=mappedFileSizeConsumeQueue=4000",
@@ -79,7 +82,7 @@ def test_a_segment_that_cannot_be_made_shows_and_passes(tmp_path: Path) -> None:
             assert put_status(process.endpoint, large) == "CREATE_MAPEDFILE_FAILED"
             assert health(address) == (503, "DISK_FULL")
             fired = firing(before, metrics(address))
-            assert {"RmqstoreDown", "RmqstorePutsFail"} <= fired
+            assert {"RmqstoreRefuses", "RmqstorePutsFail"} <= fired
             assert 'rmqstore_put_failures_total{status="CREATE_MAPEDFILE_FAILED"} ' in metrics(
                 address
             )
@@ -109,7 +112,9 @@ def test_a_disk_without_room_for_the_next_segment(tmp_path: Path, left: int) -> 
         while store.put_batch(messages([b"b" * 30_000])).ok:
             pass
         assert health(monitoring.address) == (503, "DISK_FULL")
-        assert {"RmqstoreDown", "RmqstorePutsFail"} <= firing(before, metrics(monitoring.address))
+        assert {"RmqstoreRefuses", "RmqstorePutsFail"} <= firing(
+            before, metrics(monitoring.address)
+        )
         ballast.unlink()
         eventually(lambda: health(monitoring.address) == (200, "RUNNING"))
         assert store.put_batch(messages([b"b" * 30_000])).ok
@@ -128,7 +133,6 @@ def test_what_fails_is_counted_by_its_status(tmp_path: Path) -> None:
 
 
 def test_each_recommended_alert_can_be_evaluated(tmp_path: Path) -> None:
-    assert {"RmqstoreDown", "RmqstorePutsFail", "RmqstoreClockBehind"} <= set(recommended())
     with StoreProcess(tmp_path / "store", tmp_path, *SMALL_FILES) as process:
         now = metrics(process.ready()["metrics"])
         assert firing(now, now) - {"RmqstoreDiskFull"} == set()
@@ -136,3 +140,24 @@ def test_each_recommended_alert_can_be_evaluated(tmp_path: Path) -> None:
             "rmqstore_clock_behind_seconds 0.0", "rmqstore_clock_behind_seconds 90.0"
         )
         assert firing(now, late) - {"RmqstoreDiskFull"} == {"RmqstoreClockBehind"}
+
+
+def metrics_of(text: str) -> set[str]:
+    """The names of metrics in an expression, those of histograms without their parts."""
+    names = re.findall(r"\b(?:rmqstore|process)_\w+\b", re.sub(r"\{[^}]*\}", "", text))
+    return {name.removesuffix("_bucket") for name in names}
+
+
+def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:
+    role = ("--set=brokerRole=SLAVE", "--set=haMasterAddress=127.0.0.1:1")
+    exposed: set[str] = set()
+    for name, settings in (("master", ("--set=haListenPort=0",)), ("slave", role)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with StoreProcess(folder / "store", folder, *SMALL_FILES, *settings) as process:
+            exposed |= metrics_of(metrics(process.ready()["metrics"]))
+    board = json.loads((MONITORING / "dashboard.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    wanted = metrics_of(" ".join([*asked, *recommended().values()]))
+    assert len(wanted) > 25
+    assert wanted <= exposed

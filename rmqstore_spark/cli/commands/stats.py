@@ -47,6 +47,10 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
         return
     behind = end - figures["commitLogFlushedOffset"]
     yield "log", f"{begin} to {end}, {behind} bytes not flushed yet"
+    if "replicationState" in figures:
+        yield "replication", _replication(figures)
+    if "slaves" in figures:
+        yield "slaves", f"{figures['slaves']}, {figures['slaveLagBytes']} bytes behind at most"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
     yield "queues", counted
     yield "put", f"{figures['putMessages']} messages, {figures['putBytes']} bytes"
@@ -64,6 +68,11 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
         yield "expiry", figures["expiryRemark"]
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"
     yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
+
+
+def _replication(figures: Mapping[str, Any]) -> str:
+    behind = f"{figures['replicationLagSeconds']:.1f} s and {figures['replicationLagBytes']} bytes"
+    return f"{figures['replicationState']}, {behind} behind its master"
 
 
 def _failures(counts: Mapping[str, int]) -> str:

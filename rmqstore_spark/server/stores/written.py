@@ -31,7 +31,12 @@ class WrittenStore(ServedStore):
 
     Args:
         store: the store; it is not closed here.
+
+    Attributes:
+        replication: its part in replication, once that has begun.
     """
+
+    replication: Replication | None = None
 
     def __init__(self, store: StoreWriter) -> None:
         view = StoreView(store.path, [store.log_folder], lambda: store.published_end)
@@ -99,8 +104,9 @@ class WrittenStore(ServedStore):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Return the store's figures."""
-        return self._store.stats()
+        """Return the figures of the store and its replication."""
+        replication = self.replication.stats() if self.replication is not None else {}
+        return {**self._store.stats(), **replication}
 
     def reader(self) -> Store:
         """Open the store for reading."""
@@ -124,15 +130,16 @@ class WriterService(Service):
     """
 
     def __init__(self, store: StoreWriter, watch: Watch | None) -> None:
-        super().__init__([WrittenStore(store)])
+        self._served = WrittenStore(store)
+        super().__init__([self._served])
         self._store = store
         self._watch = watch
-        self._replication: Replication | None = None
 
     @property
     def slaves(self) -> str | None:
         """Where slaves connect, as host:port; None if none are taken."""
-        master = self._replication.master if self._replication is not None else None
+        replication = self._served.replication
+        master = replication.master if replication is not None else None
         return master.address if master is not None else None
 
     def start(self) -> None:
@@ -142,24 +149,24 @@ class WriterService(Service):
             OptionError: there is no port for slaves.
             ServiceError: the address for slaves cannot be bound.
         """
-        self._replication = Replication(self._store)
-        if self._watch is not None and self._replication.follower is not None:
+        self._served.replication = Replication(self._store)
+        if self._watch is not None and self._served.replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
 
     def stats(self) -> Mapping[str, Any]:
-        """Return the figures of the store and its replication, ready for JSON."""
-        replication = self._replication.stats() if self._replication is not None else {}
-        return {**self._store.stats(), **replication}
+        """Return the figures of the store, ready for JSON."""
+        return self._served.stats()
 
     def goes_on(self) -> bool:
         """Ask the watch."""
-        follower = self._replication.follower if self._replication is not None else None
+        replication = self._served.replication
+        follower = replication.follower if replication is not None else None
         return self._watch is None or follower is None or self._watch.goes_on(follower)
 
     def close(self) -> None:
         """End the replication, and close the store."""
-        if self._replication is not None:
-            self._replication.close()
+        if self._served.replication is not None:
+            self._served.replication.close()
         self._store.close()
 
 
