@@ -6,10 +6,12 @@
     incoming          collects received bytes until records are whole
     reporter          tells the master what is held
     progress          how far behind its master a follower is
+    metadata          copies a master's topics, groups and progress: `master_broker` asks for them
     master            lets slaves connect
     slave_connection  one connection of a slave: `frame_batch` fills the frames for it
     replication       starts what the role of a store needs
 
 Bytes arrive in `session` and go into the store through `StoreWriter.replica`. They leave a master
-from `StoreWriter.published_log`. Only `engine` and what lies below it may be imported.
+from `StoreWriter.published_log`. Only `engine` and what lies below it, such
+as `remoting`, may be imported.
 """

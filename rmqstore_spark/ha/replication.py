@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.follower import Follower
 from rmqstore_spark.ha.master import Master
+from rmqstore_spark.ha.metadata import Metadata
 
 __all__ = ["Replication"]
 
@@ -17,6 +18,7 @@ class Replication:
 
     Attributes:
         follower: follows the store's master; None if it has none.
+        metadata: copies the master's tables; None if their address is not known.
         master: serves the store's slaves; None if it takes none.
 
     Raises:
@@ -27,10 +29,13 @@ class Replication:
     def __init__(self, store: StoreWriter) -> None:
         config = store.config
         self.follower: Follower | None = None
+        self.metadata: Metadata | None = None
         self.master: Master | None = None
         if config.broker_role == "SLAVE":
             if config.ha_master_address:
                 self.follower = Follower(store)
+                if config.ha_master_remoting_address:
+                    self.metadata = Metadata(store)
         elif config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:
             self.master = Master(store)
 
@@ -41,6 +46,8 @@ class Replication:
 
     def close(self) -> None:
         """Stop following, or serving slaves."""
+        if self.metadata is not None:
+            self.metadata.close()
         part = self.follower or self.master
         if part is not None:
             part.close()

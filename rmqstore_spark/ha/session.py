@@ -16,9 +16,10 @@ from typing import Final
 
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, ReplicationError
+from rmqstore_spark.errors import RefusedError, RemotingError, ReplicationError, ServiceError
 from rmqstore_spark.ha.frames import FrameDecoder, Piece
 from rmqstore_spark.ha.incoming import Incoming
+from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.progress import Progress
 from rmqstore_spark.ha.reporter import Reporter
 
@@ -197,7 +198,17 @@ class Session:
             return max(last - last % replica.segment_size, replica.end - _COMPARED, 1)
         if begin == "latest":
             return 0  # a broker takes this for the beginning of its last segment
-        return 1 if begin == "earliest" else int(begin) or 1
+        return self._earliest() if begin == "earliest" else int(begin) or 1
+
+    def _earliest(self) -> int:
+        """Return where the master's log begins, or 1, which a broker only has before it expires."""
+        address = self._store.config.ha_master_remoting_address
+        if not address:
+            return 1
+        try:
+            return MasterBroker(address).log_begin() or 1
+        except (ServiceError, RemotingError) as error:
+            raise BrokenStreamError(str(error)) from error
 
     def _begin_at(self, piece: Piece) -> None:
         """Let an empty store begin where the master does."""

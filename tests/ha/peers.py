@@ -83,7 +83,7 @@ class PlainMaster:
                 threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
-        with suppress(OSError):
+        with suppress(OSError, struct.error):  # a slave that leaves before its report
             (first,) = struct.unpack(">q", connection.recv(8, socket.MSG_WAITALL))
             self.reports.append(first)
             reading = threading.Thread(target=self._read, args=(connection,), daemon=True)

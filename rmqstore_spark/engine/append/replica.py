@@ -21,6 +21,7 @@ from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
+from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
 from rmqstore_spark.layout.constants import is_safe_topic_name
@@ -46,6 +47,7 @@ class Replica:
         health: fails with an error that makes it unsafe to go on.
 
     Attributes:
+        tables: what it takes over from the master beside the log.
         newest: storeTimestamp of the last record that was appended, milliseconds; 0 for none.
     """
 
@@ -71,6 +73,7 @@ class Replica:
             log_begin=store.log.min_offset,
             deleted=store.deleted.end,
         )
+        self.tables = FollowedTables(store.path, store.topics, store.consumer_offsets)
         self.newest = store.log.last_timestamp
 
     @property

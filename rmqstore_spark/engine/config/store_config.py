@@ -227,6 +227,12 @@ class StoreConfig:
         "`listenPort` + 1. Empty: it follows nobody.",
         group=_REPLICATION, kind="host:port", check=host_and_port,
     )  # fmt: skip
+    ha_master_remoting_address: str = text(
+        "", "`host:port` where the master's broker answers its clients (its `listenPort`). Every "
+        "10 s, a `SLAVE` copies topics, subscription groups, and the progress of consumer groups "
+        "from there. It also asks where the log begins. Empty: it does not.",
+        group=_REPLICATION, kind="host:port", own=True, check=host_and_port,
+    )  # fmt: skip
     ha_from: str = text(
         "earliest", "Where an empty `SLAVE` begins: `earliest`, `latest` (the master's last "
         "segment, as a broker's slave does), or the physical offset at which a segment of the "

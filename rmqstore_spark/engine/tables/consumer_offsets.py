@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.layout.constants import is_safe_group_name
+from rmqstore_spark.layout.constants import is_safe_group_name, is_safe_topic_name
 
 __all__ = ["ConsumerOffsets"]
 
@@ -91,6 +92,25 @@ class ConsumerOffsets:
 
         return self._move(group, offsets, moves)
 
+    def follow(self, table: Mapping[str, Any]) -> None:
+        """Take the offsets of a master, which may be ahead of what a slave has of its queues.
+
+        Groups that the master does not name keep theirs.
+
+        Args:
+            table: offsets by queueId, by `TOPIC@GROUP`. What no broker writes is left out.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        with self._lock:
+            file = self._file()
+            held = _objects(file.value.get(_TABLE))
+            made = {**held, **{name: _valid(of) for name, of in table.items() if _is_name(name)}}
+            if made != held:
+                file.replace({**file.value, _TABLE: made})
+
     def _move(
         self,
         group: str,
@@ -159,6 +179,20 @@ def _numbered(held: Any) -> Any:
     if not isinstance(held, dict):
         return held
     return {int(key) if key.isdecimal() and key.isascii() else key: at for key, at in held.items()}
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a key of the table names a topic and a group."""
+    topic, _, group = name.partition("@")
+    return is_safe_topic_name(topic) and is_safe_group_name(group)
+
+
+def _valid(held: Any) -> dict[int, int]:
+    return {
+        key: at
+        for key, at in _objects(_numbered(held)).items()
+        if isinstance(key, int) and key < MOST_QUEUES and type(at) is int and at >= 0
+    }
 
 
 def _offset(held: Any) -> int:

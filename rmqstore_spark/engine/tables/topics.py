@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -124,8 +125,7 @@ class TopicTable:
         self._topics = dict(self._load())
 
     def _load(self) -> Iterator[tuple[str, TopicConfig]]:
-        table = self._file.value.get("topicConfigTable")
-        for name, raw in (table if isinstance(table, dict) else {}).items():
+        for name, raw in _table_of(self._file.value).items():
             try:
                 if not is_safe_topic_name(name):
                     raise OptionError("a broker accepts no such name")
@@ -222,6 +222,29 @@ class TopicTable:
             self._require(name)
             self._replace({n: t for n, t in self._topics.items() if n != name})
 
+    def follow(self, value: dict[str, Any]) -> None:
+        """Replace all topics by a master's, unless its version is the one that is held.
+
+        Args:
+            value: the content of the master's file. Topics that no broker accepts, and those past
+                the most that the store may have, are left out.
+
+        Raises:
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        with self._lock:
+            version = value.get("dataVersion")
+            if not isinstance(version, dict) or version == self._file.value.get("dataVersion"):
+                return
+            topics = {}
+            for name, raw in _table_of(value).items():
+                with suppress(OptionError):
+                    _require_name(name)
+                    topics[name] = TopicConfig.from_json(name, raw)
+                if len(topics) == self._most:
+                    break
+            self._write(topics, version)
+
     def _require(self, name: str) -> TopicConfig:
         topic = self._topics.get(name)
         if topic is None:
@@ -238,10 +261,19 @@ class TopicTable:
         counter = version.get("counter")
         version["counter"] = (counter if type(counter) is int else 0) + 1
         version["timestamp"] = self._clock()
+        self._write(topics, version)
+
+    def _write(self, topics: dict[str, TopicConfig], version: dict[str, Any]) -> None:
         table = {**self._unknown, **{name: topic.to_json() for name, topic in topics.items()}}
         made = {**self._file.value, "dataVersion": version, "topicConfigTable": table}
         self._file.replace(made)
         self._topics = topics
+
+
+def _table_of(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the topics in the content of a file, by name."""
+    table = value.get("topicConfigTable")
+    return table if isinstance(table, dict) else {}
 
 
 def require_clients_topic(name: str) -> None:

@@ -1,0 +1,75 @@
+"""Asks the broker of a master what its slaves need besides the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from rmqstore_spark.engine.tables.followed import FollowedTables
+from rmqstore_spark.errors import FrameError, RemotingError
+from rmqstore_spark.remoting.bodies import parse_body
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.command import Command
+
+__all__ = ["MasterBroker"]
+
+_TABLES: Final = (
+    (RequestCode.GET_ALL_TOPIC_CONFIG, FollowedTables.take_topics),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, FollowedTables.take_consumer_offsets),
+    (RequestCode.GET_ALL_DELAY_OFFSET, FollowedTables.take_delay_offsets),
+    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, FollowedTables.take_groups),
+)
+
+
+class MasterBroker:
+    """The broker of a master, over remoting; each call connects anew.
+
+    Args:
+        address: `host:port`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def log_begin(self) -> int:
+        """Return the physical offset at which the master's log begins.
+
+        Raises:
+            ServiceError: the broker cannot be reached, or does not answer.
+            RemotingError: it refuses the request, or does not name the offset.
+        """
+        (answer,) = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = answer.get("table") if isinstance(answer, dict) else None
+        found = str(table.get("commitLogMinOffset")) if isinstance(table, dict) else ""
+        if not found.isdecimal() or len(found) > 19:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker {self._address} does not say where its log begins.",
+            )
+        return int(found)
+
+    def copy_tables(self, tables: FollowedTables) -> None:
+        """Copy its tables into those of a slave.
+
+        Raises:
+            ServiceError: the broker cannot be reached, or does not answer.
+            RemotingError: it refuses a request, or its answer cannot be read.
+            CorruptStoreError, StoreWriteError: a table cannot be read or written.
+        """
+        values = self._ask(*(code for code, _ in _TABLES))
+        for (_, take), value in zip(_TABLES, values, strict=True):
+            take(tables, value)
+
+    def _ask(self, *codes: RequestCode) -> list[Any]:
+        """Return the bodies of the answers to requests without fields."""
+
+        async def ask() -> list[bytes]:
+            async with await RemotingClient.connect(self._address) as client:
+                return [(await client.ask_for(Command(code))).body for code in codes]
+
+        try:
+            return [parse_body(body) for body in asyncio.run(ask())]
+        except FrameError as error:
+            text = f"The broker {self._address} gave an answer that cannot be read: {error}."
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None

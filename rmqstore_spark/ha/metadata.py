@@ -1,0 +1,58 @@
+"""Copies a master's topics, groups and progress to its slave in a thread, every ten seconds.
+
+(Upstream: BrokerController.handleSlaveSynchronize.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.ha.master_broker import MasterBroker
+
+__all__ = ["Metadata"]
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_S: Final = 10.0
+
+
+class Metadata:
+    """Keeps the tables of a slave like its master's, from its construction until `close`.
+
+    Args:
+        store: the store; its role is SLAVE, and `haMasterRemotingAddress` is set.
+    """
+
+    def __init__(self, store: StoreWriter) -> None:
+        self._address = store.config.ha_master_remoting_address
+        self._tables = store.replica.tables
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-tables", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop copying."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        broker = MasterBroker(self._address)
+        told = ""
+        while True:
+            try:
+                broker.copy_tables(self._tables)
+                text = ""
+            except RmqStoreError as error:
+                text = str(error).removesuffix(".")
+            if text and text != told:
+                _log.warning(
+                    "Topics, groups and progress of the master %s cannot be copied: %s. Trying "
+                    "again every %.0f s.", self._address, text, _INTERVAL_S,
+                )  # fmt: skip
+            told = text
+            if self._closing.wait(_INTERVAL_S):
+                return

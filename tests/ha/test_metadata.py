@@ -1,0 +1,274 @@
+"""A slave copies the tables of its master's broker: RocketMQ's recorded answers, and wrong ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.ha.master_broker import MasterBroker
+from rmqstore_spark.ha.replication import Replication
+from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.reader.groups import delay_progress, group_offsets
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.server import RemotingServer
+from tests.cli.processes import run
+from tests.ha.peers import SMALL, PlainMaster, caught_up, frames, log_bytes, mastering
+from tests.ha.test_master import filled
+from tests.support.recordings import exchanges
+from tests.support.waiting import eventually
+
+TABLES = (
+    RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+)  # fmt: skip
+
+
+FROM_THE_BEGINNING = b'{"table":{"commitLogMinOffset":"0"}}'
+
+
+class Broker:
+    """Answers requests of a slave with given bodies; `asked` has the codes of the requests."""
+
+    def __init__(self, bodies: Mapping[Any, bytes]) -> None:
+        self.bodies: dict[int, bytes] = {
+            RequestCode.GET_BROKER_RUNTIME_INFO: FROM_THE_BEGINNING,
+            **bodies,
+        }
+        self.asked: list[int] = []
+
+    def opened(self, connection: Connection) -> None:
+        """Do nothing."""
+
+    def closed(self, connection: Connection) -> None:
+        """Do nothing."""
+
+    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self.asked.append(command.code)
+            body = self.bodies.get(command.code)
+            if body is None:
+                connection.send(command.answer(ResponseCode.SYSTEM_ERROR, "not here"))
+            else:
+                connection.send(command.answer(body=body))
+
+
+@contextmanager
+def answering(broker: Broker) -> Iterator[str]:
+    """Let a broker answer; gives its address."""
+    loop = asyncio.new_event_loop()
+    server = RemotingServer(broker, Limits())
+    address = loop.run_until_complete(server.start("127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield address
+    finally:
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def slave_of(path: Path, master: str, broker: str) -> Iterator[StoreWriter]:
+    """A store that follows a master, and the tables of its broker."""
+    settings: dict[str, Any] = {**SMALL, "ha_master_remoting_address": broker}
+    config = StoreConfig(**settings, broker_role="SLAVE", ha_master_address=master)
+    with StoreWriter.open(path, config) as store:
+        replication = Replication(store)
+        try:
+            yield store
+        finally:
+            replication.close()
+
+
+def recorded() -> dict[int, bytes]:
+    """What a broker of RocketMQ answered its slave, by code of the request."""
+    found = {}
+    for peer in ("broker", "broker-vip"):
+        for request, answer in exchanges("slave-master-admin", peer):
+            if request.header["code"] in TABLES and answer is not None:
+                found[request.header["code"]] = answer.body
+    assert set(found) == set(TABLES)
+    return found
+
+
+def value_of(body: bytes) -> Any:
+    return parse_fastjson(body.decode())
+
+
+def config_of(store: Path, name: str) -> Any:
+    return parse_fastjson((store / "config" / f"{name}.json").read_text())
+
+
+def test_a_slave_has_the_tables_that_a_broker_told_its_own(tmp_path: Path) -> None:
+    bodies = recorded()
+    broker, path = Broker(bodies), tmp_path / "slave"
+    with (
+        answering(broker) as address,
+        PlainMaster(lambda *_: None) as master,
+        slave_of(path, master.address, address) as store,
+    ):
+        eventually(lambda: (path / "config" / "subscriptionGroup.json").exists())
+        topics, offsets, delays, groups = (value_of(bodies[code]) for code in TABLES)
+        table = topics["topicConfigTable"]
+        assert {t.name for t in store.topics} == set(table)
+        for topic in store.topics:
+            assert topic.to_json() == table[topic.name]
+        assert config_of(path, "topics")["dataVersion"] == topics["dataVersion"]
+        assert config_of(path, "consumerOffset")["offsetTable"] == offsets["offsetTable"]
+        assert config_of(path, "delayOffset")["offsetTable"] == delays["offsetTable"]
+        named = {n: g for n, g in groups["subscriptionGroupTable"].items() if n}
+        assert config_of(path, "subscriptionGroup")["subscriptionGroupTable"] == named
+
+
+def test_groups_and_their_lag_are_shown(tmp_path: Path) -> None:
+    topics = {"dataVersion": {"counter": 1, "timestamp": 5}, "topicConfigTable": {}}
+    offsets = {"offsetTable": {"orders@billing": {"0": 3, "1": 4}}}
+    bodies = {
+        **recorded(),
+        RequestCode.GET_ALL_TOPIC_CONFIG: json.dumps(topics).encode(),
+        RequestCode.GET_ALL_CONSUMER_OFFSET: json.dumps(offsets).encode(),
+    }
+    path = tmp_path / "slave"
+    with (
+        mastering(tmp_path / "master") as (source, master),
+        answering(Broker(bodies)) as address,
+        slave_of(path, master.address, address) as store,
+    ):
+        filled(source)
+        caught_up(store, source.published_end)
+        eventually(lambda: (path / "config" / "subscriptionGroup.json").exists())
+        store.flush()
+        with Store.open(path) as copy:
+            found = [o for o in group_offsets(copy) if o.group == "billing"]
+            assert [(o.topic, o.queue_id, o.offset) for o in found] == [
+                ("orders", 0, 3), ("orders", 1, 4),
+            ]  # fmt: skip
+            assert [p.level for p in delay_progress(copy)] == [1, 2, 3, 5]
+        shown = run("groups", path).stdout
+        assert "billing" in shown
+
+
+def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_path: Path) -> None:
+    with mastering(tmp_path / "master") as (source, _):
+        log = filled(source)
+    begin = 8192
+    runtime = {RequestCode.GET_BROKER_RUNTIME_INFO: b'{"table":{"commitLogMinOffset":"8192"}}'}
+
+    def serve(connection: socket.socket, first: int) -> None:
+        for frame in frames(log, first, 4096):
+            connection.sendall(frame)
+
+    with (
+        answering(Broker(runtime)) as address,
+        PlainMaster(serve) as master,
+        slave_of(tmp_path / "slave", master.address, address) as store,
+    ):
+        caught_up(store, len(log))
+        assert master.reports[0] == begin
+        assert store.replica.begin == begin
+    assert log_bytes(tmp_path / "slave", begin, len(log)) == log[begin:]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"offsetTable":7,"topicConfigTable":[],"dataVersion":{}}',
+        b"\xff",
+    ],
+)
+def test_wrong_tables_change_nothing(tmp_path: Path, body: bytes) -> None:
+    broker, path = Broker(dict.fromkeys(TABLES, body)), tmp_path / "slave"
+    with (
+        answering(broker) as address,
+        PlainMaster(lambda *_: None) as master,
+        slave_of(path, master.address, address) as store,
+    ):
+        before = {t.name for t in store.topics}
+        eventually(lambda: len(broker.asked) >= len(TABLES))
+        assert {t.name for t in store.topics} == before
+        assert not (path / "config" / "consumerOffset.json").exists()
+
+
+def test_wrong_entries_are_left_out(tmp_path: Path) -> None:
+    good = {"perm": 6, "readQueueNums": 2, "writeQueueNums": 2, "topicName": "orders"}
+    tables = {
+        RequestCode.GET_ALL_TOPIC_CONFIG: {
+            "dataVersion": {"counter": 1, "timestamp": 5},
+            "topicConfigTable": {
+                "orders": good, "../up": good, "many": {**good, "readQueueNums": 1 << 40},
+                "text": "orders",
+            },
+        },
+        RequestCode.GET_ALL_CONSUMER_OFFSET: {
+            "offsetTable": {
+                "orders@g": {"0": 5, "1": -1, "x": 3, "2": "4", "99999999": 1},
+                "orders": {"0": 1}, "../up@g": {"0": 1}, "orders@a/b": {"0": 1}, "orders@h": 7,
+            }
+        },
+        RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {"1": 6, "-2": 1, "x": 2, "3": "4"}},
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
+            "dataVersion": {}, "subscriptionGroupTable": {"g": {"groupName": "g"}, "a b": {}},
+        },
+    }  # fmt: skip
+    broker = Broker({code: json.dumps(table).encode() for code, table in tables.items()})
+    path = tmp_path / "slave"
+    with (
+        answering(broker) as address,
+        PlainMaster(lambda *_: None) as master,
+        slave_of(path, master.address, address) as store,
+    ):
+        eventually(lambda: (path / "config" / "subscriptionGroup.json").exists())
+        assert {t.name for t in store.topics} == {"orders"}
+        offsets = config_of(path, "consumerOffset")["offsetTable"]
+        assert offsets == value_of(b'{"orders@g":{0:5},"orders@h":{}}')
+        assert config_of(path, "delayOffset")["offsetTable"] == value_of(b"{1:6}")
+        groups = config_of(path, "subscriptionGroup")["subscriptionGroupTable"]
+        assert groups == {"g": {"groupName": "g"}}
+
+
+def test_a_broker_that_refuses_is_told_and_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    broker, path = Broker({}), tmp_path / "slave"
+    with (
+        answering(broker) as address,
+        PlainMaster(lambda *_: None) as master,
+        slave_of(path, master.address, address),
+    ):
+        eventually(lambda: broker.asked.count(RequestCode.GET_ALL_TOPIC_CONFIG) > 3)
+        assert caplog.text.count(f"progress of the master {address} cannot be copied") == 1
+        broker.bodies.update(recorded())
+        eventually(lambda: (path / "config" / "subscriptionGroup.json").exists())
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"table":{}}', b'{"table":{"commitLogMinOffset":"-1"}}', b"[" * 100_000]
+)
+def test_a_broker_that_does_not_say_where_its_log_begins(body: bytes) -> None:
+    with (
+        answering(Broker({RequestCode.GET_BROKER_RUNTIME_INFO: body})) as address,
+        pytest.raises(RmqStoreError, match=r"does not say where|cannot be read"),
+    ):
+        MasterBroker(address).log_begin()
