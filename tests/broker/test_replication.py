@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import pytest
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import Follower
 from rmqstore_spark.ha.master import Master
+from rmqstore_spark.ha.replication import Replication
 from tests.broker.processes import SIZES, Broker, Client
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
@@ -153,3 +156,36 @@ def test_a_store_follows_a_slave_of_a_broker_no_put_waits_for(
                     assert sent["status"] == status
                 finally:
                     follower.close()
+
+
+def test_a_follower_asks_a_broker_for_its_beginning_its_topics_and_its_groups(
+    client: Client, broker: Brokers, port: int, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    with broker(theirs) as running:
+        client.ask("topic", "orders", 4, 4, 6)
+        client.ask("topic", "bills", 2, 3, 4)
+        client.ask("send", "orders", 0, 2000, "x" * 200, 0)  # more than a segment
+        running.stop()
+    first, second, *_ = sorted((theirs / "commitlog").iterdir())
+    first.unlink()  # as expiry does
+    offsets = theirs / "config" / "consumerOffset.json"
+    offsets.write_text('{"offsetTable":{"orders@billing":{0:7,1:2}}}')
+    with broker(theirs) as running:
+        settings = config(
+            brokerRole="SLAVE", haMasterAddress=f"127.0.0.1:{port + 1}",
+            haMasterRemotingAddress=f"127.0.0.1:{port}",
+        )  # fmt: skip
+        with StoreWriter.open(tmp_path / "ours", settings) as store:
+            replication = Replication(store)
+            try:
+                assert replication.follower is not None
+                eventually(partial(_is_complete, replication.follower), _BOTH)
+                eventually((tmp_path / "ours/config/subscriptionGroup.json").exists, _BOTH)
+            finally:
+                replication.close()
+            assert store.replica.begin == int(second.name)
+            assert store.topics.get("bills") == TopicConfig("bills", 2, 3, 4)
+        running.stop()
+    assert ends(tmp_path / "ours", "orders") == ends(theirs, "orders")
+    assert re.search(r"billing +orders +0 +7 ", run("groups", tmp_path / "ours").stdout)
