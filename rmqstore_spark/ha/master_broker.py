@@ -23,7 +23,7 @@ _TABLES: Final = (
 
 
 class MasterBroker:
-    """The broker of a master, over remoting; each call connects anew.
+    """The broker of a master, over remoting; each call opens a connection.
 
     Args:
         address: `host:port`.

@@ -69,7 +69,7 @@ class Broker:
 
 @contextmanager
 def answering(broker: Broker) -> Iterator[str]:
-    """Let a broker answer; gives its address."""
+    """Let a broker answer; its address is the value."""
     loop = asyncio.new_event_loop()
     server = RemotingServer(broker, Limits())
     address = loop.run_until_complete(server.start("127.0.0.1", 0))
