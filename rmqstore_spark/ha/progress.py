@@ -62,6 +62,7 @@ class Standing:
         """Return metrics as JSON values."""
         return {
             "replicationState": self.state,
+            "replicationComplete": int(self.is_complete),
             "replicationLagBytes": self.behind_bytes,
             "replicationLagSeconds": self.behind_seconds,
             "replicationReceivedBytes": self.received,

@@ -115,6 +115,11 @@ _GAUGES: Final = (
         "How far the clock is behind the last storeTimestamp.",
     ),
     _Figure(
+        "replicationComplete",
+        "rmqstore_replication_complete",
+        "1 while nothing of the master's log is missing, else 0.",
+    ),
+    _Figure(
         "replicationLagBytes",
         "rmqstore_replication_lag_bytes",
         "Bytes of the master's log that are missing, estimated from the lag in seconds.",

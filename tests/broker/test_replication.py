@@ -24,6 +24,7 @@ from tests.broker.processes import SIZES, Broker, Client
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
+from tests.pipelines.processes import environment
 from tests.support.batches import bodies, commit_batch, expected, rows_block
 from tests.support.waiting import eventually
 
@@ -189,3 +190,24 @@ def test_a_follower_asks_a_broker_for_its_beginning_its_topics_and_its_groups(
         running.stop()
     assert ends(tmp_path / "ours", "orders") == ends(theirs, "orders")
     assert re.search(r"billing +orders +0 +7 ", run("groups", tmp_path / "ours").stdout)
+
+
+def test_the_example_streams_a_topic_of_a_broker(
+    client: Client, broker: Brokers, port: int, tmp_path: Path
+) -> None:
+    offsets = tmp_path / "theirs" / "config" / "consumerOffset.json"
+    offsets.parent.mkdir(parents=True)
+    offsets.write_text('{"offsetTable":{"orders@billing":{0:7,1:0}}}')
+    with broker(tmp_path / "theirs"):
+        client.ask("topic", "orders", 2, 2, 6)
+        client.ask("send", "orders", 0, 50, "many-", 0)
+        sizes = (part for key, value in SIZES.items() for part in ("--set", f"{key}={value}"))
+        shown = subprocess.run(
+            [
+                *(sys.executable, "examples/follow_broker.py", f"127.0.0.1:{port}", "orders"),
+                *("billing", str(tmp_path / "ours"), "--available-now", *sizes),
+            ],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, check=True, timeout=300,
+        ).stdout  # fmt: skip
+    assert re.search(r"\| +0\| +43\| +7\| +49\|", shown), shown
+    assert re.search(r"spark +orders +0 +50 ", run("groups", tmp_path / "ours").stdout)

@@ -15,7 +15,14 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
+from rmqstore_spark.reader.groups import group_offsets
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.remoting.bodies import dump_body
+from rmqstore_spark.remoting.codes import RequestCode
+from tests.ha.broker import Broker, answering
+from tests.ha.peers import mastering
 from tests.pipelines.processes import ROOT, environment
+from tests.support.batches import rows_block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,3 +211,35 @@ def test_notebook_that_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "\n".join(texts),
     )
     assert plots == 1
+
+
+def test_following_script(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topics = {"orders": {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}
+    broker = Broker(
+        {
+            RequestCode.GET_ALL_TOPIC_CONFIG: dump_body(
+                {"dataVersion": {"counter": 1}, "topicConfigTable": topics}
+            ),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"offsetTable":{"orders@billing":{0:3,1:1}}}',
+            RequestCode.GET_ALL_DELAY_OFFSET: b"{}",
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: b"{}",
+        }
+    )
+    with mastering(tmp_path / "master") as (source, master), answering(broker) as address:
+        assert source.put(rows_block([b"%d" % n for n in range(20)], ("orders",))).ok
+        arguments = [address, "orders", "billing", str(tmp_path / "copy"), "--ha", master.address]
+        sizes = ["--set", "mappedFileSizeCommitLog=8192", "--set", "diskMaxUsedSpaceRatio=99"]
+        run_script(
+            "follow_broker.py", *arguments, *sizes, "--available-now", monkeypatch=monkeypatch
+        )
+    shown = capsys.readouterr().out
+    assert re.search(r"\| +0\| +7\| +3\| +9\|", shown), shown
+    assert re.search(r"\| +1\| +9\| +1\| +9\|", shown), shown
+    with Store.open(tmp_path / "copy") as copy:
+        found = {(o.group, o.queue_id): o.offset for o in group_offsets(copy)}
+    assert found["spark", 0] == found["spark", 1] == 10

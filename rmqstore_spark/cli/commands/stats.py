@@ -71,8 +71,10 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 
 def _replication(figures: Mapping[str, Any]) -> str:
+    if figures["replicationComplete"]:
+        return f"{figures['replicationState']}, nothing missing"
     behind = f"{figures['replicationLagSeconds']:.1f} s and {figures['replicationLagBytes']} bytes"
-    return f"{figures['replicationState']}, {behind} behind its master"
+    return f"{figures['replicationState']}, about {behind} behind its master"
 
 
 def _failures(counts: Mapping[str, int]) -> str:
