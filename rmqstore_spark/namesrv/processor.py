@@ -20,7 +20,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.bodies import dump_body
 from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.fields import MAX_NAME, Fields
 
@@ -72,9 +72,9 @@ class NameServer:
     def opened(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        for command in commands:
-            self._dispatch.handle(connection, command)
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._dispatch.handle(request)
 
     def closed(self, connection: Connection) -> None:
         self._tables.lost(connection)

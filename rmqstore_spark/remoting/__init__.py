@@ -6,7 +6,10 @@ frames       bytes to commands, whatever pieces they arrive in
 fields       reads the fields of a header, and names those that are missing or wrong
 bodies       bodies: JSON in fastjson's dialect, and texts that were compressed
 limits       how much a connection, and a server, may hold, and for how long
-connection   a connection: takes all commands that have arrived, answers, asks, waits
+addresses    `host:port`, parsed and as text
+calls        requests of this side that wait for their answers
+connection   a connection: takes all commands that have arrived, counts what they hold until they
+             are finished; asks, and waits
 dispatch     gives each request to the handler of its code
 server       listens, and ends connections that are idle, slow or too many
 client       connects, and asks

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.errors import RemotingError, ServiceError
+from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection, Service, address_text
+from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
 
-__all__ = ["ANSWER_SECONDS", "RemotingClient", "parse_address"]
+__all__ = ["ANSWER_SECONDS", "RemotingClient"]
 
 ANSWER_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for an answer, or a connection."""
@@ -120,24 +121,11 @@ class _Refusing:
     def opened(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        for command in commands:
-            if not command.is_one_way:
-                remark = f" request type {command.code} not supported"
-                connection.send(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            command = request.command
+            remark = f" request type {command.code} not supported"
+            request.reply(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
 
     def closed(self, connection: Connection) -> None:
         """Do nothing."""
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; the host may be an IPv6 address in brackets.
-
-    Raises:
-        ServiceError: it is not an address.
-    """
-    host, _, port = address.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
-        raise ServiceError(f"{address_text(address)!r} is not an address; use HOST:PORT.")
-    return host, int(port)

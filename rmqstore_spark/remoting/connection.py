@@ -15,17 +15,21 @@ from typing import Final, Protocol, cast
 
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.calls import Calls
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
 
-__all__ = ["Connection", "Registry", "Service", "address_text"]
+__all__ = ["Connection", "Registry", "Request", "Service"]
 
 _log = logging.getLogger(__name__)
 
 _HIGH_WATER: Final = 1 << 20
 """Bytes that wait to be written; with more, no request is handled until the other end reads."""
+_REQUEST_BYTES: Final = 1024
+"""About what the objects of a request need, beside the bytes of its frame."""
 
 
 class Service(Protocol):
@@ -34,11 +38,8 @@ class Service(Protocol):
     def opened(self, connection: Connection) -> None:
         """Take note of a new connection."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        """Handle requests that arrived together.
-
-        Answer each that is not one-way with `connection.send`, now or later.
-        """
+    def requests(self, requests: Sequence[Request]) -> None:
+        """Handle requests that arrived together. Finish each of them, now or later."""
 
     def closed(self, connection: Connection) -> None:
         """Take note that a connection has ended. Nothing can be sent on it."""
@@ -51,10 +52,50 @@ class Registry(Protocol):
         """Add a new connection; return False if there are too many."""
 
     def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes of requests."""
+        """Take note that connections hold more, or fewer, bytes."""
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
+
+
+class Request:
+    """A request that has arrived. Its bytes are held until it is finished, so finish each.
+
+    Args:
+        connection: on which it came.
+        command: the request itself.
+    """
+
+    __slots__ = ("_is_finished", "command", "connection")
+
+    def __init__(self, connection: Connection, command: Command) -> None:
+        self.connection = connection
+        self.command = command
+        self._is_finished = False
+
+    def reply(self, answer: Command) -> None:
+        """Finish it with an answer. One that is one-way, or whose client has gone, gets none.
+
+        Does nothing if it is finished.
+        """
+        self._finish(None if self.command.is_one_way else answer)
+
+    def drop(self) -> None:
+        """Finish it without an answer: it is one-way, or nobody needs an answer any more.
+
+        Does nothing if it is finished.
+        """
+        self._finish(None)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+        return self.command.size + _REQUEST_BYTES
+
+    def _finish(self, answer: Command | None) -> None:
+        if not self._is_finished:
+            self._is_finished = True
+            self.connection.finished(self, answer)
 
 
 class Connection(asyncio.Protocol):
@@ -77,20 +118,21 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(limits.frame)
-        self._waiting: deque[Command] = deque()
+        self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
-        self._held = 0
+        self._handled = 0
+        self._handled_bytes = 0
         self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._told = 0
         self._is_flush_due = False
         self._is_handling = False
-        self._unanswered = 0
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
         self._stuck_since = 0.0
-        self._opaque = 0
-        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._calls = Calls()
 
     # ---- for the service
 
@@ -100,16 +142,14 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, command: Command) -> None:
-        """Send an answer, or a request that nobody answers. Does nothing on a closed connection.
+        """Send a command. Does nothing on a closed connection.
 
-        Answers are written together when the group of requests is handled.
+        What a group of requests sends is written together when the group is handled.
 
         Raises:
             FrameError: a request does not fit a frame. For an answer that does not fit, the other
                 end gets SYSTEM_ERROR.
         """
-        if command.is_response:
-            self._unanswered -= 1
         if not self.is_open:
             return
         try:
@@ -126,9 +166,8 @@ class Connection(asyncio.Protocol):
                 )
             )  # fmt: skip
         self._out += parts if parts[1] else parts[:1]
-        if not self._is_handling and not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_and_go_on)
+        self._out_bytes += len(parts[0]) + len(parts[1])
+        self._go_on_soon()
 
     async def request(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for its answer, whatever its code.
@@ -143,22 +182,13 @@ class Connection(asyncio.Protocol):
         """
         if not self.is_open:
             raise ServiceError(f"The connection to {self.peer} is closed.")
-        if len(self._asked) >= self._limits.in_flight:
+        if len(self._calls) >= self._limits.in_flight:
             raise ServiceError(
-                f"{len(self._asked)} requests to {self.peer} wait for an answer, as many as may."
+                f"{len(self._calls)} requests to {self.peer} wait for an answer, as many as may."
             )
-        self._number(command)
-        answer: asyncio.Future[Command] = self._loop.create_future()
+        self._calls.number(command)
         self.send(command)
-        self._asked[command.opaque] = answer
-        try:
-            return await asyncio.wait_for(answer, seconds)
-        except asyncio.TimeoutError:
-            raise ServiceError(
-                f"{self.peer} did not answer request {command.code} within {seconds:g} s."
-            ) from None
-        finally:
-            self._asked.pop(command.opaque, None)
+        return await self._calls.answer_of(command, self.peer, seconds)
 
     def one_way(self, command: Command) -> None:
         """Send a request that nobody answers.
@@ -166,7 +196,7 @@ class Connection(asyncio.Protocol):
         Raises:
             FrameError: it does not fit a frame.
         """
-        self._number(command)
+        self._calls.number(command)
         self.send(command.one_way())
 
     def close(self) -> None:
@@ -181,13 +211,38 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # ---- for its requests
+
+    def finished(self, request: Request, answer: Command | None) -> None:
+        """Take note that a request was handled.
+
+        Args:
+            request: one that came on this connection, even if that is closed by now.
+            answer: to send; None for no answer.
+        """
+        self._handled -= 1
+        self._handled_bytes -= request.held
+        if answer is not None:
+            self.send(answer)
+        if self._transport is None:
+            self._tell_held()
+        else:
+            self._go_on_soon()
+
     # ---- for the server
 
     @property
     def holds(self) -> int:
-        """Bytes of requests and answers that are in memory."""
-        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._held + buffered
+        """Bytes in memory: parts of frames, requests until they are finished, answers."""
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        requests = self._waiting_bytes + self._handled_bytes
+        return self._reader.held + requests + self._out_bytes + unwritten
+
+    def count(self) -> int:
+        """Return how many more bytes it holds than when this was called last."""
+        held = self.holds
+        more, self._told = held - self._told, held
+        return more
 
     def check_time(self, now: float) -> None:
         """End the connection if it has been idle or slow for too long.
@@ -260,39 +315,39 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
+        self._reader = FrameReader(self._limits.frame)
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._out.clear()
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(ServiceError(f"The connection to {self.peer} was closed."))
+        self._out_bytes = 0
+        self._calls.fail(self.peer)
+        self._tell_held()
         if self._registry is not None:
-            self._registry.note(-self._held)
             self._registry.remove(self)
-        self._held = 0
         self._service.closed(self)
 
     # ---- its own
 
     def _arrived(self, command: Command) -> None:
         if not command.is_response:
-            self._waiting.append(command)
-            self._waiting_bytes += len(command.body)
+            request = Request(self, command)
+            self._waiting.append(request)
+            self._waiting_bytes += request.held
             return
-        answer = self._asked.pop(command.opaque, None)
-        if answer is not None and not answer.done():
-            answer.set_result(command)
+        self._calls.arrived(command)
 
     def _go_on(self) -> None:
         """Handle requests that have arrived, as far as their answers can be written."""
         while self._waiting and not self._is_full and self.is_open:
             group = list(islice(self._waiting, self._limits.group))
-            for command in group:
+            for request in group:
                 self._waiting.popleft()
-                self._waiting_bytes -= len(command.body)
-                self._unanswered += not command.is_one_way
+                self._waiting_bytes -= request.held
+                self._handled += 1
+                self._handled_bytes += request.held
             self._is_handling = True
             try:
-                self._service.requests(self, group)
+                self._service.requests(group)
             finally:
                 self._is_handling = False
             self._flush()
@@ -301,7 +356,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_full(self) -> bool:
-        return bool(self._stuck_since) or self._unanswered >= self._limits.in_flight
+        limits = self._limits
+        return (
+            bool(self._stuck_since)
+            or self._handled >= limits.in_flight
+            or self._handled_bytes >= limits.connection_held
+        )
 
     def _read_on(self) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -315,31 +375,23 @@ class Connection(asyncio.Protocol):
         self._is_read = wanted
 
     def _tell_held(self) -> None:
-        held = self._reader.held + self._waiting_bytes
-        more, self._held = held - self._held, held
+        more = self.count()
         if more and self._registry is not None:
             self._registry.note(more)
+
+    def _go_on_soon(self) -> None:
+        if not self._is_handling and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_and_go_on)
 
     def _flush(self) -> None:
         self._is_flush_due = False
         if self._out and self._transport is not None:
             self._used_at = self._loop.time()
-            out, self._out = self._out, []
+            out, self._out, self._out_bytes = self._out, [], 0
             self._transport.writelines(out)
 
     def _flush_and_go_on(self) -> None:
         if self._transport is not None:
             self._flush()
             self._go_on()
-
-    def _number(self, command: Command) -> None:
-        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        command.opaque = self._opaque
-
-
-def address_text(address: object) -> str:
-    """Return a socket's address as `host:port`."""
-    if isinstance(address, tuple) and len(address) >= 2:
-        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-        return f"{host}:{address[1]}"
-    return str(address or "an unknown address")

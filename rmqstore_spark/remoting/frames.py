@@ -87,6 +87,7 @@ class FrameReader:
                 body = at + _HEAD.size + size
                 command = decode_header(mark >> 24, view[at + _HEAD.size : body].tobytes())
                 command.body = view[body:end].tobytes()
+                command.size = end - at
                 at = end
                 yield command
         if whole:

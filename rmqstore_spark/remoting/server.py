@@ -10,7 +10,8 @@ from typing import Final
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.connection import Connection, Service, address_text
+from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.connection import Connection, Service
 from rmqstore_spark.remoting.limits import Limits
 
 __all__ = ["RemotingServer"]
@@ -98,10 +99,10 @@ class RemotingServer:
         return True
 
     def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes of requests."""
+        """Take note that connections hold more, or fewer, bytes."""
         self._held += more
-        if more > 0 and self._held > self._limits.held:
-            self._end_largest()
+        if more > 0:
+            self._check_held()
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
@@ -118,10 +119,16 @@ class RemotingServer:
             now = loop.time()
             for connection in list(self._connections):
                 connection.check_time(now)
-            if sum(connection.holds for connection in self._connections) > limits.held:
-                self._end_largest()
+            self._check_held()
 
-    def _end_largest(self) -> None:
+    def _check_held(self) -> None:
+        """End the connection that holds most if all of them hold too much."""
+        if self._held <= self._limits.held:
+            return
+        # What a socket has taken since is not told: only the count says.
+        self._held += sum(connection.count() for connection in self._connections)
+        if self._held <= self._limits.held or not self._connections:
+            return
         largest = max(self._connections, key=lambda each: each.holds)
         self._tell(
             f"The connection of {escaped(largest.peer)} was ended: it holds {largest.holds} bytes, "
