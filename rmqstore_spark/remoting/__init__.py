@@ -8,6 +8,7 @@ bodies       bodies: JSON in fastjson's dialect, and texts that were compressed
 limits       how much a connection, and a server, may hold, and for how long
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
+peerlog      log lines about other ends, a few a minute
 connection   a connection: takes all commands that have arrived, counts what they hold until they
              are finished; asks, and waits
 dispatch     gives each request to the handler of its code

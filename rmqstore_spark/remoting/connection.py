@@ -21,10 +21,9 @@ from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Connection", "Registry", "Request", "Service"]
-
-_log = logging.getLogger(__name__)
 
 _HIGH_WATER: Final = 1 << 20
 """Bytes that wait to be written; with more, no request is handled until the other end reads."""
@@ -56,6 +55,10 @@ class Registry(Protocol):
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
+
+    @property
+    def log(self) -> PeerLog:
+        """For lines about the other ends."""
 
 
 class Request:
@@ -115,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._limits = limits
         self._registry = registry
+        self._log = registry.log if registry is not None else PeerLog(logging.getLogger(__name__))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(limits.frame)
@@ -157,7 +161,7 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             if not command.is_response:
                 raise
-            _log.error("An answer to %s was not sent: %s.", self.peer, error)
+            self._warn("An answer to %s was not sent: %s.", error)
             remark = f"the answer is too large: {error}"
             parts = frame_parts(
                 Command(
@@ -252,18 +256,18 @@ class Connection(asyncio.Protocol):
         """
         limits = self._limits
         if self._stuck_since and now - self._stuck_since > limits.write_seconds:
-            _log.warning(
-                "%s does not read its answers; its connection was ended.", escaped(self.peer)
-            )
+            self._warn("%s does not read its answers; its connection was ended.")
             self.abort()
         elif self._is_read and self._reader.held and now - self._frame_since > limits.frame_seconds:
-            _log.warning(
+            self._warn(
                 "%s has not sent the rest of a request for %g s; its connection was ended.",
-                escaped(self.peer), limits.frame_seconds,
-            )  # fmt: skip
+                limits.frame_seconds,
+            )
             self.abort()
         elif now - self._used_at > limits.idle_seconds:
-            _log.info("The connection of %s was idle; it was closed.", escaped(self.peer))
+            self._log.info(
+                self.peer, "The connection of %s was idle; it was closed.", escaped(self.peer)
+            )
             self.close()
 
     # ---- for asyncio
@@ -290,10 +294,10 @@ class Connection(asyncio.Protocol):
                 self._arrived(command)
         except FrameError as error:
             self._is_broken = True
-            _log.warning(
+            self._warn(
                 "%s sent what is not RocketMQ's protocol: %s. Its connection was closed.",
-                escaped(self.peer), escaped(str(error)),
-            )  # fmt: skip
+                escaped(str(error)),
+            )
         if self._reader.held and (count or not was_part):
             self._frame_since = self._used_at
         self._go_on()
@@ -378,6 +382,9 @@ class Connection(asyncio.Protocol):
         more = self.count()
         if more and self._registry is not None:
             self._registry.note(more)
+
+    def _warn(self, text: str, *values: object) -> None:
+        self._log.warning(self.peer, text, escaped(self.peer), *values)
 
     def _go_on_soon(self) -> None:
         if not self._is_handling and not self._is_flush_due:

@@ -13,10 +13,9 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Dispatch", "Handler"]
-
-_log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Connection, Command], Command | Awaitable[Command | None] | None]
 """Handles a request: returns its answer, at once or later; None if it needs none. Raises
@@ -32,6 +31,7 @@ class Dispatch:
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = handlers
+        self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request) -> None:
@@ -45,9 +45,9 @@ class Dispatch:
         try:
             found = handler(request.connection, command)
         except Exception as error:  # noqa: BLE001 - one request must not end all others
-            found = _refusal(request, error)
+            found = self._refusal(request, error)
         if isawaitable(found):
-            task = asyncio.ensure_future(_finish_later(request, found))
+            task = asyncio.ensure_future(self._finish_later(request, found))
             self._later.add(task)
             task.add_done_callback(self._later.discard)
         else:
@@ -58,13 +58,27 @@ class Dispatch:
         if self._later:
             await asyncio.wait(self._later)
 
+    async def _finish_later(self, request: Request, later: Awaitable[Command | None]) -> None:
+        try:
+            answer = await later
+        except Exception as error:  # noqa: BLE001 - one request must not end all others
+            answer = self._refusal(request, error)
+        _finish(request, answer)
 
-async def _finish_later(request: Request, later: Awaitable[Command | None]) -> None:
-    try:
-        answer = await later
-    except Exception as error:  # noqa: BLE001 - one request must not end all others
-        answer = _refusal(request, error)
-    _finish(request, answer)
+    def _refusal(self, request: Request, error: Exception) -> Command:
+        """Return the answer for an error, and log the error if it is a bug."""
+        command = request.command
+        if isinstance(error, RemotingError):
+            return command.answer(error.code, error.remark)
+        if isinstance(error, FrameError):
+            return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        peer = request.connection.peer
+        self._log.log(
+            logging.ERROR, peer, "Request %d of %s failed.", command.code, escaped(peer),
+            error=error,
+        )  # fmt: skip
+        remark = "the request failed because of an error in the server; its log says more"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _finish(request: Request, answer: Command | None) -> None:
@@ -72,15 +86,3 @@ def _finish(request: Request, answer: Command | None) -> None:
         request.drop()
     else:
         request.reply(answer)
-
-
-def _refusal(request: Request, error: Exception) -> Command:
-    """Return the answer for an error, and log the error if it is a bug."""
-    command, peer = request.command, request.connection.peer
-    if isinstance(error, RemotingError):
-        return command.answer(error.code, error.remark)
-    if isinstance(error, FrameError):
-        return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
-    _log.error("Request %d of %s failed.", command.code, escaped(peer), exc_info=error)
-    remark = "the request failed because of an error in the server; its log says more"
-    return command.answer(ResponseCode.SYSTEM_ERROR, remark)

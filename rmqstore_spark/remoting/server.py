@@ -13,15 +13,13 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.connection import Connection, Service
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["RemotingServer"]
-
-_log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 _LOOKS: Final = 4
 """How often a connection is looked at within the shortest of its times."""
-_TELL_SECONDS: Final = 10.0
 
 
 class RemotingServer:
@@ -30,14 +28,17 @@ class RemotingServer:
     Args:
         service: handles the requests of all connections.
         limits: the bounds.
+
+    Attributes:
+        log: for lines about the other ends.
     """
 
     def __init__(self, service: Service, limits: Limits) -> None:
+        self.log = PeerLog(logging.getLogger(__name__))
         self._service = service
         self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._held = 0
-        self._told_at = -_TELL_SECONDS
         self._server: asyncio.Server | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -90,10 +91,10 @@ class RemotingServer:
     def admit(self, connection: Connection) -> bool:
         """Add a new connection; return False if there are too many."""
         if len(self._connections) >= self._limits.connections:
-            self._tell(
-                f"{escaped(connection.peer)} was turned away: there are "
-                f"{len(self._connections)} connections, as many as may be"
-            )
+            self.log.warning(
+                connection.peer, "%s was turned away: there are %d connections, as many as may be.",
+                escaped(connection.peer), len(self._connections),
+            )  # fmt: skip
             return False
         self._connections[connection] = None
         return True
@@ -130,15 +131,8 @@ class RemotingServer:
         if self._held <= self._limits.held or not self._connections:
             return
         largest = max(self._connections, key=lambda each: each.holds)
-        self._tell(
-            f"The connection of {escaped(largest.peer)} was ended: it holds {largest.holds} bytes, "
-            f"and all connections together more than {self._limits.held}"
-        )
+        self.log.warning(
+            largest.peer, "The connection of %s was ended: it holds %d bytes, and all connections "
+            "together more than %d.", escaped(largest.peer), largest.holds, self._limits.held,
+        )  # fmt: skip
         largest.abort()
-
-    def _tell(self, text: str) -> None:
-        """Log what may happen very often, but not too often."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            _log.warning("%s.", text)
