@@ -80,8 +80,7 @@ class NameServer:
         """Do nothing."""
 
     def requests(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._dispatch.handle(request)
+        self._dispatch.handle(requests)
 
     def closed(self, connection: Connection) -> None:
         for live in self._tables.lost(connection):

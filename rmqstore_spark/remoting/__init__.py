@@ -9,9 +9,10 @@ limits       how much a connection, and a server, may hold, and for how long
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
 peerlog      log lines about other ends, a few a minute
-connection   a connection: takes all commands that have arrived, counts what they hold until they
-             are finished; asks, and waits
-dispatch     gives each request to the handler of its code
+backlog      requests of a connection that are not finished, and what they hold
+turns        what arrived in a turn of the event loop is one group, over all connections
+connection   a connection: counts what requests hold until they are finished; asks, and waits
+dispatch     gives each request, or all of a turn with the same code, to a handler
 server       listens, and ends connections that are idle, slow or too many
 client       connects, and asks
 

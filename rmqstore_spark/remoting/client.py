@@ -13,6 +13,7 @@ from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.turns import Turns
 
 __all__ = ["ANSWER_SECONDS", "RemotingClient"]
 
@@ -53,11 +54,11 @@ class RemotingClient:
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         limits = limits or Limits()
+        service = service or _Refusing()
+        turns: Turns[Request] = Turns(service, limits.group)
         try:
             _, connection = await asyncio.wait_for(
-                loop.create_connection(
-                    lambda: Connection(service or _Refusing(), limits), host, port
-                ),
+                loop.create_connection(lambda: Connection(service, turns, limits), host, port),
                 seconds,
             )
         except asyncio.TimeoutError:

@@ -1,27 +1,28 @@
 """A connection, the same for both ends: each may ask, and each answers.
 
-Everything here runs in the thread of one event loop. Requests arrive in groups: all that one read
-of the socket completed. Answers leave in groups too, in one write.
+Everything here runs in the thread of one event loop, except that a request may be finished from any
+thread. Requests are handled in groups: all that arrived in a turn of the loop (`turns`). Answers
+leave in groups too, in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final, Protocol, cast
 
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.backlog import Backlog
 from rmqstore_spark.remoting.calls import Calls
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
+from rmqstore_spark.remoting.turns import Turns
 
 __all__ = ["Connection", "Registry", "Request", "Service"]
 
@@ -38,7 +39,7 @@ class Service(Protocol):
         """Take note of a new connection."""
 
     def requests(self, requests: Sequence[Request]) -> None:
-        """Handle requests that arrived together. Finish each of them, now or later."""
+        """Handle requests that arrived together, on any connections. Finish each, now or later."""
 
     def closed(self, connection: Connection) -> None:
         """Take note that a connection has ended. Nothing can be sent on it."""
@@ -64,17 +65,25 @@ class Registry(Protocol):
 class Request:
     """A request that has arrived. Its bytes are held until it is finished, so finish each.
 
+    It may be finished from any thread; the answer is sent from that of the event loop, together
+    with those that come meanwhile.
+
     Args:
         connection: on which it came.
         command: the request itself.
+        turns: of the connection's event loop.
+
+    Attributes:
+        is_finished: whether its end has come to the event loop.
     """
 
-    __slots__ = ("_is_finished", "command", "connection")
+    __slots__ = ("_turns", "command", "connection", "is_finished")
 
-    def __init__(self, connection: Connection, command: Command) -> None:
+    def __init__(self, connection: Connection, command: Command, turns: Turns[Request]) -> None:
         self.connection = connection
         self.command = command
-        self._is_finished = False
+        self.is_finished = False
+        self._turns = turns
 
     def reply(self, answer: Command) -> None:
         """Finish it with an answer. One that is one-way, or whose client has gone, gets none.
@@ -96,9 +105,7 @@ class Request:
         return self.command.size + _REQUEST_BYTES
 
     def _finish(self, answer: Command | None) -> None:
-        if not self._is_finished:
-            self._is_finished = True
-            self.connection.finished(self, answer)
+        self._turns.in_loop(lambda: self.connection.finished(self, answer))
 
 
 class Connection(asyncio.Protocol):
@@ -106,6 +113,7 @@ class Connection(asyncio.Protocol):
 
     Args:
         service: handles the other end's requests.
+        turns: of this event loop, which hand requests to the service.
         limits: its bounds.
         registry: of the server that it belongs to; None for a client's.
 
@@ -113,24 +121,26 @@ class Connection(asyncio.Protocol):
         peer: address of the other end, as text.
     """
 
-    def __init__(self, service: Service, limits: Limits, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        turns: Turns[Request],
+        limits: Limits,
+        registry: Registry | None = None,
+    ) -> None:
         self.peer = ""
         self._service = service
+        self._turns = turns
         self._limits = limits
         self._registry = registry
         self._log = registry.log if registry is not None else PeerLog(logging.getLogger(__name__))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(limits.frame)
-        self._waiting: deque[Request] = deque()
-        self._waiting_bytes = 0
-        self._handled = 0
-        self._handled_bytes = 0
+        self._backlog: Backlog[Request] = Backlog(limits)
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._told = 0
-        self._is_flush_due = False
-        self._is_handling = False
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
@@ -148,7 +158,7 @@ class Connection(asyncio.Protocol):
     def send(self, command: Command) -> None:
         """Send a command. Does nothing on a closed connection.
 
-        What a group of requests sends is written together when the group is handled.
+        What is sent in a turn of the event loop is written together.
 
         Raises:
             FrameError: a request does not fit a frame. For an answer that does not fit, the other
@@ -171,7 +181,7 @@ class Connection(asyncio.Protocol):
             )  # fmt: skip
         self._out += parts if parts[1] else parts[:1]
         self._out_bytes += len(parts[0]) + len(parts[1])
-        self._go_on_soon()
+        self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for its answer, whatever its code.
@@ -206,7 +216,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection when what was sent is written, or has waited for too long."""
         if self._transport is not None:
-            self._flush()
+            self.flush()
             self._stuck_since = self._stuck_since or self._loop.time()
             self._transport.close()
 
@@ -218,20 +228,40 @@ class Connection(asyncio.Protocol):
     # ---- for its requests
 
     def finished(self, request: Request, answer: Command | None) -> None:
-        """Take note that a request was handled.
+        """Take note that a request was handled. Does nothing if that was told before.
 
         Args:
             request: one that came on this connection, even if that is closed by now.
             answer: to send; None for no answer.
         """
-        self._handled -= 1
-        self._handled_bytes -= request.held
+        if request.is_finished:
+            return
+        request.is_finished = True
+        self._backlog.finished(request)
         if answer is not None:
             self.send(answer)
-        if self._transport is None:
-            self._tell_held()
-        else:
-            self._go_on_soon()
+        self._go_on()
+
+    # ---- for turns
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a request that may be handled now."""
+        return self._backlog.may_shrink and not self._stuck_since
+
+    def take(self, most: int) -> list[Request]:
+        """Return requests that may be handled now, and count them as being handled."""
+        group = self._backlog.take(most) if self.is_ready else []
+        self._read_on()
+        return group
+
+    def flush(self) -> None:
+        """Write what was sent."""
+        if self._out and self._transport is not None:
+            self._used_at = self._loop.time()
+            out, self._out, self._out_bytes = self._out, [], 0
+            self._transport.writelines(out)
+        self._tell_held()
 
     # ---- for the server
 
@@ -239,8 +269,7 @@ class Connection(asyncio.Protocol):
     def holds(self) -> int:
         """Bytes in memory: parts of frames, requests until they are finished, answers."""
         unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        requests = self._waiting_bytes + self._handled_bytes
-        return self._reader.held + requests + self._out_bytes + unwritten
+        return self._reader.held + self._backlog.held + self._out_bytes + unwritten
 
     def count(self) -> int:
         """Return how many more bytes it holds than when this was called last."""
@@ -291,7 +320,10 @@ class Connection(asyncio.Protocol):
         try:
             for command in self._reader.feed(data):
                 count += 1
-                self._arrived(command)
+                if command.is_response:
+                    self._calls.arrived(command)
+                else:
+                    self._backlog.add(Request(self, command, self._turns))
         except FrameError as error:
             self._is_broken = True
             self._warn(
@@ -302,10 +334,13 @@ class Connection(asyncio.Protocol):
             self._frame_since = self._used_at
         self._go_on()
         if self._is_broken:
+            self._handle_the_rest()
             self.close()
 
     def eof_received(self) -> None:
-        """Close; the other end has gone."""
+        """Handle what came before the other end went; then asyncio closes the connection."""
+        self._handle_the_rest()
+        self.flush()
 
     def pause_writing(self) -> None:
         self._stuck_since = self._loop.time()
@@ -320,10 +355,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
         self._reader = FrameReader(self._limits.frame)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        self._backlog.forget_waiting()
         self._out.clear()
         self._out_bytes = 0
+        self._turns.forget(self)
         self._calls.fail(self.peer)
         self._tell_held()
         if self._registry is not None:
@@ -332,45 +367,21 @@ class Connection(asyncio.Protocol):
 
     # ---- its own
 
-    def _arrived(self, command: Command) -> None:
-        if not command.is_response:
-            request = Request(self, command)
-            self._waiting.append(request)
-            self._waiting_bytes += request.held
-            return
-        self._calls.arrived(command)
-
     def _go_on(self) -> None:
-        """Handle requests that have arrived, as far as their answers can be written."""
-        while self._waiting and not self._is_full and self.is_open:
-            group = list(islice(self._waiting, self._limits.group))
-            for request in group:
-                self._waiting.popleft()
-                self._waiting_bytes -= request.held
-                self._handled += 1
-                self._handled_bytes += request.held
-            self._is_handling = True
-            try:
-                self._service.requests(group)
-            finally:
-                self._is_handling = False
-            self._flush()
+        """Have requests handled that may be, and read on or stop."""
+        if self.is_ready:
+            self._turns.ready(self)
         self._read_on()
         self._tell_held()
 
-    @property
-    def _is_full(self) -> bool:
-        limits = self._limits
-        return (
-            bool(self._stuck_since)
-            or self._handled >= limits.in_flight
-            or self._handled_bytes >= limits.connection_held
-        )
+    def _handle_the_rest(self) -> None:
+        while self.is_ready:
+            self._turns.take()
 
     def _read_on(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = not self._waiting and not self._is_full
+        wanted = self._backlog.may_grow and not self._stuck_since
         if wanted and not self._is_read:
             self._frame_since = self._loop.time()
             self._transport.resume_reading()
@@ -385,20 +396,3 @@ class Connection(asyncio.Protocol):
 
     def _warn(self, text: str, *values: object) -> None:
         self._log.warning(self.peer, text, escaped(self.peer), *values)
-
-    def _go_on_soon(self) -> None:
-        if not self._is_handling and not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_and_go_on)
-
-    def _flush(self) -> None:
-        self._is_flush_due = False
-        if self._out and self._transport is not None:
-            self._used_at = self._loop.time()
-            out, self._out, self._out_bytes = self._out, [], 0
-            self._transport.writelines(out)
-
-    def _flush_and_go_on(self) -> None:
-        if self._transport is not None:
-            self._flush()
-            self._go_on()

@@ -1,10 +1,10 @@
-"""Gives each request to the handler of its code, and turns what goes wrong into an answer."""
+"""Gives requests to the handlers of their codes, and turns what goes wrong into an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import TypeAlias
 
@@ -15,27 +15,58 @@ from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Dispatch", "Handler"]
+__all__ = ["Dispatch", "GroupHandler", "Handler"]
 
 Handler: TypeAlias = Callable[[Connection, Command], Command | Awaitable[Command | None] | None]
 """Handles a request: returns its answer, at once or later; None if it needs none. Raises
 RemotingError to refuse it, or FrameError for a body that it cannot read."""
 
 
+GroupHandler: TypeAlias = Callable[[Sequence[Request]], None]
+"""Takes all requests with its code that arrived together, on any connections. It finishes each, at
+once or later, from any thread. What it raises is the answer to those that are not finished."""
+
+
 class Dispatch:
-    """Handles requests one by one.
+    """Gives requests to handlers.
 
     Args:
-        handlers: by code.
+        handlers: of one request, by code.
+        group_handlers: of all requests with a code that arrived together, by code.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        group_handlers: Mapping[int, GroupHandler] | None = None,
+    ) -> None:
         self._handlers = handlers
+        self._group_handlers = group_handlers or {}
         self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
 
-    def handle(self, request: Request) -> None:
-        """Handle a request, and finish it with its answer."""
+    def handle(self, requests: Sequence[Request]) -> None:
+        """Handle requests that arrived together, and finish each with its answer."""
+        groups: dict[int, list[Request]] = {}
+        for request in requests:
+            code = request.command.code
+            if code in self._group_handlers:
+                groups.setdefault(code, []).append(request)
+            else:
+                self._handle_one(request)
+        for code, group in groups.items():
+            try:
+                self._group_handlers[code](group)
+            except Exception as error:  # noqa: BLE001 - one group must not end all others
+                for request in group:
+                    request.reply(self._refusal(request, error))
+
+    async def drain(self) -> None:
+        """Wait until all answers of handlers of one request are sent."""
+        if self._later:
+            await asyncio.wait(self._later)
+
+    def _handle_one(self, request: Request) -> None:
         command = request.command
         handler = self._handlers.get(command.code)
         if handler is None:
@@ -52,11 +83,6 @@ class Dispatch:
             task.add_done_callback(self._later.discard)
         else:
             _finish(request, found)
-
-    async def drain(self) -> None:
-        """Wait until all answers are sent."""
-        if self._later:
-            await asyncio.wait(self._later)
 
     async def _finish_later(self, request: Request, later: Awaitable[Command | None]) -> None:
         try:

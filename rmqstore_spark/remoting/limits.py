@@ -20,7 +20,7 @@ class Limits:
             connection that holds most is ended when there are more.
         connection_held: most bytes of requests of a connection that are being handled; with more,
             it is not read. Answers that its other end does not read stop it sooner.
-        group: most requests that are handled before their answers are written.
+        group: most requests, of all connections, that are handled before answers are written.
         in_flight: most requests of a connection that are being handled; with more, it is not
             read. Also the most that this side asks at a time.
         idle_seconds: a connection on which nothing comes or goes for this time is closed.

@@ -11,9 +11,10 @@ from typing import Final
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
-from rmqstore_spark.remoting.connection import Connection, Service
+from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
+from rmqstore_spark.remoting.turns import Turns
 
 __all__ = ["RemotingServer"]
 
@@ -36,6 +37,7 @@ class RemotingServer:
     def __init__(self, service: Service, limits: Limits) -> None:
         self.log = PeerLog(logging.getLogger(__name__))
         self._service = service
+        self._turns: Turns[Request] = Turns(service, limits.group)
         self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._held = 0
@@ -58,8 +60,9 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._service, self._limits, self), host, port, backlog=_BACKLOG
-            )
+                lambda: Connection(self._service, self._turns, self._limits, self), host, port,
+                backlog=_BACKLOG,
+            )  # fmt: skip
         except OSError as error:
             where = address_text((host, port))
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error

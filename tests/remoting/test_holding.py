@@ -149,8 +149,7 @@ def test_a_handler_may_leave_a_request_without_an_answer() -> None:
             self.dispatch = Dispatch({HOLD: later, BIG: now})
 
         def requests(self, requests: Sequence[Request]) -> None:
-            for each in requests:
-                self.dispatch.handle(each)
+            self.dispatch.handle(requests)
 
     async def test() -> None:
         service = Dispatching()

@@ -360,8 +360,7 @@ def test_a_handler_that_fails_is_answered_and_logged(caplog: pytest.LogCaptureFi
             self.dispatch = Dispatch({1: later, 2: never})
 
         def requests(self, requests: Sequence[Request]) -> None:
-            for each in requests:
-                self.dispatch.handle(each)
+            self.dispatch.handle(requests)
 
     async def test() -> None:
         service = Dispatching()
