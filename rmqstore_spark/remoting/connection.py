@@ -293,6 +293,8 @@ class Connection(asyncio.Protocol):
                 limits.frame_seconds,
             )
             self.abort()
+        elif self._is_broken and now - self._used_at > limits.write_seconds:
+            self.close()  # its last requests take too long
         elif now - self._used_at > limits.idle_seconds:
             self._log.info(
                 self.peer, "The connection of %s was idle; it was closed.", escaped(self.peer)
@@ -316,26 +318,21 @@ class Connection(asyncio.Protocol):
             return
         self._used_at = self._loop.time()
         was_part = bool(self._reader.held)
-        count = 0
-        try:
-            for command in self._reader.feed(data):
-                count += 1
-                if command.is_response:
-                    self._calls.arrived(command)
-                else:
-                    self._backlog.add(Request(self, command, self._turns))
-        except FrameError as error:
+        commands, error = self._reader.feed(data)
+        for command in commands:
+            if command.is_response:
+                self._calls.arrived(command)
+            else:
+                self._backlog.add(Request(self, command, self._turns))
+        if self._reader.held and (commands or not was_part):
+            self._frame_since = self._used_at
+        if error is not None:
             self._is_broken = True
             self._warn(
                 "%s sent what is not RocketMQ's protocol: %s. Its connection was closed.",
                 escaped(str(error)),
             )
-        if self._reader.held and (count or not was_part):
-            self._frame_since = self._used_at
         self._go_on()
-        if self._is_broken:
-            self._handle_the_rest()
-            self.close()
 
     def eof_received(self) -> None:
         """Handle what came before the other end went; then asyncio closes the connection."""
@@ -373,6 +370,8 @@ class Connection(asyncio.Protocol):
             self._turns.ready(self)
         self._read_on()
         self._tell_held()
+        if self._is_broken and self._backlog.is_empty:
+            self.close()
 
     def _handle_the_rest(self) -> None:
         while self.is_ready:
@@ -381,7 +380,7 @@ class Connection(asyncio.Protocol):
     def _read_on(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self._backlog.may_grow and not self._stuck_since
+        wanted = self._backlog.may_grow and not self._stuck_since and not self._is_broken
         if wanted and not self._is_read:
             self._frame_since = self._loop.time()
             self._transport.resume_reading()

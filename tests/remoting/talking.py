@@ -17,6 +17,7 @@ from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
+from tests.remoting.reading import read_frames
 from tests.support.waiting import PATIENCE
 
 __all__ = [
@@ -120,7 +121,7 @@ class Peer:
         while len(found) < count:
             data = await asyncio.wait_for(self._reader.read(1 << 16), 30)
             assert data, f"closed after {len(found)} commands"
-            found += self._frames.feed(data)
+            found += read_frames(data, self._frames)
         return found
 
     async def ended(self) -> bool:

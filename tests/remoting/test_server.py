@@ -188,6 +188,24 @@ def test_what_is_no_frame_closes_its_connection_after_the_answers_before_it() ->
     run(test())
 
 
+def test_requests_before_garbage_are_answered_later_too_and_for_a_bounded_time() -> None:
+    async def test() -> None:
+        service = TestService()
+        async with listening(service, write_seconds=1.0) as address:
+            late, never = [await Peer.connect(address) for _ in range(2)]
+            await late.send(request(HOLD, b"", 1) + request(ECHO, b"", 2) + b"\xff" * 20)
+            assert (await late.commands(1))[0].opaque == 2
+            held = service.held[0]
+            held.reply(held.command.answer())
+            assert (await late.commands(1))[0].opaque == 1
+            assert await late.ended()
+            await never.send(request(HOLD) + b"\xff" * 20)
+            assert await never.ended()
+            service.held[1].drop()
+
+    run(test())
+
+
 def test_a_client_that_goes_between_request_and_answer_is_forgotten() -> None:
     async def test() -> None:
         service = TestService()
