@@ -13,7 +13,9 @@ backlog      requests of a connection that are not finished, and what they hold
 turns        what arrived in a turn of the event loop is one group, over all connections
 connection   a connection: counts what requests hold until they are finished; asks, and waits
 dispatch     gives each request, or all of a turn with the same code, to a handler
-server       listens, and ends connections that are idle, slow or too many
+tls          which connections use TLS, and with which certificates
+listener     accepts connections, plain and TLS on one port
+server       has the connections of a port, and ends those that are idle, slow or too many
 client       connects, and asks
 
 `codes` to `bodies` are pure: bytes in, values out. From outside it imports `layout.fastjson`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
@@ -38,6 +39,7 @@ class RemotingClient:
         *,
         service: Service | None = None,
         limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> RemotingClient:
         """Connect.
@@ -46,6 +48,7 @@ class RemotingClient:
             address: `host:port`.
             service: handles what the other end asks; by default, it is refused.
             limits: bounds of the connection.
+            tls: for a server that talks TLS, see `tls.client_context`.
             seconds: how long it may take.
 
         Raises:
@@ -58,11 +61,19 @@ class RemotingClient:
         turns: Turns[Request] = Turns(service, limits.group)
         try:
             _, connection = await asyncio.wait_for(
-                loop.create_connection(lambda: Connection(service, turns, limits), host, port),
+                loop.create_connection(
+                    lambda: Connection(service, turns, limits), host, port, ssl=tls
+                ),
                 seconds,
             )
         except asyncio.TimeoutError:
             raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or error
+            raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from None
+        except (ConnectionResetError, ConnectionAbortedError):
+            how = "before a TLS session began" if tls else "at once"
+            raise ServiceError(f"{address} closed the connection {how}.") from None
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise ServiceError(f"{address} cannot be reached: {reason}.") from None
