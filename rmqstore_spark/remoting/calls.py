@@ -42,7 +42,7 @@ class Calls:
             return await asyncio.wait_for(answer, seconds)
         except asyncio.TimeoutError:
             raise ServiceError(
-                f"{peer} did not answer request {command.code} within {seconds:g} s."
+                f"{peer} did not answer request {command.code} within {seconds:.3g} s."
             ) from None
         finally:
             self._asked.pop(command.opaque, None)

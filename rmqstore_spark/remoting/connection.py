@@ -1,8 +1,7 @@
 """A connection, the same for both ends: each may ask, and each answers.
 
-Everything here runs in the thread of one event loop, except that a request may be finished from any
-thread. Requests are handled in groups: all that arrived in a turn of the loop (`turns`). Answers
-leave in groups too, in one write.
+Everything here runs in the thread of one event loop; only `Request` may be used in any. What
+arrived in a turn of the loop is handled as one group (`turns`); its answers leave in one write.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.turns import Turns
 
 __all__ = ["Connection", "Registry", "Request", "Service"]
 
-_HIGH_WATER: Final = 1 << 20
-"""Bytes that wait to be written; with more, no request is handled until the other end reads."""
 _REQUEST_BYTES: Final = 1024
 """About what the objects of a request need, beside the bytes of its frame."""
 
@@ -138,14 +136,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(limits.frame)
         self._backlog: Backlog[Request] = Backlog(limits)
-        self._out: list[bytes] = []
-        self._out_bytes = 0
+        self._out = Outbox()
         self._told = 0
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
-        self._stuck_since = 0.0
         self._calls = Calls()
 
     # ---- for the service
@@ -154,6 +150,15 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether commands can be sent."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more requests should be sent: the other end reads what was sent."""
+        return self._out.has_room
+
+    async def wait_for_room(self) -> None:
+        """Return when more requests should be sent, or when the connection has ended."""
+        await self._out.wait_for_room()
 
     def send(self, command: Command) -> None:
         """Send a command. Does nothing on a closed connection.
@@ -179,8 +184,7 @@ class Connection(asyncio.Protocol):
                     flag=command.flag, form=command.form,
                 )
             )  # fmt: skip
-        self._out += parts if parts[1] else parts[:1]
-        self._out_bytes += len(parts[0]) + len(parts[1])
+        self._out.add(parts if parts[1] else parts[:1])
         self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
@@ -217,7 +221,7 @@ class Connection(asyncio.Protocol):
         """Close the connection when what was sent is written, or has waited for too long."""
         if self._transport is not None:
             self.flush()
-            self._stuck_since = self._stuck_since or self._loop.time()
+            self._out.stuck_since = self._out.stuck_since or self._loop.time()
             self._transport.close()
 
     def abort(self) -> None:
@@ -247,7 +251,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether it has a request that may be handled now."""
-        return self._backlog.may_shrink and not self._stuck_since
+        return self._backlog.may_shrink and not self._out.stuck_since
 
     def take(self, most: int) -> list[Request]:
         """Return requests that may be handled now, and count them as being handled."""
@@ -257,10 +261,8 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what was sent."""
-        if self._out and self._transport is not None:
+        if self._transport is not None and self._out.flush(self._transport):
             self._used_at = self._loop.time()
-            out, self._out, self._out_bytes = self._out, [], 0
-            self._transport.writelines(out)
         self._tell_held()
 
     # ---- for the server
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
     def holds(self) -> int:
         """Bytes in memory: parts of frames, requests until they are finished, answers."""
         unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._reader.held + self._backlog.held + self._out_bytes + unwritten
+        return self._reader.held + self._backlog.held + self._out.held + unwritten
 
     def count(self) -> int:
         """Return how many more bytes it holds than when this was called last."""
@@ -284,7 +286,8 @@ class Connection(asyncio.Protocol):
             now: the event loop's time.
         """
         limits = self._limits
-        if self._stuck_since and now - self._stuck_since > limits.write_seconds:
+        stuck_since = self._out.stuck_since
+        if stuck_since and now - stuck_since > limits.write_seconds:
             self._warn("%s does not read its answers; its connection was ended.")
             self.abort()
         elif self._is_read and self._reader.held and now - self._frame_since > limits.frame_seconds:
@@ -305,7 +308,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.peer = address_text(transport.get_extra_info("peername"))
         if self._registry is not None and not self._registry.admit(self):
             self._is_broken = True
@@ -340,12 +343,12 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        self._stuck_since = self._loop.time()
+        self._out.pause(self._loop.time())
 
     def resume_writing(self) -> None:
         if not self.is_open:
             return
-        self._stuck_since = 0.0
+        self._out.resume()
         self._used_at = self._loop.time()
         self._go_on()
 
@@ -353,8 +356,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._reader = FrameReader(self._limits.frame)
         self._backlog.forget_waiting()
-        self._out.clear()
-        self._out_bytes = 0
+        self._out.close()
         self._turns.forget(self)
         self._calls.fail(self.peer)
         self._tell_held()
@@ -380,7 +382,7 @@ class Connection(asyncio.Protocol):
     def _read_on(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self._backlog.may_grow and not self._stuck_since and not self._is_broken
+        wanted = self._backlog.may_grow and not self._out.stuck_since and not self._is_broken
         if wanted and not self._is_read:
             self._frame_since = self._loop.time()
             self._transport.resume_reading()

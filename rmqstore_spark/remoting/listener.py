@@ -160,10 +160,10 @@ class Listener:
 async def _first_byte(accepted: socket.socket) -> bytes:
     """Return the first byte that comes, and leave it there; nothing if the other end goes."""
     loop = asyncio.get_running_loop()
-    readable: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(accepted, lambda: readable.done() or readable.set_result(None))
+    readable = asyncio.Event()
+    loop.add_reader(accepted, readable.set)
     try:
-        await readable
+        await readable.wait()
     finally:
         loop.remove_reader(accepted)
     return accepted.recv(1, socket.MSG_PEEK)

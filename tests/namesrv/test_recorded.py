@@ -35,7 +35,7 @@ async def _answers(config: NamesrvConfig, primed: list[Command], asked: list[Exc
             if number not in clients:
                 clients[number] = await RemotingClient.connect(address)
             if request.is_one_way:
-                clients[number].tell(request)
+                await clients[number].tell(request)
             else:
                 found.append((exchange, await clients[number].ask(request)))
         for client in clients.values():

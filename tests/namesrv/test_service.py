@@ -90,7 +90,7 @@ def test_registrations_in_all_forms(config: Config) -> None:
         route = await ask_json(client, Code.GET_ROUTEINFO_BY_TOPIC, topic="U")
         (queues,) = route["queueDatas"]
         assert (queues["perm"], queues["readQueueNums"]) == (4, 2)
-        client.tell(registration(["V"], version=(2, 2)))
+        await client.tell(registration(["V"], version=(2, 2)))
         assert await _names(client) == {"T", "U", "V"}
         await client.ask_for(unregistration(registration()))
         assert await _names(client) == set()

@@ -141,11 +141,11 @@ def test_one_way_requests_and_clients_that_have_gone_cost_nothing() -> None:
         async with collecting() as (service, address):
             client = await RemotingClient.connect(address)
             for _ in range(50):
-                client.tell(Command(COLLECT, body=bytes(1000)))
+                await client.tell(Command(COLLECT, body=bytes(1000)))
             await until(lambda: sum(service.collected) == 50)
             await until(lambda: service.connections[0].holds == 0)
             for _ in range(50):
-                client.tell(Command(COLLECT))
+                await client.tell(Command(COLLECT))
             client.close()  # what was sent before is handled
             await until(lambda: sum(service.collected) == 100)
             await until(lambda: not service.connections)

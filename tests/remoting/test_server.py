@@ -136,6 +136,7 @@ def test_requests_fail_when_the_connection_closes() -> None:
             service.connections[0].abort()
             with pytest.raises(ServiceError, match="was closed"):
                 await asked
+            client.close()
             with pytest.raises(ServiceError, match="is closed"):
                 await client.ask(Command(ECHO))
             held = service.held[0]
@@ -387,7 +388,7 @@ def test_a_handler_that_fails_is_answered_and_logged(caplog: pytest.LogCaptureFi
             assert [answer.code for answer in answers] == [16, 1, 3]
             assert answers[0].remark == "not later"
             assert "a bug" not in (answers[1].remark or "")
-            client.tell(Command(2))
+            await client.tell(Command(2))
             await client.ask(Command(1))
         await service.dispatch.drain()
 

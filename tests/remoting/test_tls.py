@@ -27,12 +27,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @asynccontextmanager
 async def serving(
-    given: Certificates, mode: TlsMode, *, trust: str = "", **limits: float
+    given: Certificates, mode: TlsMode, *, trust: str = "", limits: Limits | None = None
 ) -> AsyncIterator[tuple[str, TestService]]:
     """Run a server with TLS; give its address and service."""
     service = TestService()
     context = server_context(given.server_cert, given.server_key, trust)
-    server = RemotingServer(service, Limits(**limits), ServerTls(mode, context))  # type: ignore[arg-type]
+    server = RemotingServer(service, limits or Limits(), ServerTls(mode, context))
     try:
         yield await server.start("127.0.0.1", 0), service
     finally:
@@ -138,8 +138,8 @@ def test_garbage_silence_and_goodbyes_before_a_session_cost_nothing(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        limits = {"idle_seconds": 0.5, "frame_seconds": 0.5, "connections": 10}
-        async with serving(certificates, TlsMode.PERMISSIVE, **limits) as (address, service):
+        bounds = Limits(idle_seconds=0.5, frame_seconds=0.5, connections=10)
+        async with serving(certificates, TlsMode.PERMISSIVE, limits=bounds) as (address, service):
             gone = await Peer.connect(address)
             gone.close()
             garbage = await Peer.connect(address)
