@@ -66,7 +66,7 @@ def block_outcome(
         hashes, rows = block.index_hashes(data, found.starts, found.sizes)
         columns = (
             found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
-            offsets, numbers, hashes, rows, np.array(found.compressed),
+            offsets, numbers, hashes, rows, np.array(found.compressed), np.array(found.delayed),
         )  # fmt: skip
         stamped = _stamp(data, found, v6)
         return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]
