@@ -22,6 +22,7 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "IP address": st.sampled_from(["10.0.0.7", "::1", "2001:db8::17"]),
     "host:port": st.sampled_from(["", "broker-1:10912", "10.0.0.7:1", "[::1]:65535"]),
     "`earliest`, `latest` or an offset": st.sampled_from(["earliest", "latest", "0", "1073741824"]),
+    "delays": st.sampled_from(["1s", "1s 5m 2h 1d"]),
     "networks": st.sampled_from(["10.0.0.0/8", "::1/128,10.1.2.3/32"]),
     "path": st.sampled_from(["", "/data/store", "/data/a b/#x", "C:\\x", "/täst=1"]),
     "text": st.sampled_from(["", "broker-b", "a = b", "!x", "ü"]),
