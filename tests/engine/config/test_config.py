@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def test_the_pages_made_of_the_table_are_up_to_date() -> None:
 def test_the_file_with_every_key_gives_the_defaults() -> None:
     assert StoreConfig.from_file(STORE_CONF) == StoreConfig()
     switched_on = "".join(
-        line[1:] + "\n" if line.startswith("#") and "=" in line and " " not in line else ""
+        line[1:] + "\n" if re.match(r"#\w+=", line) else ""
         for line in STORE_CONF.read_text(encoding="utf-8").splitlines()
     )
     assert list(parse_properties(switched_on)) == [key.name for key in KEYS]
