@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,18 +148,12 @@ def sizes_of(folder: Path) -> dict[str, int]:
     }
 
 
-def now_ms() -> int:
-    """The time."""
-    return time.time_ns() // 1_000_000
-
-
 @contextmanager
-def mastering(
-    path: Path, clock: Callable[[], int] = now_ms, **settings: Any
-) -> Iterator[tuple[StoreWriter, Master]]:
-    """A store that takes slaves."""
+def mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Master]]:
+    """A store that takes slaves; with a `clock`, if that is among the settings."""
+    given = {"clock": settings.pop("clock")} if "clock" in settings else {}
     config = StoreConfig(**{**SMALL, "ha_listen_port": 0, **settings})
-    with StoreWriter.open(path, config, clock=clock) as store:
+    with StoreWriter.open(path, config, **given) as store:
         master = Master(store)
         try:
             yield store, master

@@ -73,7 +73,7 @@ def test_every_kind_of_record_is_copied_and_dispatched_as_a_broker_does(
     sizes = sizes_of(folder)
     # Delayed messages that wait there are not due yet.
     clock = Clock(max(record.store_timestamp for record in load_records(folder)))
-    with mastering(tmp_path / "master", clock, **sizes) as (source, master):
+    with mastering(tmp_path / "master", clock=clock, **sizes) as (source, master):
         begin, end = source.published_log().begin, source.published_end
         with following(tmp_path / "slave", master.address, **sizes) as (store, _):
             caught_up(store, end)

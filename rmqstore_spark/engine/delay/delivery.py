@@ -1,8 +1,7 @@
 """Delivers delayed messages when they are due: a thread that looks at each level every 100 ms.
 
 The messages of a level are delivered in order, many in one append. Only an offset is in memory,
-however many wait. A level goes on behind a message that cannot be delivered; this is logged and
-counted.
+however many wait. A message that cannot be delivered is skipped; this is logged and counted.
 
 Delivery is once, also after a crash: the copy in the log is the progress, and the file with the
 offsets only says where to begin looking for copies. It never covers copies that are not on disk.

@@ -1,7 +1,8 @@
 """How far each delay level is delivered, in `config/delayOffset.json` as a broker keeps it.
 
-The file also says up to where in the log its offsets hold (`logOffset`, which a broker ignores, and
-drops when it writes the file). After a crash, copies behind that place count too (`recall`).
+The file also has the physical offset up to which copies in the log are counted (`logOffset`, which
+a broker ignores, and drops when it writes the file). After a crash, those behind it count too
+(`recall`).
 (Upstream: ScheduleMessageService, DelayOffsetSerializeWrapper.)
 """
 

@@ -41,7 +41,7 @@ _DELAY_LEAD: Final = PROPERTY_DELAY.encode() + b"\x01"
 def schedule(block: Block, delays: tuple[int, ...]) -> Block:
     """Return a block in which messages with a delay level belong to SCHEDULE_TOPIC_XXXX.
 
-    A level above the highest counts as the highest. A level of 0 or less is no delay.
+    A level above the highest counts as the highest. A level of 0 or less means no delay.
 
     Args:
         block: a client's checked block.

@@ -14,8 +14,9 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
+from tests.fault.power import PoweredDisk, why_no_loop_mounts
 from tests.support.delaying import delayed, delayed_config, delivered, rows_of
-from tests.support.storing import Clock
+from tests.support.storing import Clock, until
 from tests.support.surroundings import path_without_pandas
 
 ROOT = Path(__file__).parents[3]
@@ -56,10 +57,25 @@ def test_each_is_delivered_once_over_a_kill(place: str, tmp_path: Path) -> None:
         assert verify(reader, delay_levels="1s 5s 1h").problems == ()
 
 
+@pytest.mark.skipif(bool(why_no_loop_mounts()), reason=why_no_loop_mounts())
+@pytest.mark.parametrize("place", ["delay.after_append", "delayOffset.after_backup"])
+def test_each_is_delivered_once_over_a_power_cut(place: str, tmp_path: Path) -> None:
+    with PoweredDisk(tmp_path) as disk:
+        path = disk.path / "store"
+        run_killed(path, place, 0)
+        disk.cut_power()
+        put = waits(path)
+        with StoreWriter.open(path, delayed_config()) as store:
+            assert store.put_batch(delayed([b"last"], 1)).ok
+            delivered(store, 1)
+            delivered_once(store, put + 1)
+        found = Counter(row["body"] for row in rows_of(path, "T"))
+    assert set(found.values()) == {1}
+    assert len(found) == put + 1
+
+
 def delivered_once(store: StoreWriter, count: int) -> None:
     """Wait until nothing waits any more in level 1."""
-    from tests.support.storing import until
-
     until(lambda: store.stats()["delayedWaiting"].get("1") == 0)
     assert store.stats()["queues"]["SCHEDULE_TOPIC_XXXX"]["0"][1] == count
 
