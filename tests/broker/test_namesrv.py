@@ -35,7 +35,8 @@ class _Admin:
     def __init__(self, rocketmq: RocketMq, name_server: str, *java_options: str) -> None:
         self._name_server = name_server
         self.process = rocketmq.start(
-            *(rocketmq.user_home(), *java_options, Path(__file__).with_name("Admin.java")),
+            rocketmq.user_home(),
+            *(*java_options, Path(__file__).with_name("Admin.java")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
