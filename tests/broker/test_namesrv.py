@@ -36,8 +36,7 @@ class _Admin:
         self._name_server = name_server
         self.process = rocketmq.start(
             rocketmq.user_home(),
-            *java_options,
-            Path(__file__).with_name("Admin.java"),
+            *(*java_options, Path(__file__).with_name("Admin.java")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

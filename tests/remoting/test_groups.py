@@ -25,11 +25,13 @@ class Collector(TestService):
 
     Attributes:
         collected: the sizes of the groups.
+        sources: on how many connections each group came.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.collected: list[int] = []
+        self.sources: list[int] = []
         self._queue: SimpleQueue[Sequence[Request] | None] = SimpleQueue()
         self._dispatch = Dispatch(
             {SINGLE: self._single},
@@ -41,6 +43,7 @@ class Collector(TestService):
 
     def requests(self, requests: Sequence[Request]) -> None:
         self.groups.append(len(requests))
+        self.sources.append(len({each.connection for each in requests}))
         self._dispatch.handle(requests)
 
     def close(self) -> None:
@@ -113,6 +116,7 @@ def test_a_group_is_bounded_and_shared_among_connections() -> None:
             assert len(await other.commands(1)) == 1
             assert len(await busy.commands(500)) == 500
             assert max(service.groups) <= 8
+            assert service.sources[0] == 2
 
     run(test())
 
@@ -121,6 +125,7 @@ def test_answers_from_threads_reach_their_clients_while_more_requests_come() -> 
     async def test() -> None:
         async with collecting() as (_, address):
             clients = [await RemotingClient.connect(address) for _ in range(8)]
+            asyncio.get_running_loop().set_debug(True)  # refuses what other threads may not do
 
             async def talk(client: RemotingClient, number: int) -> None:
                 for n in range(100):
