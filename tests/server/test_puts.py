@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client import StoreClient, connection
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import Acknowledgement
 from tests.support.serving import Served, block_of, eventually, served
@@ -95,7 +95,11 @@ def test_what_comes_during_a_flush_shares_the_next_one(here: Served, disk: Disk)
     assert bodies(here) == BODIES
 
 
-def test_what_is_refused_is_sent_again_in_order(here: Served, disk: Disk) -> None:
+def test_what_is_refused_is_sent_again_in_order(
+    here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.01)  # else it pauses for minutes
+    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.01)
     holding, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -103,7 +107,7 @@ def test_what_is_refused_is_sent_again_in_order(here: Served, disk: Disk) -> Non
             holding.set()
             enough.wait(60)
 
-    with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
+    with StoreClient(here.endpoint, retries=1000) as client, client.put_stream() as stream:
         stream.put(block_of(BODIES[:1]))
         holder = threading.Thread(target=hold)
         holder.start()
