@@ -10,6 +10,7 @@
     log/         writes, flushes and cuts the CommitLog
     dispatch/    writes queues and index
     batches/     stages and commits Spark's batches
+    delay/       delivers delayed messages
     expiry/      removes old segments, and archives them
     tables/      topics and checkpoint
     workers      the threads of an open store

@@ -24,6 +24,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.record.block import Block, Route, check_block
+from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Admission", "disk_used_ratio"]
@@ -159,6 +160,10 @@ class Admission:
     def check(self, data: U1) -> Block:
         """Check a block, and that the store and the topics accept it. Create missing topics.
 
+        Returns:
+            The block to store. If messages have a delay level, it has other bytes: these messages
+            belong to SCHEDULE_TOPIC_XXXX then.
+
         Raises:
             BlockError: a record is invalid.
             RefusedError: the block is too large, or the store or a topic accepts no messages.
@@ -181,7 +186,7 @@ class Admission:
             with self._unpacking:
                 check_bodies(block)
         self.check_routes(block.routes)
-        return block
+        return schedule(block, self._config.delays) if block.delayed else block
 
     def check_routes(self, routes: Iterable[Route]) -> None:
         """Check that queues accept messages. Create missing topics if allowed.

@@ -141,6 +141,7 @@ def open_store(
         settings = RecoverySettings(
             queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
             index_shape=shape if config.message_index_enable else None,
+            delay_levels=config.message_delay_level,
             cut=cut,
             rebuild=rebuild,
         )

@@ -405,6 +405,7 @@ class StoreWriter:
             "commitLogFlushedOffset": log.flushed_offset,
             **self._batches.stats(),
             **self._workers.expiry.stats(),
+            **self._workers.delivery.stats(),
             "dispatchBehindBytes": self._workers.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
             "clockBehindSeconds": self._appender.time.behind_ms / 1000,
@@ -430,9 +431,11 @@ class StoreWriter:
             try:
                 self._admission.close()
                 self._appender.finish()
+                self._workers.delivery.stop()
                 if self._admission.failure is None:
                     self._workers.flush()
                     self._batches.save()
+                    self._workers.delivery.save()
                     clean = True
             finally:
                 self._workers.close()

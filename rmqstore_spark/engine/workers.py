@@ -1,4 +1,4 @@
-"""The threads that work for an open store: dispatch, flush, staging, expiry, periodic tasks.
+"""The threads that work for an open store: dispatch, flush, staging, expiry, delivery and others.
 
 The threads start one after the other, and end in reverse order, also if one cannot start.
 """
@@ -15,6 +15,7 @@ from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
+from rmqstore_spark.engine.delay.delivery import Delivery
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.flush import QueueFlusher
 from rmqstore_spark.engine.expiry.expiry import Expiry
@@ -50,6 +51,7 @@ class Workers:
         batches: the batches of Spark.
         health: remembers what failed.
         expiry: removes old segments.
+        delivery: delivers delayed messages.
     """
 
     def __init__(self, store: OpenStore) -> None:
@@ -76,6 +78,8 @@ class Workers:
                 ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
             self.expiry = Expiry(store, self.dispatcher, self._queues, self.admission, self.batches)
             ends.callback(self.expiry.close)
+            self.delivery = Delivery(store, self.admission, self.appender, self.flusher, health)
+            ends.callback(self.delivery.stop)
             self._ends = ends.pop_all()
 
     def flush(self) -> None:

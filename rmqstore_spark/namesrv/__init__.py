@@ -2,7 +2,9 @@
 
 config         its configuration, under RocketMQ's names
 registration   a broker's registration: header and body, plain or compressed
-tables         brokers, topics, clusters, live brokers and filter servers; routes from them
+topics         the table of topics, with the queues of each broker
+answers        encoded answers that are kept until what they say changes
+tables         brokers, clusters, live brokers, filter servers and topics; routes from them
 kvconfig       configuration by namespace and key, kept in a file
 processor      requests to tables, and to answers
 administration requests of administrators: key-value configuration, the name server's own

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Final
 
-from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.config.properties_file import edit_properties, parse_properties
 from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig, Saver
@@ -17,12 +18,13 @@ from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.connection import Connection
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.fields import Fields
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Administration"]
 
-_log = logging.getLogger(__name__)
-
 _MAX_CHANGE: Final = 64 << 10
+_MOST_LINES: Final = 20
+"""Lines about the requests of one host that are logged in a minute, of each kind."""
 _FIXED: Final = {key.name for key in KEYS} - CHANGEABLE | {"configBlackList", "rocketmqHome"}
 
 
@@ -40,7 +42,8 @@ class Administration:
     def __init__(self, config: NamesrvConfig, kv: KvConfig) -> None:
         self.config = config
         self._kv = kv
-        self._saver = Saver(config.config_store_file, lambda: self._properties().encode())
+        self._log = PeerLog(logging.getLogger(__name__), _MOST_LINES)
+        self._saver = Saver(config.config_store_file, self._changed_file)
 
     def handlers(self) -> Mapping[int, Handler]:
         """Return what handles each code."""
@@ -53,9 +56,9 @@ class Administration:
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
 
-    async def _put(self, _: Connection, request: Command) -> Command:
+    async def _put(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext)
-        with _Explained():
+        with _Explained(self._log, connection):
             await self._kv.put(fields.name("namespace"), fields.name("key"), fields.text("value"))
         return request.answer()
 
@@ -70,9 +73,9 @@ class Administration:
             )
         return request.answer(ext={"value": value})
 
-    async def _delete(self, _: Connection, request: Command) -> Command:
+    async def _delete(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext)
-        with _Explained():
+        with _Explained(self._log, connection):
             await self._kv.delete(fields.name("namespace"), fields.name("key"))
         return request.answer()
 
@@ -108,8 +111,10 @@ class Administration:
                 ResponseCode.SYSTEM_ERROR, f"the body is not a properties file: {error}"
             ) from None
         changed = ", ".join(f"{key}={values[key]}" for key in sorted(CHANGEABLE & values.keys()))
-        _log.info("%s changed the configuration: %s.", escaped(connection.peer), changed)
-        with _Explained():
+        self._log.info(
+            connection.peer, "%s changed the configuration: %s.", escaped(connection.peer), changed
+        )
+        with _Explained(self._log, connection):
             await self._saver.save()
         return request.answer()
 
@@ -119,16 +124,36 @@ class Administration:
     def _properties(self) -> str:
         return self.config.to_properties()
 
+    def _changed_file(self) -> bytes:
+        """Return the file of the configuration with what can be changed as it is now."""
+        path = self.config.config_store_file
+        if not os.path.exists(path):
+            return self._properties().encode()
+        values = parse_properties(self._properties())
+        try:
+            return edit_properties(path, {key: values[key] for key in CHANGEABLE}).encode()
+        except OptionError as error:
+            raise StoreWriteError(str(error)) from error
+
 
 class _Explained:
-    """Turns a failure to write a file into an answer."""
+    """Turns a failure to write a file into an answer.
+
+    Args:
+        log: where it is logged.
+        connection: that asked for the change.
+    """
+
+    def __init__(self, log: PeerLog, connection: Connection) -> None:
+        self._log = log
+        self._peer = connection.peer
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, StoreWriteError):
-            _log.error("%s", error)
+            self._log.log(logging.ERROR, self._peer, "%s", error)
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the change holds until the name server ends, but was not saved: {error}",

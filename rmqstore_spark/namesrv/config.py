@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.engine.config.key import Key, flag, keys_of, number, text
+from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
 from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
 from rmqstore_spark.engine.config.reading import read_value, unknown_key
 from rmqstore_spark.errors import OptionError
@@ -55,6 +55,21 @@ class NamesrvConfig:
     config_store_path: str = text(
         "", "File to which changes of this configuration are written; empty: the file of "
         "`--config`, or `~/namesrv/namesrv.properties`.", group=_PLACE, kind="path",
+    )  # fmt: skip
+
+    tls_mode: str = choice(
+        "permissive", ("permissive", "enforcing", "disabled"), "Which connections are accepted if "
+        "`tlsCertPath` is given: plain and TLS, TLS only, or plain only.", group=_PLACE, own=True,
+    )  # fmt: skip
+    tls_cert_path: str = text(
+        "", "Certificate for TLS (PEM).", group=_PLACE, kind="path", own=True,
+    )  # fmt: skip
+    tls_key_path: str = text(
+        "", "Its private key (PEM), without a password.", group=_PLACE, kind="path", own=True,
+    )  # fmt: skip
+    tls_trust_cert_path: str = text(
+        "", "CA certificates (PEM); TLS clients must then have a certificate signed by one.",
+        group=_PLACE, kind="path", own=True,
     )  # fmt: skip
 
     order_message_enable: bool = flag(

@@ -23,7 +23,7 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """The namespace that says over which queues an ordered topic goes: `broker-a:4;broker-b:4`."""
 
 _MAX_BYTES: Final = 4 << 20
-"""Most characters of all namespaces, keys and values: they must fit an answer."""
+"""Most bytes of all namespaces, keys and values as JSON: they must fit an answer."""
 _MAX_FILE: Final = 16 << 20
 
 
@@ -40,6 +40,10 @@ class KvConfig:
 
     def __init__(self, path: str) -> None:
         self._spaces = _read(path)
+        self._held = sum(
+            _size(name) + sum(_size(key) + _size(value) for key, value in values.items())
+            for name, values in self._spaces.items()
+        )
         self._saver = Saver(path, self._encoded)
 
     def get(self, namespace: str, key: str) -> str | None:
@@ -57,13 +61,19 @@ class KvConfig:
             RemotingError: there is no room for it, and nothing has changed.
             StoreWriteError: the file could not be written.
         """
-        more = len(namespace) + len(key) + len(value) - len(self.get(namespace, key) or "")
-        if self._size() + more > _MAX_BYTES:
+        more = _size(value)
+        before = self.get(namespace, key)
+        if before is not None:
+            more -= _size(before)
+        else:
+            more += _size(key) + (0 if namespace in self._spaces else _size(namespace))
+        if more > 0 and self._held + more > _MAX_BYTES:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"the key-value configuration has no room for {key[:80]}: the most are "
-                f"{_MAX_BYTES} characters. Delete keys that nobody needs.",
+                f"{_MAX_BYTES} bytes. Delete keys that nobody needs.",
             )
+        self._held += more
         self._spaces.setdefault(namespace, {})[key] = value
         await self._saver.save()
 
@@ -73,14 +83,10 @@ class KvConfig:
         Raises:
             StoreWriteError: the file could not be written.
         """
-        if self._spaces.get(namespace, {}).pop(key, None) is not None:
+        value = self._spaces.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._held -= _size(key) + _size(value)
             await self._saver.save()
-
-    def _size(self) -> int:
-        return sum(
-            len(name) + sum(len(key) + len(value) for key, value in values.items())
-            for name, values in self._spaces.items()
-        )
 
     def _encoded(self) -> bytes:
         return json.dumps({"configTable": self._spaces}, separators=(",", ":")).encode()
@@ -118,6 +124,10 @@ class Saver:
     def _write(self, content: bytes) -> None:
         make_folder(os.path.dirname(self._path))
         replace_file(self._path, content)
+
+
+def _size(text: str) -> int:
+    return len(json.dumps(text))
 
 
 def _read(path: str) -> dict[str, dict[str, str]]:

@@ -14,21 +14,27 @@ from typing import Final
 
 from rmqstore_spark.namesrv.administration import Administration
 from rmqstore_spark.namesrv.kvconfig import ORDER_TOPICS, KvConfig
-from rmqstore_spark.namesrv.registration import read_broker, read_data_version, read_registration
+from rmqstore_spark.namesrv.registration import (
+    BrokerId,
+    read_broker,
+    read_data_version,
+    read_registration,
+)
 from rmqstore_spark.namesrv.tables import RouteTables
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.bodies import dump_body
 from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["NameServer"]
 
-_log = logging.getLogger(__name__)
-
 _DIGEST_SIZE: Final = 16
+_MOST_LINES: Final = 20
+"""Lines about the brokers of one host that are logged in a minute, of each kind."""
 
 
 class NameServer:
@@ -44,6 +50,7 @@ class NameServer:
         self._tables = tables
         self._kv = kv
         self._administration = administration
+        self._log = PeerLog(logging.getLogger(__name__), _MOST_LINES)
         self._clock = asyncio.get_running_loop().time
         lists = {
             RequestCode.GET_BROKER_CLUSTER_INFO: tables.cluster_info,
@@ -72,21 +79,28 @@ class NameServer:
     def opened(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        for command in commands:
-            self._dispatch.handle(connection, command)
+    def requests(self, requests: Sequence[Request]) -> None:
+        self._dispatch.handle(requests)
 
     def closed(self, connection: Connection) -> None:
-        self._tables.lost(connection)
+        for live in self._tables.lost(connection):
+            self._say(
+                logging.WARNING, connection, "Broker %s at %s was removed: its connection closed.",
+                live.broker,
+            )  # fmt: skip
 
     async def expire(self) -> None:
         """Remove silent brokers, from time to time, until this is cancelled."""
         while True:
             await asyncio.sleep(self._administration.config.scan_not_active_broker_interval / 1000)
             silent = self._administration.config.broker_channel_expired_time / 1000
-            for broker in self._tables.expire(self._clock() - silent):
-                if isinstance(broker.connection, Connection):
-                    broker.connection.close()
+            for live in self._tables.expire(self._clock() - silent):
+                if isinstance(live.connection, Connection):
+                    self._say(
+                        logging.WARNING, live.connection,
+                        "Broker %s at %s was removed: it has not registered again.", live.broker,
+                    )  # fmt: skip
+                    live.connection.close()
 
     async def drain(self) -> None:
         """Wait for the requests that are being handled."""
@@ -105,20 +119,25 @@ class NameServer:
         else:
             told = read_registration(request)
             if told.left_out:
-                _log.warning(
-                    "%d topics of %s at %s are left out. The first: %s.",
-                    told.left_out, escaped(broker.name), escaped(broker.address),
-                    escaped(told.left_out_for),
+                self._say(
+                    logging.WARNING, connection,
+                    "Of broker %s at %s, %d topics are left out. The first: %s.", broker,
+                    told.left_out, escaped(told.left_out_for),
                 )  # fmt: skip
+            is_new = self._tables.version(broker.address) is None
             master = self._tables.register(told, now, connection, digest)
+            if is_new:
+                self._say(logging.INFO, connection, "Broker %s registered: %s.", broker)
         ext = {}
         if master.address:
             ext = {"haServerAddr": master.ha_address, "masterAddr": master.address}
         order = self._kv.namespace(ORDER_TOPICS) or {}
         return request.answer(ext=ext, body=dump_body({"table": order}))
 
-    def _unregister(self, _: Connection, request: Command) -> Command:
-        self._tables.unregister(read_broker(request))
+    def _unregister(self, connection: Connection, request: Command) -> Command:
+        broker = read_broker(request)
+        if self._tables.unregister(broker):
+            self._say(logging.INFO, connection, "Broker %s unregistered: %s.", broker)
         return request.answer()
 
     def _query_version(self, _: Connection, request: Command) -> Command:
@@ -130,6 +149,14 @@ class NameServer:
         return request.answer(
             ext={"changed": "true" if is_changed else "false"},
             body=b"" if known is None else dump_body(known._asdict()),
+        )
+
+    def _say(
+        self, level: int, connection: Connection, text: str, broker: BrokerId, *more: object
+    ) -> None:
+        """Log a line about a broker that registered on a connection."""
+        self._log.log(
+            level, connection.peer, text, escaped(broker.name), escaped(broker.address), *more
         )
 
     # ---- clients

@@ -6,31 +6,23 @@ closes, and when it has been silent for too long. Upstream: RouteInfoManager.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.namesrv.registration import (
-    MASTER_ID,
-    BrokerId,
-    DataVersion,
-    Registration,
-    TopicQueues,
-)
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.namesrv.answers import AnswerCache
+from rmqstore_spark.namesrv.registration import MASTER_ID, BrokerId, DataVersion, Registration
+from rmqstore_spark.namesrv.topics import TopicTable
 from rmqstore_spark.remoting.bodies import dump_body
 from rmqstore_spark.remoting.codes import ResponseCode
 
 __all__ = ["LiveBroker", "Master", "RouteTables"]
 
-_log = logging.getLogger(__name__)
-
-_READ: Final = 4
-_WRITE: Final = 2
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
+_MAX_ROUTES: Final = 64 << 20
+"""Most bytes of encoded routes that are kept. Those of a topic on 10,000 brokers have 2 MB."""
 
 
 @dataclass
@@ -46,6 +38,7 @@ class LiveBroker:
     """A broker that has registered.
 
     Attributes:
+        broker: who it is.
         heard_at: when it was last heard, in seconds of a clock that only goes forward.
         version: of its topics.
         connection: on which it last registered.
@@ -53,6 +46,7 @@ class LiveBroker:
         digest: of the body of its last registration.
     """
 
+    broker: BrokerId
     heard_at: float
     version: DataVersion
     connection: Hashable
@@ -78,15 +72,13 @@ class RouteTables:
 
     def __init__(self, max_brokers: int, max_entries: int) -> None:
         self._max_brokers = max_brokers
-        self._max_entries = max_entries
-        self._entries = 0
-        self._topics: dict[str, dict[str, TopicQueues]] = {}
+        self._topics = TopicTable(max_entries)
         self._brokers: dict[str, _Addresses] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
         # Encoded answers; what changes a table removes those that follow from it.
-        self._routes: dict[str, bytes] = {}
+        self._routes = AnswerCache(_MAX_ROUTES)
         self._lists: dict[str, bytes] = {}
 
     # ---- brokers come
@@ -115,7 +107,8 @@ class RouteTables:
             The master of a slave.
         """
         live = self._live[broker.address]
-        live.heard_at, live.connection, live.ha_address = now, connection, ha_address
+        live.broker, live.heard_at = broker, now
+        live.connection, live.ha_address = connection, ha_address
         return self._master_of(broker)
 
     def register(
@@ -140,7 +133,10 @@ class RouteTables:
         broker = told.broker
         is_new = broker.address not in self._live
         if is_new and len(self._live) >= self._max_brokers:
-            raise _full("brokers", self._max_brokers, "maxBrokers")
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the name server has {self._max_brokers} brokers, as many as maxBrokers allows",
+            )
         known = self._brokers.get(broker.name)
         takes_topics = broker.id == MASTER_ID and (
             self.is_changed(broker.address, told.version)
@@ -148,7 +144,7 @@ class RouteTables:
             or broker.id not in known.by_id
         )
         if takes_topics:
-            self._check_room(told)
+            self._topics.check_room(broker.name, told.topics)
         if known is None:
             known = self._brokers[broker.name] = _Addresses(broker.cluster)
         names = self._clusters.setdefault(broker.cluster, {})
@@ -164,12 +160,14 @@ class RouteTables:
             self._forget_answers()
         if takes_topics:
             for topic, queues in told.topics.items():
-                self._put(topic, queues)
+                is_known = topic in self._topics
+                if self._topics.put(topic, queues):
+                    self._routes.forget(topic)
+                    if not is_known:
+                        self._lists.clear()
         self._live[broker.address] = LiveBroker(
-            now, told.version, connection, told.ha_address, digest
+            broker, now, told.version, connection, told.ha_address, digest
         )
-        if is_new:
-            _log.info("Broker %s registered: %s.", escaped(broker.name), escaped(broker.address))
         self._put_filter_servers(broker.address, told.filter_servers)
         return self._master_of(broker)
 
@@ -190,33 +188,36 @@ class RouteTables:
 
     # ---- brokers go
 
-    def unregister(self, broker: BrokerId) -> None:
-        """Remove a broker that says that it ends."""
-        self._live.pop(broker.address, None)
-        self._filter_servers.pop(broker.address, None)
-        known = self._brokers.get(broker.name)
-        # Another address may have taken the id meanwhile: it stays.
-        if known is not None and known.by_id.get(broker.id) == broker.address:
-            del known.by_id[broker.id]
-            self._forget_answers()
-            if not known.by_id:
-                self._remove_name(broker.name)
-        _log.info("Broker %s unregistered: %s.", escaped(broker.name), escaped(broker.address))
+    def unregister(self, broker: BrokerId) -> bool:
+        """Remove a broker that says that it ends.
 
-    def lost(self, connection: Hashable) -> None:
-        """Remove the brokers whose connection has closed."""
-        gone = [addr for addr, live in self._live.items() if live.connection is connection]
-        for address in gone:
-            self._remove_address(address)
-            _log.warning("Broker %s was removed: its connection closed.", escaped(address))
+        What another broker registered stays: its address under another name or id, and its id
+        with another address.
+
+        Returns:
+            Whether it was registered.
+        """
+        live = self._live.get(broker.address)
+        told = (broker.name, broker.id)
+        is_live = live is not None and (live.broker.name, live.broker.id) == told
+        if is_live:
+            self._remove_live(broker.address)
+        known = self._brokers.get(broker.name)
+        if known is None or known.by_id.get(broker.id) != broker.address:
+            return is_live
+        del known.by_id[broker.id]
+        if not known.by_id:
+            self._remove_name(broker.name)
+        self._forget_answers()
+        return True
+
+    def lost(self, connection: Hashable) -> list[LiveBroker]:
+        """Remove the brokers whose connection has closed; return them."""
+        return self._remove(lambda live: live.connection is connection)
 
     def expire(self, silent_since: float) -> list[LiveBroker]:
         """Remove the brokers that were not heard since a time; return them."""
-        gone = {addr: live for addr, live in self._live.items() if live.heard_at < silent_since}
-        for address in gone:
-            self._remove_address(address)
-            _log.warning("Broker %s was removed: it has not registered again.", escaped(address))
-        return list(gone.values())
+        return self._remove(lambda live: live.heard_at < silent_since)
 
     # ---- topics
 
@@ -226,13 +227,7 @@ class RouteTables:
         Returns:
             The number of its topics.
         """
-        count = 0
-        for of_brokers in self._topics.values():
-            queues = of_brokers.get(broker_name)
-            if queues is not None:
-                perm = _READ | _WRITE if may_write else queues.perm & ~_WRITE
-                of_brokers[broker_name] = queues._replace(perm=perm)
-                count += 1
+        count = self._topics.set_write_permission(broker_name, may_write=may_write)
         self._forget_answers()
         return count
 
@@ -243,11 +238,8 @@ class RouteTables:
             topic: its name.
             cluster: of its brokers; empty: all.
         """
-        of_brokers = self._topics.get(topic, {})
-        for name in list(self._clusters.get(cluster, ()) if cluster else of_brokers):
-            self._entries -= of_brokers.pop(name, None) is not None
-        if not of_brokers:
-            self._topics.pop(topic, None)
+        names = self._clusters.get(cluster, ()) if cluster else self._topics.brokers_of(topic)
+        self._topics.delete(topic, names)
         self._forget_answers()
 
     # ---- answers
@@ -256,12 +248,12 @@ class RouteTables:
         """Return the route of a topic as JSON (TopicRouteData); None if no broker has it."""
         found = self._routes.get(topic)
         if found is None:
-            of_brokers = self._topics.get(topic, {})
+            of_brokers = self._topics.brokers_of(topic)
             known = {name: self._brokers[name] for name in of_brokers if name in self._brokers}
             if not known:
                 return None
             addresses = [addr for each in known.values() for addr in each.by_id.values()]
-            found = self._routes[topic] = dump_body(
+            found = dump_body(
                 {
                     "brokerDatas": [_broker_data(name, each) for name, each in known.items()],
                     "filterServerTable": {
@@ -272,6 +264,7 @@ class RouteTables:
                     "queueDatas": [queues._asdict() for queues in of_brokers.values()],
                 }
             )
+            self._routes.keep(topic, found)
         return found
 
     def cluster_info(self) -> bytes:
@@ -290,9 +283,8 @@ class RouteTables:
 
     def topics_of_cluster(self, cluster: str) -> bytes:
         """Return the names of the topics of a cluster as JSON (TopicList)."""
-        names = self._clusters.get(cluster, {}).keys()
-        topics = [topic for topic, of in self._topics.items() if not names.isdisjoint(of)]
-        return dump_body({"topicList": topics})
+        names = self._clusters.get(cluster, {})
+        return dump_body({"topicList": self._topics.of_brokers(names)})
 
     def system_topics(self) -> bytes:
         """Return the names of clusters and brokers, which are topics too, as JSON (TopicList)."""
@@ -319,22 +311,6 @@ class RouteTables:
 
     # ---- its own
 
-    def _put(self, topic: str, queues: TopicQueues) -> None:
-        of_brokers = self._topics.get(topic)
-        if of_brokers is None:
-            of_brokers = self._topics[topic] = {}
-            self._lists.clear()
-        before = of_brokers.get(queues.brokerName)
-        if before != queues:
-            of_brokers[queues.brokerName] = queues
-            self._entries += before is None
-            self._routes.pop(topic, None)
-
-    def _check_room(self, told: Registration) -> None:
-        new = sum(told.broker.name not in self._topics.get(topic, ()) for topic in told.topics)
-        if self._entries + new > self._max_entries:
-            raise _full("topics", self._max_entries, "maxTopicEntries")
-
     def _put_filter_servers(self, address: str, servers: list[str] | None) -> None:
         if servers is not None and servers != self._filter_servers.get(address, []):
             if servers:
@@ -350,9 +326,19 @@ class RouteTables:
             return Master()
         return Master(address, live.ha_address)
 
+    def _remove(self, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
+        gone = {addr: live for addr, live in self._live.items() if is_gone(live)}
+        for address in gone:
+            self._remove_address(address)
+        return list(gone.values())
+
+    def _remove_live(self, address: str) -> None:
+        del self._live[address]
+        if self._filter_servers.pop(address, None) is not None:
+            self._forget_answers()
+
     def _remove_address(self, address: str) -> None:
-        self._live.pop(address, None)
-        self._filter_servers.pop(address, None)
+        self._remove_live(address)
         for name, known in list(self._brokers.items()):
             for id_ in [id_ for id_, addr in known.by_id.items() if addr == address]:
                 del known.by_id[id_]
@@ -367,10 +353,7 @@ class RouteTables:
             names.pop(name, None)
             if not names:
                 del self._clusters[cluster]
-        for topic, of_brokers in list(self._topics.items()):
-            self._entries -= of_brokers.pop(name, None) is not None
-            if not of_brokers:
-                del self._topics[topic]
+        self._topics.remove_broker(name)
 
     def _forget_answers(self) -> None:
         self._routes.clear()
@@ -383,21 +366,9 @@ class RouteTables:
         return found
 
     def _by_flag(self, is_wanted: Callable[[int], bool]) -> bytes:
-        return dump_body({"topicList": list(self._flagged(is_wanted))})
-
-    def _flagged(self, is_wanted: Callable[[int], bool]) -> Iterator[str]:
-        for topic, of_brokers in self._topics.items():
-            # The first broker decides, as in RocketMQ.
-            if is_wanted(next(iter(of_brokers.values())).topicSysFlag):
-                yield topic
+        return dump_body({"topicList": self._topics.with_flag(is_wanted)})
 
 
 def _broker_data(name: str, known: _Addresses) -> dict[str, Any]:
     by_id = {str(id_): known.by_id[id_] for id_ in sorted(known.by_id)}
     return {"brokerAddrs": by_id, "brokerName": name, "cluster": known.cluster}
-
-
-def _full(what: str, most: int, key: str) -> RemotingError:
-    return RemotingError(
-        ResponseCode.SYSTEM_BUSY, f"the name server has {most} {what}, as many as {key} allows"
-    )

@@ -82,8 +82,8 @@ class MessageEncoder:
             columns: `topic` and `body`, none null. Optional, and null where a message has none:
                 `tags`; `keys` as text or as lists of keys; `properties` as maps; `uniqKey`;
                 `queueId`, or `shardingKey` by whose hash the queue is chosen, before that of the
-                keys; `flag`, `bornTimestamp` in milliseconds, `reconsumeTimes`; `bornHost`.
-                Numbers are int64.
+                keys; `flag`, `bornTimestamp` in milliseconds, `reconsumeTimes`; `bornHost`;
+                `delayTimeLevel`, 0 for no delay. Numbers are int64.
 
         Raises:
             RowError: a message cannot be stored; the error names the row and the reason.
@@ -100,7 +100,9 @@ class MessageEncoder:
             "topic": columns["topic"],
             "queueId": pa.array(routed.queue_id),
             "body": columns["body"],
-            "properties": join_properties(uniq_keys, keys, columns.get("tags"), maps),
+            "properties": join_properties(
+                uniq_keys, keys, columns.get("tags"), maps, _levels(columns)
+            ),
         }
         for name in ("flag", "reconsumeTimes"):
             if name in columns:
@@ -120,6 +122,15 @@ class MessageEncoder:
             known.append(property_of(columns["properties"], PROPERTY_UNIQ_KEY))
         filled = [pc.if_else(pc.equal(pc.binary_length(k), 0), None, k) for k in known]
         return pc.coalesce(*filled, made)
+
+
+def _levels(columns: Mapping[str, pa.Array]) -> pa.StringArray | None:
+    """Return the delay levels as texts; null for a message that is not delayed."""
+    given = columns.get("delayTimeLevel")
+    if given is None:
+        return None
+    levels = _int32("delayTimeLevel", given, least=0)
+    return pc.if_else(pc.equal(levels, 0), None, levels.cast(pa.string()))
 
 
 def _sharding(

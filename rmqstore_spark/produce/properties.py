@@ -81,16 +81,18 @@ def join_properties(
     keys: pa.StringArray | None = None,
     tags: pa.StringArray | None = None,
     maps: pa.MapArray | None = None,
+    delay: pa.StringArray | None = None,
 ) -> pa.BinaryArray:
     """Return the properties of n messages as they are stored.
 
-    UNIQ_KEY comes first, then KEYS, TAGS and the properties of the maps. From the maps, UNIQ_KEY
-    and delivery properties are left out, and KEYS and TAGS if they have a column.
+    UNIQ_KEY comes first, then KEYS, TAGS, DELAY and the properties of the maps. From the maps,
+    UNIQ_KEY and delivery properties are left out, and KEYS and TAGS if they have a column.
 
     Args:
         uniq_key: n ids, none null.
         keys, tags: n values; null or empty if a message has none.
         maps: n maps; a property whose value is null is left out.
+        delay: n delay levels as texts; null if a message has none.
 
     Raises:
         RowError: a name or value is empty or contains a separator, or all of them together are too
@@ -99,7 +101,8 @@ def join_properties(
     parts: list[object] = [f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode(), _binary(uniq_key)]
     _refuse_separator(PROPERTY_UNIQ_KEY, uniq_key)
     replaced = [PROPERTY_UNIQ_KEY]
-    for name, column in ((PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags)):
+    columns = (PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_DELAY, delay)
+    for name, column in columns:
         if column is None:
             continue
         replaced.append(name)

@@ -6,10 +6,18 @@ frames       bytes to commands, whatever pieces they arrive in
 fields       reads the fields of a header, and names those that are missing or wrong
 bodies       bodies: JSON in fastjson's dialect, and texts that were compressed
 limits       how much a connection, and a server, may hold, and for how long
-connection   a connection: takes all commands that have arrived, answers, asks, waits
-dispatch     gives each request to the handler of its code
-server       listens, and ends connections that are idle, slow or too many
-client       connects, and asks
+addresses    `host:port`, parsed and as text
+calls        requests of this side that wait for their answers
+peerlog      log lines about other ends, a few a minute
+backlog      requests of a connection that are not finished, and what they hold
+outbox       what is sent, until the socket has taken it
+turns        what arrived in a turn of the event loop is one group, over all connections
+connection   a connection: counts what requests hold until they are finished; asks, and waits
+dispatch     gives each request, or all of a turn with the same code, to a handler
+tls          which connections use TLS, and with which certificates
+listener     accepts connections, plain and TLS on one port
+server       has the connections of a port, and ends those that are idle, slow or too many
+client       connects, again if it must, and asks
 
 `codes` to `bodies` are pure: bytes in, values out. From outside it imports `layout.fastjson`,
 `errors` and `printable`. The format is that of 4.9 (RemotingCommand, NettyDecoder).

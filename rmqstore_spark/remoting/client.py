@@ -4,30 +4,64 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
-from typing import Final
+import ssl
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError, ServiceError
+from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection, Service, address_text
+from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["ANSWER_SECONDS", "RemotingClient", "parse_address"]
+__all__ = ["ANSWER_SECONDS", "RemotingClient"]
 
 ANSWER_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for an answer, or a connection."""
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds from a connection that failed to the next try; each pause is twice the one before."""
 
 
 class RemotingClient:
-    """A connection to a name server or broker. Close it at the end, or use it with `async with`.
+    """Asks a name server or broker. When its connection was closed, the next call connects again.
+
+    `limits.in_flight` calls may wait for an answer at a time. Others wait for a place, and while
+    the other end does not read what was sent. Close it at the end, or use it with `async with`.
 
     Args:
-        connection: an open connection; `connect` makes one.
+        address: `host:port`.
+        service: handles what the other end asks; by default, it is refused.
+        limits: bounds of the connection.
+        tls: for a server that talks TLS, see `tls.client_context`.
+
+    Raises:
+        ServiceError: the address is none.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        address: str,
+        *,
+        service: Service | None = None,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = address
+        self._host, self._port = parse_address(address)
+        self._service = service or _Refusing()
+        self._limits = limits or Limits()
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._turns: Turns[Request] = Turns(self._service, self._limits.group)
+        self._places = asyncio.Semaphore(self._limits.in_flight)
+        self._connecting = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._is_closed = False
+        self._pause = 0.0
+        self._next_try = 0.0
 
     @classmethod
     async def connect(
@@ -36,35 +70,24 @@ class RemotingClient:
         *,
         service: Service | None = None,
         limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> RemotingClient:
-        """Connect.
+        """Return a client that is connected.
 
         Args:
             address: `host:port`.
             service: handles what the other end asks; by default, it is refused.
             limits: bounds of the connection.
+            tls: for a server that talks TLS, see `tls.client_context`.
             seconds: how long it may take.
 
         Raises:
             ServiceError: nobody answers there, or the address is none.
         """
-        host, port = parse_address(address)
-        loop = asyncio.get_running_loop()
-        limits = limits or Limits()
-        try:
-            _, connection = await asyncio.wait_for(
-                loop.create_connection(
-                    lambda: Connection(service or _Refusing(), limits), host, port
-                ),
-                seconds,
-            )
-        except asyncio.TimeoutError:
-            raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise ServiceError(f"{address} cannot be reached: {reason}.") from None
-        return cls(connection)
+        client = cls(address, service=service, limits=limits, tls=tls)
+        client._connection = await client._open(seconds)
+        return client
 
     async def __aenter__(self) -> RemotingClient:
         return self
@@ -74,26 +97,45 @@ class RemotingClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._connection.is_open
+        """Whether it is connected now."""
+        return self._connection is not None and self._connection.is_open
+
+    @property
+    def holds(self) -> int:
+        """Bytes in memory of what was sent and has come."""
+        return 0 if self._connection is None else self._connection.holds
 
     async def ask(self, command: Command, seconds: float = ANSWER_SECONDS) -> Command:
         """Send a request, and return its answer, whatever its code.
 
-        Many requests may wait at a time.
+        A request is sent once: if the connection closes before the answer, nobody knows whether it
+        was handled.
+
+        Args:
+            command: the request.
+            seconds: how long all of it may take, with connecting and waiting for a place.
 
         Raises:
-            ServiceError: the connection is closed, or no answer came in time.
+            ServiceError: the other end cannot be reached, or no answer came in time.
             FrameError: the request does not fit a frame.
         """
-        return await self._connection.request(command, seconds)
+        until = self._loop.time() + seconds
+        if self._places.locked():
+            await self._in_time(self._places.acquire(), until, command)
+        else:
+            await self._places.acquire()
+        try:
+            connection = await self._usable(until, command)
+            return await connection.request(command, until - self._loop.time())
+        finally:
+            self._places.release()
 
     async def ask_for(self, command: Command, seconds: float = ANSWER_SECONDS) -> Command:
         """Send a request, and return its answer of success.
 
         Raises:
             RemotingError: the other end refuses the request.
-            ServiceError: the connection is closed, or no answer came in time.
+            ServiceError: the other end cannot be reached, or no answer came in time.
             FrameError: the request does not fit a frame.
         """
         answer = await self.ask(command, seconds)
@@ -101,17 +143,85 @@ class RemotingClient:
             raise RemotingError(answer.code, answer.remark or "the request is refused")
         return answer
 
-    def tell(self, command: Command) -> None:
+    async def tell(self, command: Command, seconds: float = ANSWER_SECONDS) -> None:
         """Send a request that nobody answers.
 
+        Args:
+            command: the request.
+            seconds: how long connecting and waiting may take until it is sent.
+
         Raises:
+            ServiceError: the other end cannot be reached, or does not read.
             FrameError: it does not fit a frame.
         """
-        self._connection.one_way(command)
+        connection = await self._usable(self._loop.time() + seconds, command)
+        connection.one_way(command)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection when what was sent is written."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _usable(self, until: float, command: Command) -> Connection:
+        """Return the connection when it can be used."""
+        while True:
+            connection = self._connection
+            if connection is None or not connection.is_open:
+                await self._in_time(self._reconnect(), until, command)
+            elif connection.has_room:
+                return connection
+            else:
+                await self._in_time(connection.wait_for_room(), until, command)
+
+    async def _in_time(
+        self, waiting: Coroutine[Any, Any, object], until: float, command: Command
+    ) -> None:
+        try:
+            await asyncio.wait_for(waiting, max(until - self._loop.time(), 0))
+        except asyncio.TimeoutError:
+            raise ServiceError(
+                f"Request {command.code} could not be sent to {self._address} in time."
+            ) from None
+
+    async def _reconnect(self) -> None:
+        async with self._connecting:
+            if self._is_closed:
+                raise ServiceError(f"The connection to {self._address} is closed.")
+            if self.is_open:
+                return
+            await asyncio.sleep(max(self._next_try - self._loop.time(), 0))
+            try:
+                self._connection = await self._open(ANSWER_SECONDS)
+                self._pause = 0.0
+            except ServiceError:
+                self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+                raise
+            finally:
+                self._next_try = self._loop.time() + self._pause
+
+    async def _open(self, seconds: float) -> Connection:
+        address = self._address
+        try:
+            _, connection = await asyncio.wait_for(
+                self._loop.create_connection(
+                    lambda: Connection(self._service, self._turns, self._limits),
+                    self._host, self._port, ssl=self._tls,
+                ),
+                seconds,
+            )  # fmt: skip
+        except asyncio.TimeoutError:
+            raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or error
+            raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from None
+        except (ConnectionResetError, ConnectionAbortedError):
+            how = "before a TLS session began" if self._tls else "at once"
+            raise ServiceError(f"{address} closed the connection {how}.") from None
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            raise ServiceError(f"{address} cannot be reached: {reason}.") from None
+        return connection
 
 
 class _Refusing:
@@ -120,24 +230,11 @@ class _Refusing:
     def opened(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        for command in commands:
-            if not command.is_one_way:
-                remark = f" request type {command.code} not supported"
-                connection.send(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            command = request.command
+            remark = f" request type {command.code} not supported"
+            request.reply(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
 
     def closed(self, connection: Connection) -> None:
         """Do nothing."""
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; the host may be an IPv6 address in brackets.
-
-    Raises:
-        ServiceError: it is not an address.
-    """
-    host, _, port = address.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
-        raise ServiceError(f"{address_text(address)!r} is not an address; use HOST:PORT.")
-    return host, int(port)

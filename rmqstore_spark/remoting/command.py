@@ -62,6 +62,7 @@ class Command:
         language: one of LANGUAGES.
         version: number of the sender's RocketMQ version (MQVersion).
         form: how the header is written.
+        size: bytes of the frame in which it arrived; 0 for one that was made here.
     """
 
     code: int
@@ -73,6 +74,7 @@ class Command:
     language: str = "JAVA"
     version: int = VERSION
     form: Form = Form.JSON
+    size: int = field(default=0, compare=False)
 
     @property
     def is_response(self) -> bool:

@@ -1,31 +1,33 @@
 """A connection, the same for both ends: each may ask, and each answers.
 
-Everything here runs in the thread of one event loop. Requests arrive in groups: all that one read
-of the socket completed. Answers leave in groups too, in one write.
+Everything here runs in the thread of one event loop; only `Request` may be used in any. What
+arrived in a turn of the loop is handled as one group (`turns`); its answers leave in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final, Protocol, cast
 
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.backlog import Backlog
+from rmqstore_spark.remoting.calls import Calls
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
 from rmqstore_spark.remoting.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
+from rmqstore_spark.remoting.peerlog import PeerLog
+from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["Connection", "Registry", "Service", "address_text"]
+__all__ = ["Connection", "Registry", "Request", "Service"]
 
-_log = logging.getLogger(__name__)
-
-_HIGH_WATER: Final = 1 << 20
-"""Bytes that wait to be written; with more, no request is handled until the other end reads."""
+_REQUEST_BYTES: Final = 1024
+"""About what the objects of a request need, beside the bytes of its frame."""
 
 
 class Service(Protocol):
@@ -34,11 +36,8 @@ class Service(Protocol):
     def opened(self, connection: Connection) -> None:
         """Take note of a new connection."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        """Handle requests that arrived together.
-
-        Answer each that is not one-way with `connection.send`, now or later.
-        """
+    def requests(self, requests: Sequence[Request]) -> None:
+        """Handle requests that arrived together, on any connections. Finish each, now or later."""
 
     def closed(self, connection: Connection) -> None:
         """Take note that a connection has ended. Nothing can be sent on it."""
@@ -51,10 +50,60 @@ class Registry(Protocol):
         """Add a new connection; return False if there are too many."""
 
     def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes of requests."""
+        """Take note that connections hold more, or fewer, bytes."""
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
+
+    @property
+    def log(self) -> PeerLog:
+        """For lines about the other ends."""
+
+
+class Request:
+    """A request that has arrived. Its bytes are held until it is finished, so finish each.
+
+    It may be finished from any thread; the answer is sent from that of the event loop, together
+    with those that come meanwhile.
+
+    Args:
+        connection: on which it came.
+        command: the request itself.
+        turns: of the connection's event loop.
+
+    Attributes:
+        is_finished: whether its end has come to the event loop.
+    """
+
+    __slots__ = ("_turns", "command", "connection", "is_finished")
+
+    def __init__(self, connection: Connection, command: Command, turns: Turns[Request]) -> None:
+        self.connection = connection
+        self.command = command
+        self.is_finished = False
+        self._turns = turns
+
+    def reply(self, answer: Command) -> None:
+        """Finish it with an answer. One that is one-way, or whose client has gone, gets none.
+
+        Does nothing if it is finished.
+        """
+        self._finish(None if self.command.is_one_way else answer)
+
+    def drop(self) -> None:
+        """Finish it without an answer: it is one-way, or nobody needs an answer any more.
+
+        Does nothing if it is finished.
+        """
+        self._finish(None)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it holds."""
+        return self.command.size + _REQUEST_BYTES
+
+    def _finish(self, answer: Command | None) -> None:
+        self._turns.in_loop(lambda: self.connection.finished(self, answer))
 
 
 class Connection(asyncio.Protocol):
@@ -62,6 +111,7 @@ class Connection(asyncio.Protocol):
 
     Args:
         service: handles the other end's requests.
+        turns: of this event loop, which hand requests to the service.
         limits: its bounds.
         registry: of the server that it belongs to; None for a client's.
 
@@ -69,28 +119,30 @@ class Connection(asyncio.Protocol):
         peer: address of the other end, as text.
     """
 
-    def __init__(self, service: Service, limits: Limits, registry: Registry | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        turns: Turns[Request],
+        limits: Limits,
+        registry: Registry | None = None,
+    ) -> None:
         self.peer = ""
         self._service = service
+        self._turns = turns
         self._limits = limits
         self._registry = registry
+        self._log = registry.log if registry is not None else PeerLog(logging.getLogger(__name__))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(limits.frame)
-        self._waiting: deque[Command] = deque()
-        self._waiting_bytes = 0
-        self._held = 0
-        self._out: list[bytes] = []
-        self._is_flush_due = False
-        self._is_handling = False
-        self._unanswered = 0
+        self._backlog: Backlog[Request] = Backlog(limits)
+        self._out = Outbox()
+        self._told = 0
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
-        self._stuck_since = 0.0
-        self._opaque = 0
-        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._calls = Calls()
 
     # ---- for the service
 
@@ -99,17 +151,24 @@ class Connection(asyncio.Protocol):
         """Whether commands can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, command: Command) -> None:
-        """Send an answer, or a request that nobody answers. Does nothing on a closed connection.
+    @property
+    def has_room(self) -> bool:
+        """Whether more requests should be sent: the other end reads what was sent."""
+        return self._out.has_room
 
-        Answers are written together when the group of requests is handled.
+    async def wait_for_room(self) -> None:
+        """Return when more requests should be sent, or when the connection has ended."""
+        await self._out.wait_for_room()
+
+    def send(self, command: Command) -> None:
+        """Send a command. Does nothing on a closed connection.
+
+        What is sent in a turn of the event loop is written together.
 
         Raises:
             FrameError: a request does not fit a frame. For an answer that does not fit, the other
                 end gets SYSTEM_ERROR.
         """
-        if command.is_response:
-            self._unanswered -= 1
         if not self.is_open:
             return
         try:
@@ -117,7 +176,7 @@ class Connection(asyncio.Protocol):
         except FrameError as error:
             if not command.is_response:
                 raise
-            _log.error("An answer to %s was not sent: %s.", self.peer, error)
+            self._warn("An answer to %s was not sent: %s.", error)
             remark = f"the answer is too large: {error}"
             parts = frame_parts(
                 Command(
@@ -125,10 +184,8 @@ class Connection(asyncio.Protocol):
                     flag=command.flag, form=command.form,
                 )
             )  # fmt: skip
-        self._out += parts if parts[1] else parts[:1]
-        if not self._is_handling and not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush_and_go_on)
+        self._out.add(parts if parts[1] else parts[:1])
+        self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for its answer, whatever its code.
@@ -143,22 +200,13 @@ class Connection(asyncio.Protocol):
         """
         if not self.is_open:
             raise ServiceError(f"The connection to {self.peer} is closed.")
-        if len(self._asked) >= self._limits.in_flight:
+        if len(self._calls) >= self._limits.in_flight:
             raise ServiceError(
-                f"{len(self._asked)} requests to {self.peer} wait for an answer, as many as may."
+                f"{len(self._calls)} requests to {self.peer} wait for an answer, as many as may."
             )
-        self._number(command)
-        answer: asyncio.Future[Command] = self._loop.create_future()
+        self._calls.number(command)
         self.send(command)
-        self._asked[command.opaque] = answer
-        try:
-            return await asyncio.wait_for(answer, seconds)
-        except asyncio.TimeoutError:
-            raise ServiceError(
-                f"{self.peer} did not answer request {command.code} within {seconds:g} s."
-            ) from None
-        finally:
-            self._asked.pop(command.opaque, None)
+        return await self._calls.answer_of(command, self.peer, seconds)
 
     def one_way(self, command: Command) -> None:
         """Send a request that nobody answers.
@@ -166,14 +214,14 @@ class Connection(asyncio.Protocol):
         Raises:
             FrameError: it does not fit a frame.
         """
-        self._number(command)
+        self._calls.number(command)
         self.send(command.one_way())
 
     def close(self) -> None:
         """Close the connection when what was sent is written, or has waited for too long."""
         if self._transport is not None:
-            self._flush()
-            self._stuck_since = self._stuck_since or self._loop.time()
+            self.flush()
+            self._out.stuck_since = self._out.stuck_since or self._loop.time()
             self._transport.close()
 
     def abort(self) -> None:
@@ -181,13 +229,55 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # ---- for its requests
+
+    def finished(self, request: Request, answer: Command | None) -> None:
+        """Take note that a request was handled. Does nothing if that was told before.
+
+        Args:
+            request: one that came on this connection, even if that is closed by now.
+            answer: to send; None for no answer.
+        """
+        if request.is_finished:
+            return
+        request.is_finished = True
+        self._backlog.finished(request)
+        if answer is not None:
+            self.send(answer)
+        self._go_on()
+
+    # ---- for turns
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a request that may be handled now."""
+        return self._backlog.may_shrink and not self._out.stuck_since
+
+    def take(self, most: int) -> list[Request]:
+        """Return requests that may be handled now, and count them as being handled."""
+        group = self._backlog.take(most) if self.is_ready else []
+        self._read_on()
+        return group
+
+    def flush(self) -> None:
+        """Write what was sent."""
+        if self._transport is not None and self._out.flush(self._transport):
+            self._used_at = self._loop.time()
+        self._tell_held()
+
     # ---- for the server
 
     @property
     def holds(self) -> int:
-        """Bytes of requests and answers that are in memory."""
-        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._held + buffered
+        """Bytes in memory: parts of frames, requests until they are finished, answers."""
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._reader.held + self._backlog.held + self._out.held + unwritten
+
+    def count(self) -> int:
+        """Return how many more bytes it holds than when this was called last."""
+        held = self.holds
+        more, self._told = held - self._told, held
+        return more
 
     def check_time(self, now: float) -> None:
         """End the connection if it has been idle or slow for too long.
@@ -196,26 +286,29 @@ class Connection(asyncio.Protocol):
             now: the event loop's time.
         """
         limits = self._limits
-        if self._stuck_since and now - self._stuck_since > limits.write_seconds:
-            _log.warning(
-                "%s does not read its answers; its connection was ended.", escaped(self.peer)
-            )
+        stuck_since = self._out.stuck_since
+        if stuck_since and now - stuck_since > limits.write_seconds:
+            self._warn("%s does not read its answers; its connection was ended.")
             self.abort()
         elif self._is_read and self._reader.held and now - self._frame_since > limits.frame_seconds:
-            _log.warning(
+            self._warn(
                 "%s has not sent the rest of a request for %g s; its connection was ended.",
-                escaped(self.peer), limits.frame_seconds,
-            )  # fmt: skip
+                limits.frame_seconds,
+            )
             self.abort()
+        elif self._is_broken and now - self._used_at > limits.write_seconds:
+            self.close()  # its last requests take too long
         elif now - self._used_at > limits.idle_seconds:
-            _log.info("The connection of %s was idle; it was closed.", escaped(self.peer))
+            self._log.info(
+                self.peer, "The connection of %s was idle; it was closed.", escaped(self.peer)
+            )
             self.close()
 
     # ---- for asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.peer = address_text(transport.get_extra_info("peername"))
         if self._registry is not None and not self._registry.admit(self):
             self._is_broken = True
@@ -228,85 +321,68 @@ class Connection(asyncio.Protocol):
             return
         self._used_at = self._loop.time()
         was_part = bool(self._reader.held)
-        count = 0
-        try:
-            for command in self._reader.feed(data):
-                count += 1
-                self._arrived(command)
-        except FrameError as error:
-            self._is_broken = True
-            _log.warning(
-                "%s sent what is not RocketMQ's protocol: %s. Its connection was closed.",
-                escaped(self.peer), escaped(str(error)),
-            )  # fmt: skip
-        if self._reader.held and (count or not was_part):
+        commands, error = self._reader.feed(data)
+        for command in commands:
+            if command.is_response:
+                self._calls.arrived(command)
+            else:
+                self._backlog.add(Request(self, command, self._turns))
+        if self._reader.held and (commands or not was_part):
             self._frame_since = self._used_at
+        if error is not None:
+            self._is_broken = True
+            self._warn(
+                "%s sent what is not RocketMQ's protocol: %s. Its connection was closed.",
+                escaped(str(error)),
+            )
         self._go_on()
-        if self._is_broken:
-            self.close()
 
     def eof_received(self) -> None:
-        """Close; the other end has gone."""
+        """Handle what came before the other end went; then asyncio closes the connection."""
+        self._handle_the_rest()
+        self.flush()
 
     def pause_writing(self) -> None:
-        self._stuck_since = self._loop.time()
+        self._out.pause(self._loop.time())
 
     def resume_writing(self) -> None:
         if not self.is_open:
             return
-        self._stuck_since = 0.0
+        self._out.resume()
         self._used_at = self._loop.time()
         self._go_on()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        self._waiting.clear()
-        self._out.clear()
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(ServiceError(f"The connection to {self.peer} was closed."))
+        self._reader = FrameReader(self._limits.frame)
+        self._backlog.forget_waiting()
+        self._out.close()
+        self._turns.forget(self)
+        self._calls.fail(self.peer)
+        self._tell_held()
         if self._registry is not None:
-            self._registry.note(-self._held)
             self._registry.remove(self)
-        self._held = 0
         self._service.closed(self)
 
     # ---- its own
 
-    def _arrived(self, command: Command) -> None:
-        if not command.is_response:
-            self._waiting.append(command)
-            self._waiting_bytes += len(command.body)
-            return
-        answer = self._asked.pop(command.opaque, None)
-        if answer is not None and not answer.done():
-            answer.set_result(command)
-
     def _go_on(self) -> None:
-        """Handle requests that have arrived, as far as their answers can be written."""
-        while self._waiting and not self._is_full and self.is_open:
-            group = list(islice(self._waiting, self._limits.group))
-            for command in group:
-                self._waiting.popleft()
-                self._waiting_bytes -= len(command.body)
-                self._unanswered += not command.is_one_way
-            self._is_handling = True
-            try:
-                self._service.requests(self, group)
-            finally:
-                self._is_handling = False
-            self._flush()
+        """Have requests handled that may be, and read on or stop."""
+        if self.is_ready:
+            self._turns.ready(self)
         self._read_on()
         self._tell_held()
+        if self._is_broken and self._backlog.is_empty:
+            self.close()
 
-    @property
-    def _is_full(self) -> bool:
-        return bool(self._stuck_since) or self._unanswered >= self._limits.in_flight
+    def _handle_the_rest(self) -> None:
+        while self.is_ready:
+            self._turns.take()
 
     def _read_on(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = not self._waiting and not self._is_full
+        wanted = self._backlog.may_grow and not self._out.stuck_since and not self._is_broken
         if wanted and not self._is_read:
             self._frame_since = self._loop.time()
             self._transport.resume_reading()
@@ -315,31 +391,9 @@ class Connection(asyncio.Protocol):
         self._is_read = wanted
 
     def _tell_held(self) -> None:
-        held = self._reader.held + self._waiting_bytes
-        more, self._held = held - self._held, held
+        more = self.count()
         if more and self._registry is not None:
             self._registry.note(more)
 
-    def _flush(self) -> None:
-        self._is_flush_due = False
-        if self._out and self._transport is not None:
-            self._used_at = self._loop.time()
-            out, self._out = self._out, []
-            self._transport.writelines(out)
-
-    def _flush_and_go_on(self) -> None:
-        if self._transport is not None:
-            self._flush()
-            self._go_on()
-
-    def _number(self, command: Command) -> None:
-        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-        command.opaque = self._opaque
-
-
-def address_text(address: object) -> str:
-    """Return a socket's address as `host:port`."""
-    if isinstance(address, tuple) and len(address) >= 2:
-        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-        return f"{host}:{address[1]}"
-    return str(address or "an unknown address")
+    def _warn(self, text: str, *values: object) -> None:
+        self._log.warning(self.peer, text, escaped(self.peer), *values)

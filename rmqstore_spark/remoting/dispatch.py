@@ -1,10 +1,10 @@
-"""Gives each request to the handler of its code, and turns what goes wrong into an answer."""
+"""Gives requests to the handlers of their codes, and turns what goes wrong into an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import TypeAlias
 
@@ -12,73 +12,103 @@ from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Dispatch", "Handler"]
+__all__ = ["Dispatch", "GroupHandler", "Handler"]
 
-_log = logging.getLogger(__name__)
+Handler: TypeAlias = Callable[[Connection, Command], Command | Awaitable[Command | None] | None]
+"""Handles a request: returns its answer, at once or later; None if it needs none. Raises
+RemotingError to refuse it, or FrameError for a body that it cannot read."""
 
-Handler: TypeAlias = Callable[[Connection, Command], Command | Awaitable[Command]]
-"""Handles a request: returns its answer, at once or later. Raises RemotingError to refuse it, or
-FrameError for a body that it cannot read."""
+
+GroupHandler: TypeAlias = Callable[[Sequence[Request]], None]
+"""Takes all requests with its code that arrived together, on any connections. It finishes each, at
+once or later, from any thread. What it raises is the answer to those that are not finished."""
 
 
 class Dispatch:
-    """Handles requests one by one.
+    """Gives requests to handlers.
 
     Args:
-        handlers: by code.
+        handlers: of one request, by code.
+        group_handlers: of all requests with a code that arrived together, by code.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        group_handlers: Mapping[int, GroupHandler] | None = None,
+    ) -> None:
         self._handlers = handlers
+        self._group_handlers = group_handlers or {}
+        self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
 
-    def handle(self, connection: Connection, command: Command) -> None:
-        """Handle a request, and send its answer. Requests that are one-way get none."""
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            remark = f" request type {command.code} not supported"
-            answer = command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-            self._send(connection, command, answer)
-            return
-        try:
-            found = handler(connection, command)
-        except Exception as error:  # noqa: BLE001 - one request must not end all others
-            found = _refusal(connection, command, error)
-        if isawaitable(found):
-            task = asyncio.ensure_future(self._finish(connection, command, found))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
-        else:
-            self._send(connection, command, found)
+    def handle(self, requests: Sequence[Request]) -> None:
+        """Handle requests that arrived together, and finish each with its answer."""
+        groups: dict[int, list[Request]] = {}
+        for request in requests:
+            code = request.command.code
+            if code in self._group_handlers:
+                groups.setdefault(code, []).append(request)
+            else:
+                self._handle_one(request)
+        for code, group in groups.items():
+            try:
+                self._group_handlers[code](group)
+            except Exception as error:  # noqa: BLE001 - one group must not end all others
+                for request in group:
+                    request.reply(self._refusal(request, error))
 
     async def drain(self) -> None:
-        """Wait until all answers are sent."""
+        """Wait until all answers of handlers of one request are sent."""
         if self._later:
             await asyncio.wait(self._later)
 
-    async def _finish(
-        self, connection: Connection, command: Command, later: Awaitable[Command]
-    ) -> None:
+    def _handle_one(self, request: Request) -> None:
+        command = request.command
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            request.reply(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        try:
+            found = handler(request.connection, command)
+        except Exception as error:  # noqa: BLE001 - one request must not end all others
+            found = self._refusal(request, error)
+        if isawaitable(found):
+            task = asyncio.ensure_future(self._finish_later(request, found))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+        else:
+            _finish(request, found)
+
+    async def _finish_later(self, request: Request, later: Awaitable[Command | None]) -> None:
         try:
             answer = await later
         except Exception as error:  # noqa: BLE001 - one request must not end all others
-            answer = _refusal(connection, command, error)
-        self._send(connection, command, answer)
+            answer = self._refusal(request, error)
+        _finish(request, answer)
 
-    @staticmethod
-    def _send(connection: Connection, command: Command, answer: Command) -> None:
-        if not command.is_one_way:
-            connection.send(answer)
+    def _refusal(self, request: Request, error: Exception) -> Command:
+        """Return the answer for an error, and log the error if it is a bug."""
+        command = request.command
+        if isinstance(error, RemotingError):
+            return command.answer(error.code, error.remark)
+        if isinstance(error, FrameError):
+            return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        peer = request.connection.peer
+        self._log.log(
+            logging.ERROR, peer, "Request %d of %s failed.", command.code, escaped(peer),
+            error=error,
+        )  # fmt: skip
+        remark = "the request failed because of an error in the server; its log says more"
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _refusal(connection: Connection, command: Command, error: Exception) -> Command:
-    """Return the answer for an error, and log the error if it is a bug."""
-    if isinstance(error, RemotingError):
-        return command.answer(error.code, error.remark)
-    if isinstance(error, FrameError):
-        return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
-    _log.error("Request %d of %s failed.", command.code, escaped(connection.peer), exc_info=error)
-    remark = "the request failed because of an error in the server; its log says more"
-    return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+def _finish(request: Request, answer: Command | None) -> None:
+    if answer is None:
+        request.drop()
+    else:
+        request.reply(answer)

@@ -7,7 +7,6 @@ big-endian. Upstream: NettyEncoder, NettyDecoder.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 from rmqstore_spark.errors import FrameError
@@ -65,34 +64,43 @@ class FrameReader:
         """Bytes of a frame that has not arrived as a whole."""
         return len(self._part)
 
-    def feed(self, data: bytes) -> Iterator[Command]:
-        """Take bytes, and yield the commands that are complete. Exhaust it before the next call.
+    def feed(self, data: bytes) -> tuple[list[Command], FrameError | None]:
+        """Take bytes.
 
-        Raises:
-            FrameError: the bytes are not a frame. Those before it were yielded; nothing can be
-                read after it.
+        Returns:
+            The commands that are complete, and what is wrong with the bytes behind them; None if
+            nothing is. After an error, no more can be read.
         """
         whole = self._part
         if whole:
             whole += data
+        found: list[Command] = []
+        error = None
         at = 0
         with memoryview(whole or data) as view:
-            while len(view) - at >= _HEAD.size:
-                length, mark = _HEAD.unpack_from(view, at)
-                size = mark & 0xFFFFFF
-                self._check(length, size)
-                end = at + 4 + length
-                if len(view) < end:
-                    break
-                body = at + _HEAD.size + size
-                command = decode_header(mark >> 24, view[at + _HEAD.size : body].tobytes())
-                command.body = view[body:end].tobytes()
-                at = end
-                yield command
-        if whole:
+            try:
+                while len(view) - at >= _HEAD.size:
+                    length, mark = _HEAD.unpack_from(view, at)
+                    size = mark & 0xFFFFFF
+                    self._check(length, size)
+                    end = at + 4 + length
+                    if len(view) < end:
+                        break
+                    body = at + _HEAD.size + size
+                    command = decode_header(mark >> 24, view[at + _HEAD.size : body].tobytes())
+                    command.body = view[body:end].tobytes()
+                    command.size = end - at
+                    at = end
+                    found.append(command)
+            except FrameError as wrong:
+                error = wrong
+        if error is not None:
+            self._part = bytearray()
+        elif whole:
             del whole[:at]
         else:
             whole += data[at:]
+        return found, error
 
     def _check(self, length: int, header: int) -> None:
         if not 4 <= length <= self._max_frame - 4:

@@ -18,9 +18,11 @@ class Limits:
         connections: most connections of a server; others are closed at once.
         held: most bytes of requests and answers in memory, over all connections of a server. The
             connection that holds most is ended when there are more.
-        group: most requests that are handled before their answers are written.
-        in_flight: most requests of a connection without an answer; it is not read meanwhile. Also
-            the most that this side asks at a time.
+        connection_held: most bytes of requests of a connection that are being handled; with more,
+            it is not read. Answers that its other end does not read stop it sooner.
+        group: most requests, of all connections, that are handled before answers are written.
+        in_flight: most requests of a connection that are being handled; with more, it is not
+            read. Also the most that this side asks at a time.
         idle_seconds: a connection on which nothing comes or goes for this time is closed.
         frame_seconds: a connection is ended on which a frame takes longer to arrive.
         write_seconds: a connection is ended whose other end does not read answers for this time.
@@ -29,6 +31,7 @@ class Limits:
     frame: int = MAX_FRAME
     connections: int = 20_000
     held: int = 256 << 20
+    connection_held: int = 64 << 20
     group: int = 128
     in_flight: int = 65_535
     idle_seconds: float = 120.0

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import suppress
 from typing import Final
 
-from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.connection import Connection, Service, address_text
+from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.listener import Listener
+from rmqstore_spark.remoting.peerlog import PeerLog
+from rmqstore_spark.remoting.tls import PLAIN, ServerTls
+from rmqstore_spark.remoting.turns import Turns
 
 __all__ = ["RemotingServer"]
 
-_log = logging.getLogger(__name__)
-
-_BACKLOG: Final = 1024
 _LOOKS: Final = 4
 """How often a connection is looked at within the shortest of its times."""
-_TELL_SECONDS: Final = 10.0
 
 
 class RemotingServer:
@@ -29,15 +27,20 @@ class RemotingServer:
     Args:
         service: handles the requests of all connections.
         limits: the bounds.
+        tls: which connections it accepts.
+
+    Attributes:
+        log: for lines about the other ends.
     """
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: Limits, tls: ServerTls = PLAIN) -> None:
+        self.log = PeerLog(logging.getLogger(__name__))
         self._service = service
+        self._turns: Turns[Request] = Turns(service, limits.group)
         self._limits = limits
         self._connections: dict[Connection, None] = {}
         self._held = 0
-        self._told_at = -_TELL_SECONDS
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(self, tls, limits)
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> str:
@@ -53,20 +56,9 @@ class RemotingServer:
         Raises:
             ServiceError: nothing can listen there.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: Connection(self._service, self._limits, self), host, port, backlog=_BACKLOG
-            )
-        except OSError as error:
-            where = address_text((host, port))
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise ServiceError(
-                f"Nothing can listen on {where}: {reason}. Choose an address of this machine and a "
-                "port that no other process uses."
-            ) from error
+        address = await self._listener.start(host, port)
         self._looking = asyncio.create_task(self._look())
-        return address_text(self._server.sockets[0].getsockname())
+        return address
 
     async def close(self) -> None:
         """Stop listening, and close all connections; what was sent on them is written first."""
@@ -74,8 +66,7 @@ class RemotingServer:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._looking
-        if self._server is not None:
-            self._server.close()
+        await self._listener.close()
         for connection in list(self._connections):
             connection.close()
         until = asyncio.get_running_loop().time() + self._limits.write_seconds
@@ -84,24 +75,39 @@ class RemotingServer:
         for connection in list(self._connections):
             connection.abort()
 
-    # ---- for connections
+    # ---- for its listener and connections
+
+    def new_connection(self) -> Connection:
+        """Return a new connection."""
+        return Connection(self._service, self._turns, self._limits, self)
+
+    def has_room(self, opening: int, peer: str) -> bool:
+        """Return whether there may be one more connection.
+
+        Args:
+            opening: connections that have not begun yet.
+            peer: address of the other end.
+        """
+        count = len(self._connections) + opening
+        if count >= self._limits.connections:
+            self.log.warning(
+                peer, "%s was turned away: there are %d connections, as many as may be.",
+                escaped(peer), count,
+            )  # fmt: skip
+        return count < self._limits.connections
 
     def admit(self, connection: Connection) -> bool:
         """Add a new connection; return False if there are too many."""
-        if len(self._connections) >= self._limits.connections:
-            self._tell(
-                f"{escaped(connection.peer)} was turned away: there are "
-                f"{len(self._connections)} connections, as many as may be"
-            )
-            return False
-        self._connections[connection] = None
-        return True
+        has_room = self.has_room(0, connection.peer)
+        if has_room:
+            self._connections[connection] = None
+        return has_room
 
     def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes of requests."""
+        """Take note that connections hold more, or fewer, bytes."""
         self._held += more
-        if more > 0 and self._held > self._limits.held:
-            self._end_largest()
+        if more > 0:
+            self._check_held()
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that has ended."""
@@ -118,20 +124,19 @@ class RemotingServer:
             now = loop.time()
             for connection in list(self._connections):
                 connection.check_time(now)
-            if sum(connection.holds for connection in self._connections) > limits.held:
-                self._end_largest()
+            self._check_held()
 
-    def _end_largest(self) -> None:
+    def _check_held(self) -> None:
+        """End the connection that holds most if all of them hold too much."""
+        if self._held <= self._limits.held:
+            return
+        # What a socket has taken since is not told: only the count says.
+        self._held += sum(connection.count() for connection in self._connections)
+        if self._held <= self._limits.held or not self._connections:
+            return
         largest = max(self._connections, key=lambda each: each.holds)
-        self._tell(
-            f"The connection of {escaped(largest.peer)} was ended: it holds {largest.holds} bytes, "
-            f"and all connections together more than {self._limits.held}"
-        )
+        self.log.warning(
+            largest.peer, "The connection of %s was ended: it holds %d bytes, and all connections "
+            "together more than %d.", escaped(largest.peer), largest.holds, self._limits.held,
+        )  # fmt: skip
         largest.abort()
-
-    def _tell(self, text: str) -> None:
-        """Log what may happen very often, but not too often."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            _log.warning("%s.", text)

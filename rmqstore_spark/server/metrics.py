@@ -57,6 +57,12 @@ _COUNTERS: Final = (
     ),
     _Figure("expiredSegments", "rmqstore_expired_segments", "Segments that were deleted."),
     _Figure("expiredBytes", "rmqstore_expired_bytes", "Bytes of these segments."),
+    _Figure("delayedDelivered", "rmqstore_delayed_delivered", "Delayed messages delivered."),
+    _Figure(
+        "delayedSkipped",
+        "rmqstore_delayed_skipped",
+        "Delayed messages that could not be delivered.",
+    ),
     _Figure("archivedSegments", "rmqstore_archived_segments", "Segments copied to the archive."),
     _Figure("archivedBytes", "rmqstore_archived_bytes", "Bytes of these segments."),
     _Figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.tls import client_context
 from tests.broker.processes import Broker, Client, RocketMq
+from tests.namesrv.registering import registration
 from tests.namesrv.serving import NamesrvProcess
+from tests.support.certificates import make_certificates
 from tests.support.waiting import eventually
 
 _CLUSTER = "DefaultCluster"
@@ -19,12 +24,19 @@ _PATIENCE = 120.0
 
 
 class _Admin:
-    """mqadmin; `Admin.java` runs its commands."""
+    """mqadmin; `Admin.java` runs its commands.
 
-    def __init__(self, rocketmq: RocketMq, name_server: str) -> None:
+    Args:
+        rocketmq: the distribution.
+        name_server: whom it asks.
+        java_options: of its Java.
+    """
+
+    def __init__(self, rocketmq: RocketMq, name_server: str, *java_options: str) -> None:
         self._name_server = name_server
         self.process = rocketmq.start(
-            *(rocketmq.user_home(), Path(__file__).with_name("Admin.java")),
+            rocketmq.user_home(),
+            *(*java_options, Path(__file__).with_name("Admin.java")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,3 +121,23 @@ def _sent(client: Client) -> bool:
             raise
         return False
     return True
+
+
+def test_mqadmin_talks_tls_to_our_name_server(rocketmq: RocketMq, tmp_path: Path) -> None:
+    given = make_certificates(tmp_path / "certificates")
+    settings = {
+        "tlsMode": "enforcing",
+        "tlsCertPath": given.server_cert,
+        "tlsKeyPath": given.server_key,
+    }
+
+    async def look(address: str, admin: _Admin) -> None:
+        async with await RemotingClient.connect(address, tls=client_context(given.ca)) as broker:
+            await broker.ask_for(registration(["over-tls"]), 30)
+            await asyncio.to_thread(admin.shows, "topicList", "over-tls")
+
+    arguments = [f"--set={key}={value}" for key, value in settings.items()]
+    with NamesrvProcess(tmp_path, *arguments) as namesrv, ExitStack() as cleanup:
+        admin = _Admin(rocketmq, namesrv.address, "-Dtls.enable=true")
+        cleanup.callback(admin.close)
+        asyncio.run(look(namesrv.address, admin))

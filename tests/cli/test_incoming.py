@@ -119,6 +119,8 @@ def test_records_are_such_as_a_store_takes(v6: bool) -> None:
     assert block.tags_code.tolist() == [java_hash_code_str("paid"), 0]
     assert b"first" in data.tobytes()
     assert b"DELAY" not in data.tobytes()
+    late = encoder(v6).block([Message("one", b"", delay_level=4)], 1)
+    assert b"\x02DELAY\x014" in late.tobytes()
 
 
 def test_queues_are_chosen_as_clients_choose_them() -> None:

@@ -23,6 +23,7 @@ from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
 from tests.support.serving import StoreProcess, block_of
+from tests.support.waiting import eventually
 
 COMMANDS_READING = (["topics"], ["info"], ["read", "-n", "1"], ["groups"], ["tail"])
 
@@ -92,6 +93,22 @@ def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
     assert [message["keys"] for message in found] == [["k1", "k2"]] * 3
     assert len({message["queueId"] for message in found}) == 1  # the keys decide
     assert len({message["uniqKey"] for message in found}) == 3
+
+
+def test_lines_with_a_delay_level_are_delivered_later(endpoint: str, rmqstore: Rmqstore) -> None:
+    lines = '{"body": "late"}\n{"body": "at once", "delayTimeLevel": 0}\n'
+    done = put(endpoint, "-t", "later", "--delay-level", "1", "--json", lines=lines)
+    assert done.returncode == 0, done.stderr
+
+    def arrived() -> list[tuple[str, str | None]]:
+        found = rmqstore("read", endpoint, "-t", "later", "--json").messages
+        return [(message["body"], message["properties"].get("DELAY")) for message in found]
+
+    eventually(lambda: len(arrived()) == 2)
+    assert sorted(arrived()) == [("at once", None), ("late", "1")]
+    waited = rmqstore("read", endpoint, "-t", "SCHEDULE_TOPIC_XXXX", "--json").messages
+    assert [message["body"] for message in waited] == ["late"]
+    assert "delayed          1 delivered, 0 skipped" in rmqstore("stats", endpoint).text
 
 
 def test_the_offsets_of_a_group_are_reset(endpoint: str, rmqstore: Rmqstore) -> None:

@@ -30,10 +30,13 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
-PLACES: Final = tuple(name for name in NAMES if not name.startswith(("replica.", "expiry.")))
+PLACES: Final = tuple(
+    name for name in NAMES if not name.startswith(("replica.", "expiry.", "delay"))
+)
 """Where a life of puts and batches gets to.
 
-`replication_rounds` kills followers at their places; `tests/engine/expiry` does so during expiry.
+`replication_rounds` kills followers at their places; `tests/engine/expiry` does so during expiry,
+`tests/engine/delay` during the delivery of delayed messages.
 """
 _ROUNDS_PER_STORE: Final = 20
 

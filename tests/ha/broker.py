@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 
@@ -35,22 +34,27 @@ class Broker:
     def closed(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        for command in commands:
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            command = request.command
             self.asked.append(command.code)
             body = self.bodies.get(command.code)
             if body is None:
-                connection.send(command.answer(ResponseCode.SYSTEM_ERROR, "not here"))
+                request.reply(command.answer(ResponseCode.SYSTEM_ERROR, "not here"))
             else:
-                connection.send(command.answer(body=body))
+                request.reply(command.answer(body=body))
 
 
 @contextmanager
 def answering(broker: Broker) -> Iterator[str]:
     """Let a broker answer; its address is the value."""
     loop = asyncio.new_event_loop()
-    server = RemotingServer(broker, Limits())
-    address = loop.run_until_complete(server.start("127.0.0.1", 0))
+
+    async def start() -> tuple[RemotingServer, str]:
+        server = RemotingServer(broker, Limits())
+        return server, await server.start("127.0.0.1", 0)
+
+    server, address = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -150,9 +150,10 @@ def sizes_of(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Master]]:
-    """A store that takes slaves."""
+    """A store that takes slaves; with a `clock`, if that is among the settings."""
+    given = {"clock": settings.pop("clock")} if "clock" in settings else {}
     config = StoreConfig(**{**SMALL, "ha_listen_port": 0, **settings})
-    with StoreWriter.open(path, config) as store:
+    with StoreWriter.open(path, config, **given) as store:
         master = Master(store)
         try:
             yield store, master

@@ -15,8 +15,8 @@ from rmqstore_spark.remoting.bodies import parse_body
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codes import RequestCode
 from rmqstore_spark.remoting.command import LANGUAGES, Command
-from rmqstore_spark.remoting.frames import FrameReader
 from tests.namesrv.registering import registration, topic
+from tests.remoting.reading import read_frames
 from tests.support.recordings import RECORDINGS, Exchange, exchanges, frames
 
 _CLIENTS = [name for name in RECORDINGS if exchanges(name, "namesrv") and name != "raw-acl"]
@@ -30,12 +30,12 @@ async def _answers(config: NamesrvConfig, primed: list[Command], asked: list[Exc
             await broker.ask_for(each)
         clients: dict[int, RemotingClient] = {}
         for exchange in asked:
-            (request,) = FrameReader().feed(exchange.request.wire)
+            (request,) = read_frames(exchange.request.wire)
             number = exchange.request.connection
             if number not in clients:
                 clients[number] = await RemotingClient.connect(address)
             if request.is_one_way:
-                clients[number].tell(request)
+                await clients[number].tell(request)
             else:
                 found.append((exchange, await clients[number].ask(request)))
         for client in clients.values():

@@ -15,6 +15,7 @@ import uvloop
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, RemotingError, StoreAccessError
 from rmqstore_spark.namesrv.config import KEYS, NamesrvConfig
+from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codes import RequestCode as Code
@@ -89,7 +90,7 @@ def test_registrations_in_all_forms(config: Config) -> None:
         route = await ask_json(client, Code.GET_ROUTEINFO_BY_TOPIC, topic="U")
         (queues,) = route["queueDatas"]
         assert (queues["perm"], queues["readQueueNums"]) == (4, 2)
-        client.tell(registration(["V"], version=(2, 2)))
+        await client.tell(registration(["V"], version=(2, 2)))
         assert await _names(client) == {"T", "U", "V"}
         await client.ask_for(unregistration(registration()))
         assert await _names(client) == set()
@@ -175,6 +176,27 @@ def test_the_key_value_configuration_has_an_end(config: Config) -> None:
     with_client(config(), test)
 
 
+def test_the_key_value_configuration_counts_the_bytes_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+
+    async def fill(kv: KvConfig, count: int) -> None:
+        for n in range(count):
+            await kv.put("N", str(n), "\u4e3b" * 100_000)  # 600,000 bytes each as JSON
+
+    async def test() -> None:
+        kv = KvConfig(str(path))
+        await fill(kv, 6)
+        for full in (kv, KvConfig(str(path))):
+            await fill(full, 6)
+            with pytest.raises(RemotingError, match="4194304 bytes"):
+                await full.put("N", "more", "\u4e3b" * 100_000)
+        assert 3_600_000 < path.stat().st_size < 4 << 20
+        await kv.delete("N", "5")
+        await fill(kv, 6)
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"configTable":{"N":1}}', '{"configTable":{"N":{"k":1}}}']
 )
@@ -220,6 +242,30 @@ def test_the_configuration_is_read_changed_and_saved(config: Config) -> None:
             assert word in (answer.remark or "")
 
     with_client(given, test)
+
+
+def test_a_change_keeps_all_else_in_the_file(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.conf"
+    text = "# ours since May\n\nserverWorkerThreads : 8\nlistenPort=9876\n{}maxBrokers=7\n"
+    path.write_text(text.format("orderMessageEnable = false\n! why\n"))
+
+    async def change(client: RemotingClient, _address: str) -> None:
+        await client.ask_for(Command(Code.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n"))
+
+    async def refused(client: RemotingClient, _address: str) -> None:
+        for damage in ("key=\\u12", "#" * (2 << 20)):
+            path.write_text(damage)
+            asked = Command(Code.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n")
+            answer = await client.ask(asked)
+            assert answer.code == 1
+            assert str(path) in (answer.remark or "")
+            assert path.read_text() == damage
+
+    given = config(config_store_path=str(path))
+    with_client(given, change)
+    assert path.read_text() == text.format("orderMessageEnable=true\n! why\n")
+    assert NamesrvConfig.from_file(path).max_brokers == 7
+    with_client(given, refused)
 
 
 def test_a_file_for_rocketmqs_name_server_is_read(tmp_path: Path) -> None:

@@ -127,6 +127,30 @@ def test_a_broker_that_unregisters_leaves_the_address_of_its_successor() -> None
     assert tables.told("T") is None
 
 
+@pytest.mark.parametrize(
+    "other", [{"broker_id": 1}, {"name": "broker-b"}, {"address": "h:9"}, {"name": "nobody"}]
+)
+def test_a_broker_that_unregisters_as_another_removes_nothing(other: dict[str, Any]) -> None:
+    tables = _Tables()
+    tables.take(topics=["T"], filter_servers=["h:5"])
+    tables.take(topics=["U"], name="broker-b", address="h:2")
+    before = tables.told("T"), tables.told("U"), tables.clusters()
+    assert not tables.unregister(read_registration(registration(**other)).broker)
+    assert (tables.told("T"), tables.told("U"), tables.clusters()) == before
+    assert tables.version("127.0.0.1:10911") == DataVersion(1, 1)
+    assert tables.unregister(read_registration(registration()).broker)
+    assert tables.version("127.0.0.1:10911") is None
+
+
+def test_an_address_that_registered_under_a_new_name_keeps_it() -> None:
+    tables = _Tables()
+    tables.take(topics=["T"])
+    tables.take(topics=["T"], name="broker-b")
+    assert tables.unregister(read_registration(registration()).broker)
+    assert [b["brokerName"] for b in tables.told("T")["brokerDatas"]] == ["broker-b"]
+    assert tables.version("127.0.0.1:10911") == DataVersion(1, 1)
+
+
 def test_a_lost_connection_takes_only_brokers_that_registered_on_it_last() -> None:
     tables = _Tables()
     tables.take(topics=["T"], connection="first")

@@ -13,10 +13,11 @@ import uvloop
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codes import ResponseCode
 from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
+from tests.remoting.reading import read_frames
 from tests.support.waiting import PATIENCE
 
 __all__ = [
@@ -32,7 +33,7 @@ class TestService:
 
     Attributes:
         groups: how many requests came together, each time.
-        held: requests that wait, with their connection.
+        held: requests that wait.
         connections: that are open.
     """
 
@@ -40,24 +41,25 @@ class TestService:
 
     def __init__(self) -> None:
         self.groups: list[int] = []
-        self.held: list[tuple[Connection, Command]] = []
+        self.held: list[Request] = []
         self.connections: list[Connection] = []
         self.closed_count = 0
 
     def opened(self, connection: Connection) -> None:
         self.connections.append(connection)
 
-    def requests(self, connection: Connection, commands: Sequence[Command]) -> None:
-        self.groups.append(len(commands))
-        for command in commands:
-            if command.is_one_way:
-                continue
+    def requests(self, requests: Sequence[Request]) -> None:
+        self.groups.append(len(requests))
+        for request in requests:
+            command = request.command
             if command.code == HOLD:
-                self.held.append((connection, command))
+                self.held.append(request)
+            elif command.is_one_way:
+                request.drop()
             elif command.code == BIG:
-                connection.send(command.answer(body=bytes(1 << 20)))
+                request.reply(command.answer(body=bytes(1 << 20)))
             else:
-                connection.send(command.answer(ResponseCode.SUCCESS, body=command.body))
+                request.reply(command.answer(ResponseCode.SUCCESS, body=command.body))
 
     def closed(self, connection: Connection) -> None:
         if connection in self.connections:
@@ -119,7 +121,7 @@ class Peer:
         while len(found) < count:
             data = await asyncio.wait_for(self._reader.read(1 << 16), 30)
             assert data, f"closed after {len(found)} commands"
-            found += self._frames.feed(data)
+            found += read_frames(data, self._frames)
         return found
 
     async def ended(self) -> bool:

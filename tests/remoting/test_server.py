@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from rmqstore_spark.errors import RemotingError, ServiceError
-from rmqstore_spark.remoting.client import RemotingClient, parse_address
+from rmqstore_spark.remoting.addresses import parse_address
+from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.command import Command, Form
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
@@ -75,8 +76,9 @@ def test_answers_may_come_later_and_in_any_order() -> None:
             asked = [asyncio.create_task(client.ask(Command(HOLD))) for _ in range(3)]
             await until(lambda: len(service.held) == 3)
             assert (await client.ask(Command(ECHO, body=b"first"))).body == b"first"
-            for connection, command in reversed(service.held):
-                connection.send(command.answer(body=str(command.opaque).encode()))
+            for request in reversed(service.held):
+                command = request.command
+                request.reply(command.answer(body=str(command.opaque).encode()))
             answers = await asyncio.gather(*asked)
             assert [answer.body for answer in answers] == [b"1", b"2", b"3"]
 
@@ -89,12 +91,12 @@ def test_both_ends_may_ask_with_the_same_number() -> None:
         async with talking(ours, theirs) as client:
             asked = asyncio.create_task(client.ask(Command(HOLD)))
             await until(lambda: ours.held)
-            connection, command = ours.held[0]
-            answer = await connection.request(Command(ECHO, body=b"to the client"), 30)
+            held = ours.held[0]
+            answer = await held.connection.request(Command(ECHO, body=b"to the client"), 30)
             assert answer.body == b"to the client"
-            assert answer.opaque == command.opaque == 1
-            connection.one_way(Command(ECHO))
-            connection.send(command.answer(body=b"to the server"))
+            assert answer.opaque == held.command.opaque == 1
+            held.connection.one_way(Command(ECHO))
+            held.reply(held.command.answer(body=b"to the server"))
             assert (await asked).body == b"to the server"
 
     run(test())
@@ -117,8 +119,8 @@ def test_a_request_that_is_not_answered_in_time_fails_and_its_answer_is_dropped(
         async with talking(service) as client:
             with pytest.raises(ServiceError, match=r"request 2 within 0\.05 s"):
                 await client.ask(Command(HOLD), 0.05)
-            connection, command = service.held[0]
-            connection.send(command.answer(body=b"late"))
+            held = service.held[0]
+            held.reply(held.command.answer(body=b"late"))
             assert (await client.ask(Command(ECHO, body=b"next"))).body == b"next"
 
     run(test())
@@ -134,9 +136,11 @@ def test_requests_fail_when_the_connection_closes() -> None:
             service.connections[0].abort()
             with pytest.raises(ServiceError, match="was closed"):
                 await asked
+            client.close()
             with pytest.raises(ServiceError, match="is closed"):
                 await client.ask(Command(ECHO))
-            service.held[0][0].send(service.held[0][1].answer())  # goes nowhere, and says nothing
+            held = service.held[0]
+            held.reply(held.command.answer())  # goes nowhere, and says nothing
 
     run(test())
 
@@ -144,9 +148,9 @@ def test_requests_fail_when_the_connection_closes() -> None:
 def test_a_refusal_is_an_error_for_who_wants_success() -> None:
     async def test() -> None:
         class Refusing(TestService):
-            def requests(self, connection: Connection, commands: Any) -> None:
-                for command in commands:
-                    connection.send(command.answer(17, "no topic"))
+            def requests(self, requests: Sequence[Request]) -> None:
+                for each in requests:
+                    each.reply(each.command.answer(17, "no topic"))
 
         async with talking(Refusing()) as client:
             with pytest.raises(RemotingError, match=r"no topic \(code 17\)"):
@@ -185,6 +189,24 @@ def test_what_is_no_frame_closes_its_connection_after_the_answers_before_it() ->
     run(test())
 
 
+def test_requests_before_garbage_are_answered_later_too_and_for_a_bounded_time() -> None:
+    async def test() -> None:
+        service = TestService()
+        async with listening(service, write_seconds=1.0) as address:
+            late, never = [await Peer.connect(address) for _ in range(2)]
+            await late.send(request(HOLD, b"", 1) + request(ECHO, b"", 2) + b"\xff" * 20)
+            assert (await late.commands(1))[0].opaque == 2
+            held = service.held[0]
+            held.reply(held.command.answer())
+            assert (await late.commands(1))[0].opaque == 1
+            assert await late.ended()
+            await never.send(request(HOLD) + b"\xff" * 20)
+            assert await never.ended()
+            service.held[1].drop()
+
+    run(test())
+
+
 def test_a_client_that_goes_between_request_and_answer_is_forgotten() -> None:
     async def test() -> None:
         service = TestService()
@@ -195,8 +217,8 @@ def test_a_client_that_goes_between_request_and_answer_is_forgotten() -> None:
                 await until(lambda: service.held)
                 peer.reset()
                 await until(lambda: not service.connections)
-                connection, command = service.held.pop()
-                connection.send(command.answer())
+                held = service.held.pop()
+                held.reply(held.command.answer())
 
     run(test())
 
@@ -269,8 +291,8 @@ def test_a_connection_with_too_many_open_requests_is_not_read() -> None:
             seen = 0
             while seen < 25:
                 await until(lambda: service.held)
-                connection, command = service.held.pop(0)
-                connection.send(command.answer())
+                held = service.held.pop(0)
+                held.reply(held.command.answer())
                 seen += 1
             assert len(await peer.commands(25)) == 25
 
@@ -334,8 +356,8 @@ def test_an_answer_that_fits_no_frame_is_replaced_by_an_error() -> None:
         async with talking(service) as client:
             asked = asyncio.create_task(client.ask(Command(HOLD)))
             await until(lambda: service.held)
-            connection, command = service.held[0]
-            connection.send(command.answer(body=bytes(17 << 20)))
+            held = service.held[0]
+            held.reply(held.command.answer(body=bytes(17 << 20)))
             answer = await asked
             assert answer.code == 1
             assert "too large" in (answer.remark or "")
@@ -356,9 +378,8 @@ def test_a_handler_that_fails_is_answered_and_logged(caplog: pytest.LogCaptureFi
             super().__init__()
             self.dispatch = Dispatch({1: later, 2: never})
 
-        def requests(self, connection: Connection, commands: Any) -> None:
-            for command in commands:
-                self.dispatch.handle(connection, command)
+        def requests(self, requests: Sequence[Request]) -> None:
+            self.dispatch.handle(requests)
 
     async def test() -> None:
         service = Dispatching()
@@ -367,7 +388,7 @@ def test_a_handler_that_fails_is_answered_and_logged(caplog: pytest.LogCaptureFi
             assert [answer.code for answer in answers] == [16, 1, 3]
             assert answers[0].remark == "not later"
             assert "a bug" not in (answers[1].remark or "")
-            client.tell(Command(2))
+            await client.tell(Command(2))
             await client.ask(Command(1))
         await service.dispatch.drain()
 
@@ -411,8 +432,8 @@ def test_closing_a_server_writes_what_was_answered() -> None:
         peer = await Peer.connect(await server.start("127.0.0.1", 0))
         await peer.send(request(HOLD))
         await until(lambda: service.held)
-        connection, command = service.held[0]
-        connection.send(command.answer(body=bytes(1 << 20)))
+        held = service.held[0]
+        held.reply(held.command.answer(body=bytes(1 << 20)))
         closing = asyncio.create_task(server.close())
         assert len((await peer.commands(1))[0].body) == 1 << 20
         await closing

@@ -12,6 +12,7 @@ import pytest
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel, packed
 from rmqstore_spark.layout.record import block
+from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.spans import U1
 from tests.support.traffic import Traffic
@@ -58,6 +59,7 @@ def block_outcome(
             )
             if strict:
                 packed.check_bodies(found)
+            moved = schedule(found, (1_000, 5_000)) if strict and found.delayed else found
         except BlockError as error:
             return str(error), error.row, error.at, error.status
         entries, bounds = block.queue_entries(found, found.starts * 3)
@@ -67,6 +69,7 @@ def block_outcome(
         columns = (
             found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
             offsets, numbers, hashes, rows, np.array(found.compressed),
+            np.array(found.delayed), moved.data, moved.tags_code, moved.route_of,
         )  # fmt: skip
         stamped = _stamp(data, found, v6)
         return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]

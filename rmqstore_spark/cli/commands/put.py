@@ -40,6 +40,13 @@ _Key = typer.Option(
 _Queue = typer.Option(
     "--queue", "-q", metavar="ID", min=0, help="Queue of messages without a queue."
 )
+_DelayLevel = typer.Option(
+    "--delay-level",
+    metavar="LEVEL",
+    min=0,
+    help="Delay level of messages without one: they are delivered after that delay.",
+    show_default=False,
+)
 
 
 def put(
@@ -48,6 +55,7 @@ def put(
     tag: Annotated[str | None, _Tag] = None,
     keys: Annotated[list[str] | None, _Key] = None,
     queue_id: Annotated[int | None, _Queue] = None,
+    delay_level: Annotated[int, _DelayLevel] = 0,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -58,14 +66,14 @@ def put(
     """Write the lines of stdin as messages.
 
     A line is the body of a message. With --json it is an object: body, and optionally topic, tags,
-    keys, properties, queueId, shardingKey, flag, bornTimestamp, bodyEncoding. Lines that arrive
-    together are written together. When the command ends, all messages are in the store.
+    keys, properties, queueId, shardingKey, flag, bornTimestamp, delayTimeLevel, bodyEncoding. Lines
+    that arrive together are written together. When the command ends, all messages are in the store.
     """
     from rmqstore_spark.cli.shared.incoming import Template
 
     if any(" " in key for key in keys or ()):
         raise OptionError("A key contains a space, but spaces separate keys: give --key twice.")
-    template = Template(topic, tag, " ".join(keys or ()), queue_id, as_json)
+    template = Template(topic, tag, " ".join(keys or ()), queue_id, as_json, delay_level)
     with connect(endpoint) as client:
         count = _put(client, template)
     where = f" to topic {topic}" if topic else ""

@@ -66,6 +66,8 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "archived", f"{figures['archivedSegments']} segments, {figures['archivedBytes']} bytes"
     if figures["expiryRemark"]:
         yield "expiry", figures["expiryRemark"]
+    done, skipped = figures["delayedDelivered"], figures["delayedSkipped"]
+    yield "delayed", f"{done} delivered, {skipped} skipped"
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"
     yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
 

@@ -21,7 +21,7 @@ _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1
 _TAKEN: Final = (
     "topic", "queueId", "shardingKey", "tags", "keys", "properties", "body", "bodyEncoding",
-    "flag", "bornTimestamp",
+    "flag", "bornTimestamp", "delayTimeLevel",
 )  # fmt: skip
 _IGNORED: Final = frozenset(COLUMNS) - set(_TAKEN)
 """Other columns of `rmqstore read --json`: they describe the old message, not the new one."""
@@ -35,6 +35,7 @@ class Message:
         queue_id: None if the encoder chooses the queue.
         sharding_key: chooses the queue if queue_id is None; without it, the keys do.
         born_timestamp: milliseconds; None for now.
+        delay_level: 0 for no delay.
     """
 
     topic: str
@@ -46,6 +47,7 @@ class Message:
     sharding_key: str | None = None
     flag: int = 0
     born_timestamp: int | None = None
+    delay_level: int = 0
 
 
 def lines_of(descriptor: int, longest: int) -> Iterator[list[bytes]]:
@@ -82,6 +84,7 @@ class Template:
     keys: str = ""
     queue_id: int | None = None
     as_json: bool = False
+    delay_level: int = 0
 
     def read(self, line: bytes, number: int) -> Message:
         """Parse a line as a message.
@@ -96,8 +99,9 @@ class Template:
         try:
             if not self.as_json:
                 return Message(
-                    self._topic(None), line, self.tags, self.keys, queue_id=self.queue_id
-                )
+                    self._topic(None), line, self.tags, self.keys,
+                    queue_id=self.queue_id, delay_level=self.delay_level,
+                )  # fmt: skip
             return self._of_json(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise OptionError(f"Line {number} of stdin is not a message: {error}.") from None
@@ -118,6 +122,7 @@ class Template:
             sharding_key=_text(value, "shardingKey"),
             flag=_number(value, "flag", 0, least=-_INT_MAX - 1) or 0,
             born_timestamp=_time(value.get("bornTimestamp")),
+            delay_level=_number(value, "delayTimeLevel", self.delay_level) or 0,
         )
 
     def _topic(self, own: str | None) -> str:

@@ -55,6 +55,7 @@ class LineEncoder:
                 [list((m.properties or {}).items()) for m in messages], MAP_TYPE
             ),
             "flag": pa.array([m.flag for m in messages], pa.int64()),
+            "delayTimeLevel": pa.array([m.delay_level for m in messages], pa.int64()),
             "bornTimestamp": pa.array([m.born_timestamp for m in messages], pa.int64()),
             "body": pa.array([m.body for m in messages], pa.binary()),
         }

@@ -104,6 +104,14 @@ SINK_COLUMNS: Final[tuple[SinkColumn, ...]] = (
         "The key for `queueSelector=hash`: rows with the same key go to the same queue. Not "
         "stored.",
     ),
+    SinkColumn(
+        "delayTimeLevel",
+        "integer",
+        _is_integer,
+        "The delay level: the message is delivered to its topic after the delay that the store's "
+        "`messageDelayLevel` gives that level, 1 s to 2 h for 1 to 18. A higher level counts as "
+        "the highest. Not delayed if null or 0.",
+    ),
     SinkColumn("flag", "integer", _is_integer, "The producer's flag; 0 if null."),
     SinkColumn(
         "bornTimestamp",
@@ -143,6 +151,7 @@ _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "body": pa.binary(),
     "properties": pa.map_(pa.string(), pa.string()),
     "queueId": pa.int64(),
+    "delayTimeLevel": pa.int64(),
     "flag": pa.int64(),
     "reconsumeTimes": pa.int64(),
 }

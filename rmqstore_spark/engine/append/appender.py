@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from rmqstore_spark.engine.log.placement import Placement, TooLargeError
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
+from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
 
 __all__ = ["Appender", "Stored"]
@@ -96,6 +97,9 @@ class Appender:
             reach("put.before_write")
             self._write(placement, block)
             reach("put.after_write")
+            codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
+            if codes is not block.tags_code:
+                block = replace(block, tags_code=codes)
             self.appended(
                 Appended(block, placement.physical, queue_offset, timestamp), next_offsets
             )

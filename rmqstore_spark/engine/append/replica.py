@@ -27,7 +27,6 @@ from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, S
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
-from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
 __all__ = ["Replica"]
 
@@ -68,7 +67,7 @@ class Replica:
         self._health = health
         self._feed = QueueFeed(
             store.queues,
-            delays(DELAY_LEVELS),
+            store.config.delays,
             self._is_wanted,
             log_begin=store.log.min_offset,
             deleted=store.deleted.end,

@@ -31,6 +31,7 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
+from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["BatchBlock", "Source", "Stamp"]
@@ -202,10 +203,10 @@ class BatchBlock:
         for part in self._parts:
             known = self._known(part)
             rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
+            codes = due_codes(routes, known.route_of, rows.tags_code, self.timestamp)
             block = Block(
-                nothing, rows.starts, rows.sizes, routes, known.route_of, rows.tags_code,
-                rows.queued,
-            )  # fmt: skip
+                nothing, rows.starts, rows.sizes, routes, known.route_of, codes, rows.queued
+            )
             keys = part.portion.read_keys(self._files)
             yield (
                 Appended(block, known.placement.physical, known.queue_offset, self.timestamp, keys),

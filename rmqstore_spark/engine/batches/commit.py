@@ -35,6 +35,7 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.types import CommitRequest, CommitResult, Content, WriterId
 
 __all__ = ["Committer"]
@@ -144,7 +145,8 @@ class Committer:
     ) -> Committed:
         try:
             for stage in stages:
-                self._admission.check_routes(stage.routes)
+                # Where delayed messages wait is not for clients; `Admission.check` put them there.
+                self._admission.check_routes(r for r in stage.routes if r.topic != SCHEDULE_TOPIC)
                 block.add(stage)
             content = Content(block.rows, sum(stage.info.body_bytes for stage in stages))
             size, begin = block.bytes, block.begin

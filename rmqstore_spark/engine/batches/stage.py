@@ -135,13 +135,13 @@ class Stage:
         with self._lock:
             self._require_open()
             rows = np.empty(len(block), ROW_DTYPE)
-            self._room.reserve(self, len(data) + rows.nbytes + keys.nbytes)
+            self._room.reserve(self, len(block.data) + rows.nbytes + keys.nbytes)
             rows["size"], rows["tagsCode"] = block.sizes, block.tags_code
             routes = self._route_numbers(block)[block.route_of]
             rows["route"] = np.where(block.queued, routes, ~routes)
             reach("stage.before_write")
             try:
-                self._add(StagedBlock(data, rows, keys))
+                self._add(StagedBlock(block.data, rows, keys))
             except OSError as error:
                 why = f"discarded because it could not be written: {error.strerror}"
                 self._close(f"it was {why}")

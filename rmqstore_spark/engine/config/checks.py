@@ -5,9 +5,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-__all__ = ["address", "beginning", "host_and_port", "hours", "networks"]
+from rmqstore_spark.verify.snapshot import delays
+
+__all__ = ["address", "beginning", "delay_levels", "host_and_port", "hours", "networks"]
 
 _MAX_OFFSET: Final = 2**63 - 1
+_MOST_LEVELS: Final = 256
+_LONGEST_DELAY_MS: Final = 3650 * 86_400_000
 
 
 def address(word: str) -> str:
@@ -35,6 +39,17 @@ def beginning(word: str) -> str:
     if not (word.isascii() and word.isdecimal() and int(word) <= _MAX_OFFSET):
         raise ValueError("must be earliest, latest or a physical offset")
     return word
+
+
+def delay_levels(word: str) -> str:
+    """Check a broker's `messageDelayLevel`."""
+    try:
+        times = delays(word)
+    except ValueError as error:
+        raise ValueError(f"must be delays such as 1s 5m 2h 1d: {error}") from None
+    if not 1 <= len(times) <= _MOST_LEVELS or max(times) > _LONGEST_DELAY_MS:
+        raise ValueError(f"must be 1 to {_MOST_LEVELS} delays of at most 3650d")
+    return " ".join(word.split())
 
 
 def hours(word: str) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import javaproperties
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["format_properties", "parse_properties", "read_properties"]
+__all__ = ["edit_properties", "format_properties", "parse_properties", "read_properties"]
+
+_T = TypeVar("_T")
 
 _MAX_FILE_BYTES: Final = 1 << 20
 
@@ -32,12 +34,36 @@ def read_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises:
         OptionError: the file cannot be read, or is not a properties file.
     """
+    return _read(path, parse_properties)
+
+
+def edit_properties(path: str | os.PathLike[str], changes: Mapping[str, str]) -> str:
+    """Return the text of a file with some keys changed, or added at its end.
+
+    All else stays as it is: other keys, comments and their order.
+
+    Raises:
+        OptionError: the file cannot be read, or is not a properties file.
+    """
+
+    def edited(text: str) -> str:
+        found = parse_properties(text)
+        file = javaproperties.PropertiesFile.loads(text)
+        for key, value in changes.items():
+            if found.get(key) != value:
+                file[key] = value
+        return file.dumps(ensure_ascii=False)
+
+    return _read(path, edited)
+
+
+def _read(path: str | os.PathLike[str], understand: Callable[[str], _T]) -> _T:
     try:
         with Path(path).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
             raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
-        return parse_properties(data.decode("utf-8-sig"))
+        return understand(data.decode("utf-8-sig"))
     except OSError as error:
         raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
     except ValueError as error:

@@ -22,6 +22,7 @@ from rmqstore_spark.engine.config.broker_keys import (
 from rmqstore_spark.engine.config.checks import (
     address,
     beginning,
+    delay_levels,
     host_and_port,
     hours,
     networks,
@@ -31,6 +32,7 @@ from rmqstore_spark.engine.config.properties_file import format_properties, read
 from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
 __all__ = ["ENVIRONMENT_PREFIX", "KEYS", "StoreConfig"]
 
@@ -50,6 +52,7 @@ _FLUSH: Final = "Flush"
 _LIMITS: Final = "Limits"
 _EXPIRY: Final = "Expiry and archive"
 _TOPICS: Final = "Topics"
+_DELAY: Final = "Delayed messages"
 _STAGING: Final = "Batches of Spark"
 _REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
@@ -199,6 +202,16 @@ class StoreConfig:
     )  # fmt: skip
     max_topics: int = number(
         10_000, 1, 1_000_000, "Most topics of the store.", group=_TOPICS, own=True,
+    )  # fmt: skip
+
+    message_delay_level: str = text(
+        DELAY_LEVELS, "The delay of each level, from 1 on, with a space between: a number and s, "
+        "m, h or d. Queues that are rebuilt get the due times of the levels as they are then.",
+        group=_DELAY, kind="delays", check=delay_levels,
+    )  # fmt: skip
+    flush_delay_offset_interval: int = number(
+        10_000, 100, _HOUR_MS, "How often `config/delayOffset.json` is written. After a crash, the "
+        "log is searched for what was delivered later.", group=_DELAY, unit="ms",
     )  # fmt: skip
 
     staging_timeout: int = number(
@@ -403,6 +416,11 @@ class StoreConfig:
         """The used part of the disk, 0 to 1, above which the store refuses messages."""
         ratio = self.disk_max_used_space_ratio / 100
         return max(ratio, self.disk_space_warning_level_ratio) if self.file_reserved_time else ratio
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """Milliseconds of each delay level."""
+        return delays(self.message_delay_level)
 
     @property
     def store_host(self) -> bytes:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["PublishedLog"]
 
@@ -89,6 +94,33 @@ class PublishedLog:
         if data:
             self.read_into(begin, [memoryview(data)])
         return bytes(data)
+
+    def read_spans(self, offsets: I8, lengths: I4) -> tuple[U1, I8]:
+        """Read records, which may lie in several segments.
+
+        Args:
+            offsets: n physical offsets of the published log; ascending ones are fastest.
+            lengths: n, bytes of each, none beyond the end of its segment.
+
+        Returns:
+            The bytes, and where each record begins in them.
+
+        Raises:
+            SegmentExpiredError: a segment is gone.
+        """
+        ends = np.cumsum(lengths, dtype=np.int64)
+        data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+        starts = offsets - offsets % self.segment_size
+        edges = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), len(offsets)]
+        for first, last in pairwise(edges if len(offsets) else []):
+            start = int(starts[first])
+            out = data[int(ends[first]) - int(lengths[first]) : int(ends[last - 1])]
+            done = kernel.active.pread_spans(
+                self._descriptor(start), offsets[first:last] - start, lengths[first:last], out
+            )
+            if done < last - first:
+                raise SegmentExpiredError("the segment has become shorter", file=self._path(start))
+        return data, ends - lengths
 
     def close(self) -> None:
         """Close the segment that was read last."""

@@ -68,7 +68,7 @@ class FollowedTables:
         file = ConfigFile(self._store, "delayOffset")
         held = file.value.get(_OFFSETS)
         if not isinstance(held, dict) or held != {str(k): at for k, at in levels.items()}:
-            file.replace({**file.value, _OFFSETS: levels})
+            file.replace({_OFFSETS: levels})
 
     def take_groups(self, value: Any) -> None:
         """Take the content of a master's `subscriptionGroup.json`.

@@ -98,6 +98,7 @@ class Block:
         queued: n bools: False for a prepared or rolled-back record, which has no entry in its
             queue, and queueOffset 0.
         compressed: number of compressed bodies.
+        delayed: number of records with a property DELAY.
     """
 
     data: U1
@@ -108,6 +109,7 @@ class Block:
     tags_code: I8
     queued: npt.NDArray[np.bool_]
     compressed: int = 0
+    delayed: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -169,7 +171,7 @@ def _split(
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
     table = np.empty(1 << (2 * room).bit_length(), np.int32)
-    n, count, status, at, compressed = kernel.active.check_block(
+    n, count, status, at, compressed, delayed = kernel.active.check_block(
         data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
         starts, sizes, route_of, tags_code, queued, found, table,
     )  # fmt: skip
@@ -181,7 +183,7 @@ def _split(
     routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
     return Block(
-        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed
+        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed, delayed
     )
 
 

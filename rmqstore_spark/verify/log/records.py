@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmqstore_spark.layout.compression import NOT_COMPRESSED, compression_type
 from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB,
+    PROPERTY_DELAY,
     TRANSACTION_NOT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
@@ -111,6 +112,7 @@ class RecordChecker:
         wrong = (prepared < 0) | (prepared >= batch.offsets) & (prepared != 0)
         self._findings.each("error", "field", wrong, batch.place, text)
         odd = ~wrong & (prepared != 0) & (batch.transaction == TRANSACTION_NOT_TYPE)
+        odd &= batch.named(PROPERTY_DELAY).lengths < 0  # a delivered message names what waited
         self._findings.each(
             "note", "field", odd, batch.place,
             lambda row: text(row) + ", but there is no transaction",

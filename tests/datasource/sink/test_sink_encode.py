@@ -92,17 +92,19 @@ def test_every_column() -> None:
     schema = fields(
         "body binary", "topic string", "tags string", "keys array<string>",
         "properties map<string,string>", "shardingKey string", "flag int", "bornTimestamp bigint",
+        "delayTimeLevel int",
     )  # fmt: skip
     kinds = {
         "body": pa.binary(), "topic": pa.string(), "tags": pa.string(),
         "keys": pa.list_(pa.string()), "properties": pa.map_(pa.string(), pa.string()),
         "shardingKey": pa.string(), "flag": pa.int32(), "bornTimestamp": pa.int64(),
+        "delayTimeLevel": pa.int32(),
     }  # fmt: skip
     given: list[Row] = [
         {"body": b"1", "topic": "A", "tags": "t", "keys": ["x", "y"], "shardingKey": "a",
          "properties": [("p", "1"), ("DELAY", "3"), ("TAGS", "no")], "flag": -7,
-         "bornTimestamp": 5},
-        {"body": b"2", "topic": "B"},
+         "bornTimestamp": 5, "delayTimeLevel": 17},
+        {"body": b"2", "topic": "B", "delayTimeLevel": 0},
         {"body": b"3", "topic": "A", "keys": [], "properties": [], "shardingKey": "a"},
     ]  # fmt: skip
     rows = encoded(encoder(schema), batch_of(given, **kinds))
@@ -110,9 +112,10 @@ def test_every_column() -> None:
     assert (first["topic"], first["tags"], first["keys"]) == ("A", "t", ["x", "y"])
     assert (first["flag"], first["bornTimestamp"]) == (-7, 5)
     unnamed = {k: v for k, v in first["properties"].items() if k != "UNIQ_KEY"}
-    assert unnamed == {"KEYS": "x y", "TAGS": "t", "p": "1"}
+    assert unnamed == {"KEYS": "x y", "TAGS": "t", "DELAY": "17", "p": "1"}
     assert (second["topic"], second["tags"], second["keys"]) == ("B", None, None)
     assert (second["flag"], second["bornTimestamp"]) == (0, NOW)
+    assert "DELAY" not in {**second["properties"], **third["properties"]}
     assert third["queueId"] == first["queueId"] == ord("a") % 4
 
 

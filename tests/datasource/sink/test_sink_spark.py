@@ -96,6 +96,23 @@ def test_every_column_is_read_as_it_was_written(spark: SparkSession, served: Ser
     assert len(set(ids)) == 3
 
 
+def test_rows_with_a_delay_level_arrive_later_and_once(spark: SparkSession, served: Served) -> None:
+    given = numbers(spark, 3_000).withColumn(
+        "delayTimeLevel", F.when(F.col("keys").isNotNull(), F.lit(1))
+    )
+    write(given, served, topic=TOPIC)
+    read = stored(spark, served, 3_000).select(
+        "body", F.element_at("keys", 1).alias("keys"),
+        F.element_at("properties", "DELAY").cast("int").alias("delayTimeLevel"),
+    )  # fmt: skip
+    wanted = given.withColumn("body", F.col("body").cast("binary"))
+    assert_df_equality(read.orderBy("body"), wanted.orderBy("body"), ignore_nullable=True)
+    late = spark.read.format("rmqstore").option("subscribe", "SCHEDULE_TOPIC_XXXX")
+    assert late.load(str(served.path)).count() == 2_000
+    with pytest.raises(PySparkException, match="has -1 in column delayTimeLevel"):
+        write(given.withColumn("delayTimeLevel", F.lit(-1)), served, topic=TOPIC)
+
+
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Kolkata"])
 def test_a_time_is_the_same_moment_in_every_session(
     spark: SparkSession, served: Served, zone: str

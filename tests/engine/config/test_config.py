@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "IP address": st.sampled_from(["10.0.0.7", "::1", "2001:db8::17"]),
     "host:port": st.sampled_from(["", "broker-1:10912", "10.0.0.7:1", "[::1]:65535"]),
     "`earliest`, `latest` or an offset": st.sampled_from(["earliest", "latest", "0", "1073741824"]),
+    "delays": st.sampled_from(["1s", "1s 5m 2h 1d"]),
     "networks": st.sampled_from(["10.0.0.0/8", "::1/128,10.1.2.3/32"]),
     "path": st.sampled_from(["", "/data/store", "/data/a b/#x", "C:\\x", "/täst=1"]),
     "text": st.sampled_from(["", "broker-b", "a = b", "!x", "ü"]),
@@ -167,7 +169,7 @@ def test_the_pages_made_of_the_table_are_up_to_date() -> None:
 def test_the_file_with_every_key_gives_the_defaults() -> None:
     assert StoreConfig.from_file(STORE_CONF) == StoreConfig()
     switched_on = "".join(
-        line[1:] + "\n" if line.startswith("#") and "=" in line and " " not in line else ""
+        line[1:] + "\n" if re.match(r"#\w+=", line) else ""
         for line in STORE_CONF.read_text(encoding="utf-8").splitlines()
     )
     assert list(parse_properties(switched_on)) == [key.name for key in KEYS]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.config.properties_file import edit_properties, parse_properties
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
@@ -55,6 +55,22 @@ def test_properties_as_java_reads_them(text: str) -> None:
 def test_what_java_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="line "):
         parse_properties(text)
+
+
+@pytest.mark.parametrize("text", [text for text in CASES if text[0] != "\ufeff"], ids=ascii)
+def test_an_edited_file_has_the_changes_and_all_else(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.properties"
+    path.write_bytes(text.encode())
+    changes = {"a": "new value", "added": " 主题=\\"}
+    assert parse_properties(edit_properties(path, changes)) == {**CASES[text], **changes}
+    assert parse_properties(edit_properties(path, {})) == CASES[text]
+
+
+def test_an_edited_file_keeps_comments_and_order(tmp_path: Path) -> None:
+    path = tmp_path / "file.properties"
+    path.write_text("# one\nb : 1\n\n! two\na=主题\nb=2\nc=3", encoding="utf-8")
+    edited = edit_properties(path, {"b": "9", "c": "3"})
+    assert edited == "# one\nb=9\n\n! two\na=主题\nc=3"
 
 
 def test_a_broken_escape_is_named_with_its_line() -> None:

@@ -112,16 +112,18 @@ static inline void note_value(const Piece *piece, const char *name, int32_t leng
         *found = *piece;
 }
 
-/* Return the hash of the TAGS, and whether the properties name light queues. */
-static uint32_t hash_of_tags(const Record *r, const uint8_t *limit, int *light)
+/* Return the hash of the TAGS, and whether the properties name light queues, and a DELAY. */
+static uint32_t hash_of_tags(const Record *r, const uint8_t *limit, int *light, int *delayed)
 {
     const uint8_t *at = RECORD_PROPERTIES(*r), *end = at + RECORD_PROPERTIES_SIZE(*r);
-    Piece piece, tags = {.value_length = -1}, queues = {.value_length = -1};
+    Piece piece, tags = {.value_length = -1}, queues = tags, delay = tags;
     while (next_property(&at, end, limit, &piece)) {
         note_value(&piece, "TAGS", 4, &tags);
+        note_value(&piece, "DELAY", 5, &delay);
         note_value(&piece, "INNER_MULTI_DISPATCH", 20, &queues);
     }
     *light = queues.value_length >= 0;
+    *delayed = delay.value_length >= 0;
     return tags.value_length < 0 ? 0 : hash_on(0, tags.value, tags.value + tags.value_length);
 }
 
@@ -205,7 +207,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     const uint8_t *limit = data + data_n;
     int32_t status = OK, route = -1;
     int64_t at = 0;
-    Py_ssize_t n = 0, compressed = 0;
+    Py_ssize_t n = 0, compressed = 0, delays = 0;
     Record record;
     BEGIN_LOOP(data_n, LONG_BLOCK)
     memset(table, 0, (size_t)table_n * sizeof *table);
@@ -220,9 +222,9 @@ static PyObject *check_block(PyObject *self, PyObject *args)
             status = read_record(&record, data + at, data_n - at);
         if (status == OK)
             status = judge(&record, &rules);
-        int light = 0;
+        int light = 0, delayed = 0;
         if (status == OK)
-            tags_code[n] = (int32_t)hash_of_tags(&record, limit, &light);
+            tags_code[n] = (int32_t)hash_of_tags(&record, limit, &light, &delayed);
         if (light && (rules.rules & RULE_PRODUCER))
             status = LIGHT_QUEUES;
         if (status != OK)
@@ -235,13 +237,14 @@ static PyObject *check_block(PyObject *self, PyObject *args)
         route_of[n] = route;
         queued[n] = transaction == 0 || transaction == 8;
         compressed += RECORD_SYS_FLAG(record) & COMPRESSED;
+        delays += delayed;
         at += RECORD_SIZE(record);
         n++;
     }
     END_LOOP
     release(&views);
-    return Py_BuildValue("niiLn", n, status == OK ? routes.count : 0, status, (long long)at,
-                         status == OK ? compressed : 0);
+    return Py_BuildValue("niiLnn", n, status == OK ? routes.count : 0, status, (long long)at,
+                         status == OK ? compressed : 0, status == OK ? delays : 0);
 }
 
 static PyObject *stamp_records(PyObject *self, PyObject *args)

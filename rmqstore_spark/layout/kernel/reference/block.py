@@ -89,7 +89,7 @@ def check_block(
     queued: U1,
     routes: I8,
     table: I4,  # noqa: ARG001 - for the compiled kernel
-) -> tuple[int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int]:
     """Find the records of a block, check each, and number their queues.
 
     Args:
@@ -107,29 +107,31 @@ def check_block(
         table: scratch space; its length is a power of two, greater than n.
 
     Returns:
-        The number of records, the number of queues, OK, the length of the block, and the number of
-        compressed bodies; or the number of the first bad record, 0, its status, its offset, and 0.
+        The number of records, the number of queues, OK, the length of the block, the number of
+        compressed bodies, and the number of records with a DELAY; or the number of the first bad
+        record, 0, its status, its offset, 0 and 0.
     """
     found, status, at = _tile(data, rules, starts, sizes)
     start, size = starts[:found], sizes[:found]
     longs, ints = np.empty((5, found), np.int64), np.empty((14, found), np.int32)
     parse(data, start, size, longs, ints)
     wrong = _judge(data, rules, max_body, store_host_v6, allowed_sys_flag, start, ints, longs[4])
-    names = (b"TAGS", b"INNER_MULTI_DISPATCH")
-    value_at, length = np.empty((2, found), np.int64), np.empty((2, found), np.int32)
+    names = (b"TAGS", b"INNER_MULTI_DISPATCH", b"DELAY")
+    value_at, length = np.empty((3, found), np.int64), np.empty((3, found), np.int32)
     find_properties(data, start + ints[11], ints[12], names, value_at, length)
     if rules & RULE_PRODUCER:
         wrong[(wrong == OK) & (length[1] >= 0)] = LIGHT_QUEUES
     bad = np.flatnonzero(wrong)
     if len(bad):
-        return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]]), 0
+        return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]]), 0, 0
     if status != OK:
-        return found, 0, status, at, 0
+        return found, 0, status, at, 0, 0
     transaction = ints[5] & _TRANSACTION
     queued[:found] = (transaction == 0) | (transaction == 8)
     tags_code[:found] = _hashes(_binary(data, value_at[0], length[0]))
     count = _route(data, start, ints, route_of[:found], routes)
-    return found, count, OK, at, int(np.count_nonzero(ints[5] & _COMPRESSED))
+    compressed, delayed = np.count_nonzero(ints[5] & _COMPRESSED), np.count_nonzero(length[2] >= 0)
+    return found, count, OK, at, int(compressed), int(delayed)
 
 
 def _tile(data: U1, rules: int, starts: I8, sizes: I4) -> tuple[int, int, int]:

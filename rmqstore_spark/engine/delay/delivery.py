@@ -1,0 +1,311 @@
+"""Delivers delayed messages when they are due: a thread that looks at each level every 100 ms.
+
+The messages of a level are delivered in order, many in one append. Only an offset is in memory,
+however many wait. A message that cannot be delivered is skipped; this is logged and counted.
+
+Delivery is once, also after a crash: the copy in the log is the progress, and the file with the
+offsets only says where to begin looking for copies. It never covers copies that are not on disk.
+(Upstream: ScheduleMessageService, which delivers again what it delivered in the last ten seconds.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.delay.copies import Copies, copies_of
+from rmqstore_spark.engine.delay.due import Waiting
+from rmqstore_spark.engine.delay.progress import DelayOffsets
+from rmqstore_spark.engine.delay.recall import delivered
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.published_log import PublishedLog
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.periodic import Periodic
+from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    SegmentExpiredError,
+)
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.consumequeue import Entries, is_filler
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.record.block import Block, read_block
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+
+__all__ = ["Delivery"]
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL_MS: Final = 100
+_FIRST_S: Final = 1.0
+"""A store that is only opened and closed, as by `rmqstore recover`, delivers nothing."""
+_PAUSE_S: Final = 10.0
+_MOST_MESSAGES: Final = 1 << 13
+_MOST_BYTES: Final = 16 << 20
+_NEVER: Final = (1 << 63) - 1
+
+
+class Delivery:
+    """Delivers the delayed messages of a master's store, in a thread.
+
+    Args:
+        store: the open store.
+        admission: knows whether the store accepts messages.
+        appender, flusher: append the copies, and flush the log before the progress is written.
+        health: knows whether the store is being closed, and fails with an unexpected error.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        admission: Admission,
+        appender: Appender,
+        flusher: FlushService,
+        health: Health,
+    ) -> None:
+        self._store = store
+        self._queues = store.queues
+        self._admission = admission
+        self._appender = appender
+        self._flusher = flusher
+        self._health = health
+        self._delays = store.config.delays
+        self._interval = store.config.flush_delay_offset_interval / 1000
+        self._v6 = store.config.store_host_v6
+        self._log = PublishedLog(store.log, store.log_folder)
+        self._waiting = [Waiting(delay / 1000) for delay in self._delays]
+        self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._file: DelayOffsets | None = None
+        self._offsets: dict[int, int] = {}
+        self._is_certain = True
+        self._delivered = self._skipped = 0
+        self._resume = time.monotonic() + _FIRST_S
+        self._saved = time.monotonic()
+        self._thread: Periodic | None = None
+        if store.config.broker_role != "SLAVE":
+            self._thread = Periodic("rmqstore-delay", _INTERVAL_MS, self._run, health)
+
+    def stats(self) -> dict[str, Any]:
+        """Return metrics as JSON values."""
+        waiting = {
+            str(level): max(0, self._queues.max_offset(SCHEDULE_TOPIC, level - 1) - offset)
+            for level, offset in sorted(self._offsets.copy().items())
+        }
+        return {
+            "delayedDelivered": self._delivered,
+            "delayedSkipped": self._skipped,
+            "delayedWaiting": waiting,
+        }
+
+    def stop(self) -> None:
+        """Stop the thread; waits for a running append. The store is closed already for puts."""
+        if self._thread is not None:
+            self._thread.close()
+        self._log.close()
+
+    def save(self) -> None:
+        """Write the progress, after the copies that it covers are flushed.
+
+        For the thread, and for others once it was stopped.
+
+        Raises:
+            StoreWriteError: the log could not be flushed, or the file could not be written.
+        """
+        if self._file is None or not self._is_certain:
+            return
+        end = self._store.log.max_offset
+        self._flusher.flush()
+        self._file.save(self._offsets, end)
+        self._saved = time.monotonic()
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Deliver what is due. Errors that may pass are logged, and tried again after a pause."""
+        if time.monotonic() < self._resume:
+            return
+        try:
+            if not self._is_open() or not self._has_begun():
+                return
+            while self._deliver_once():
+                pass
+            if time.monotonic() - self._saved >= self._interval:
+                self.save()
+        except RefusedError:
+            return
+        except (RmqStoreError, OSError) as error:
+            _log.error(
+                "Delayed messages cannot be delivered, and wait: %s It is tried again in %.0f s.",
+                error, _PAUSE_S,
+            )  # fmt: skip
+            self._resume = time.monotonic() + _PAUSE_S
+
+    def _is_open(self) -> bool:
+        try:
+            self._admission.check_state()
+        except RefusedError:
+            return False
+        return True
+
+    def _has_begun(self) -> bool:
+        """Find out, once there are delayed messages, how far they were delivered before."""
+        if self._file is not None:
+            return True
+        levels = [n + 1 for n in range(len(self._delays)) if (SCHEDULE_TOPIC, n) in self._queues]
+        if not levels:
+            return False
+        file = DelayOffsets(self._store.path)
+        offsets = {level: file.offsets.get(level, 0) for level in range(1, len(self._delays) + 1)}
+        if file.log_offset is not None or not file.exists:
+            start = self._first_waiting(levels) if file.log_offset is None else file.log_offset
+            end = self._store.log.max_offset
+            for found in delivered(self._store.path, self._queues, start, end):
+                if self._health.is_closed:
+                    return False
+                for level, offset in found.items():
+                    if level in offsets:
+                        offsets[level] = max(offsets[level], offset)
+        for level, offset in offsets.items():
+            end = self._queues.max_offset(SCHEDULE_TOPIC, level - 1)
+            if offset > end:
+                _log.warning(
+                    "The delay level %d ends at offset %d, and had been delivered up to %d: its "
+                    "next message is delivered.", level, end, offset,
+                )  # fmt: skip
+                offsets[level] = end
+        end = self._store.log.max_offset
+        self._flusher.flush()
+        file.save(offsets, end)  # from here on, copies tell the progress
+        self._offsets, self._file = offsets, file
+        return True
+
+    def _first_waiting(self, levels: list[int]) -> int:
+        """Return a physical offset before all copies: that of the first message that waited."""
+        places = []
+        for level in levels:
+            least = self._queues.min_offset(SCHEDULE_TOPIC, level - 1)
+            entry = self._queues.read(SCHEDULE_TOPIC, level - 1, least, 1)
+            places += entry["physicalOffset"].tolist()
+        return max(min(places, default=0), self._store.log.min_offset)
+
+    def _deliver_once(self) -> bool:
+        """Deliver some messages of each level that has due ones; return whether there were any."""
+        moved = False
+        for level in range(1, len(self._delays) + 1):
+            if self._health.is_closed:
+                return False
+            moved = self._deliver(level) or moved
+        return moved
+
+    def _deliver(self, level: int) -> bool:
+        queue_id, at = level - 1, self._offsets[level]
+        end = self._queues.max_offset(SCHEDULE_TOPIC, queue_id)
+        waiting, now = self._waiting[queue_id], time.monotonic()
+        waiting.note(end, now)
+        least = self._queues.min_offset(SCHEDULE_TOPIC, queue_id)
+        if at < least:
+            self._skip(level, at, least - at, "expired before they were delivered")
+            self._offsets[level] = at = least
+        if at >= end or not self._due(
+            self._queues.read(SCHEDULE_TOPIC, queue_id, at, 1), at, level
+        ):
+            return False
+        entries = self._queues.read(
+            SCHEDULE_TOPIC, queue_id, at, min(end - at, self._most[queue_id])
+        )
+        entries = entries[: self._due(entries, at, level)]
+        sizes = np.clip(entries["size"].astype(np.int64), 0, MAX_RECORD_SIZE)
+        entries = entries[: max(1, int(np.searchsorted(np.cumsum(sizes), _MOST_BYTES, "right")))]
+        return self._hand_over(level, at, entries)
+
+    def _due(self, entries: Entries, at: int, level: int) -> int:
+        """Return how many of some messages, from the first on, are due."""
+        times = entries["tagsCode"].astype(np.int64)
+        times[is_ext_address(times)] = _NEVER  # a broker's unit holds the time: by waiting then
+        ripe = self._waiting[level - 1].ripe(time.monotonic())
+        due = (times <= self._store.clock()) | (at + np.arange(len(entries)) < ripe)
+        due |= is_filler(entries)
+        return len(entries) if due.all() else int(np.argmin(due))
+
+    def _hand_over(self, level: int, at: int, entries: Entries) -> bool:
+        """Append copies of due messages; return whether the level moved on."""
+        offsets = entries["physicalOffset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int64)
+        inside = (offsets >= self._log.begin) & (offsets + sizes <= self._log.end)
+        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE) & ~is_filler(entries)
+        offsets, lengths = offsets[inside], sizes[inside].astype(np.int32)
+        try:
+            buffer, positions = self._log.read_spans(offsets, lengths)
+        except SegmentExpiredError:
+            return False  # the log's begin tells it the next time
+        copies = copies_of(buffer, positions, lengths, offsets, store_host_v6=self._v6)
+        if not self._append(copies, level, len(entries)):
+            return True
+        self._offsets[level] = at + len(entries)
+        if copies.count < len(entries):
+            fault = copies.fault or "its record has expired, or never was"
+            self._skip(level, at, len(entries) - copies.count, fault)
+        return True
+
+    def _append(self, copies: Copies, level: int, count: int) -> bool:
+        """Append copies; return False if they have to be tried one by one.
+
+        Raises:
+            RefusedError: nothing was appended, or the store is being closed or has failed.
+        """
+        if not copies.count:
+            return True
+        block = read_block(copies.data, max_rows=_MOST_MESSAGES)
+        self._make_topics(block)
+        reach("delay.before_append")
+        try:
+            self._appender.append(block)
+            self._delivered += len(block)
+        except RefusedError as error:
+            if error.is_open or self._health.is_closed:
+                self._is_certain = False  # the next opening finds it in the log
+            if error.status != "MESSAGE_ILLEGAL":
+                raise
+            return self._is_alone(copies, level, count, error)
+        reach("delay.after_append")
+        return True
+
+    def _is_alone(self, copies: Copies, level: int, count: int, error: RefusedError) -> bool:
+        """Return whether a copy that no segment has room for is alone, and can be left out."""
+        if count > 1:
+            self._most[level - 1] = 1
+            return False
+        self._most[level - 1] = _MOST_MESSAGES
+        self._skip(level, self._offsets[level], copies.count, str(error.args[0]))
+        return True
+
+    def _make_topics(self, block: Block) -> None:
+        """Create topics that were deleted while messages for them waited."""
+        least: dict[str, int] = {}
+        for name, queue_id in block.routes:
+            if name not in self._store.topics:
+                least[name] = max(least.get(name, 0), queue_id + 1)
+        if least:
+            try:
+                self._store.topics.create_all([TopicConfig(n, k, k) for n, k in least.items()])
+            except OptionError as error:
+                _log.warning(
+                    "Delayed messages are delivered to topics that cannot be created: %s", error
+                )
+
+    def _skip(self, level: int, at: int, count: int, fault: str) -> None:
+        self._skipped += count
+        _log.error(
+            "%d delayed message(s) of level %d from offset %d on were not delivered. The first: "
+            "%s.",
+            count, level, at, fault.rstrip("."),
+        )  # fmt: skip

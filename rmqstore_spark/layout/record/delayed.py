@@ -1,0 +1,164 @@
+"""Turns messages with a DELAY into messages of SCHEDULE_TOPIC_XXXX, in whole blocks.
+
+Their topic and queue become properties, the level their queue. Until the store stamps them, their
+tagsCode is their delay; `due_codes` adds the storeTimestamp. (Upstream: CommitLog.asyncPutMessage.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.errors import BlockError
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QID,
+    PROPERTY_REAL_TOPIC,
+    SCHEDULE_TOPIC,
+)
+from rmqstore_spark.layout.record.block import Block, Route, read_block
+from rmqstore_spark.layout.record.format import Records, decode_records
+from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.record.retarget import retarget
+from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
+
+__all__ = ["due_codes", "schedule"]
+
+_NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
+_INT_MAX: Final = (1 << 31) - 1
+_SEPARATOR: Final = b"\x02"
+_LEADS: Final = tuple(name.encode() + b"\x01" for name in (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID))
+_DELAY_LEAD: Final = PROPERTY_DELAY.encode() + b"\x01"
+
+
+def schedule(block: Block, delays: tuple[int, ...]) -> Block:
+    """Return a block in which messages with a delay level belong to SCHEDULE_TOPIC_XXXX.
+
+    A level above the highest counts as the highest. A level of 0 or less means no delay.
+
+    Args:
+        block: a client's checked block.
+        delays: milliseconds of each level, at least one.
+
+    Raises:
+        BlockError: a DELAY is not a number, or the properties of a message would be too long.
+    """
+    records = decode_records(block.data, block.starts, block.sizes)
+    found = find_properties(
+        records.properties, (PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID)
+    )
+    given = _levels(block, found[PROPERTY_DELAY])
+    rows = np.flatnonzero((given > 0) & block.queued)
+    if not len(rows):
+        return block
+    levels = np.minimum(given[rows], len(delays))
+    rewritten = (levels != given[rows]) | (found[PROPERTY_REAL_TOPIC].lengths[rows] >= 0)
+    rewritten |= found[PROPERTY_REAL_QID].lengths[rows] >= 0
+    chosen = records.take(rows)
+    properties = _properties(chosen, levels, rewritten)
+    sizes = pc.binary_length(properties).to_numpy()
+    if sizes.max() > MAX_PROPERTIES_LENGTH:
+        row = int(rows[int(sizes.argmax())])
+        raise BlockError(
+            row, int(block.starts[row]), "PROPERTIES_SIZE_EXCEEDED",
+            f"with REAL_TOPIC and REAL_QID, which a delayed message gets, its properties have more "
+            f"than {MAX_PROPERTIES_LENGTH} bytes",
+        )  # fmt: skip
+    moved = retarget(
+        chosen,
+        pa.repeat(pa.scalar(SCHEDULE_TOPIC.encode(), pa.binary()), len(rows)),
+        (levels - 1).astype(np.int32),
+        properties,
+        store_host_v6=bool(chosen.store_host_v6[0]),
+    )
+    made = read_block(_in_order(block, rows, moved), max_rows=len(block))
+    made.tags_code[rows] = np.array(delays, np.int64)[levels - 1]
+    return made
+
+
+def due_codes(routes: Sequence[Route], route_of: I4, tags_code: I8, store_timestamp: int) -> I8:
+    """Return the tagsCodes of records that get a storeTimestamp: due times for delayed ones.
+
+    Args:
+        routes, route_of, tags_code: those of a block that `schedule` has seen.
+        store_timestamp: milliseconds.
+    """
+    numbers = [number for number, route in enumerate(routes) if route.topic == SCHEDULE_TOPIC]
+    if not numbers:
+        return tags_code
+    return np.where(np.isin(route_of, numbers), tags_code + store_timestamp, tags_code)
+
+
+def _levels(block: Block, texts: Spans) -> I8:
+    """Return the level of each record; 0 for one without DELAY."""
+    coded = binary_array(texts).dictionary_encode()
+    numbers = [_number(text) for text in coded.dictionary.to_pylist()]
+    table = np.array([0 if number is None else number for number in numbers] + [0], np.int64)
+    index = coded.indices.fill_null(len(numbers)).to_numpy()
+    bad = np.array([number is None for number in numbers] + [False], np.bool_)[index]
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise BlockError(
+            row, int(block.starts[row]), "MESSAGE_ILLEGAL",
+            "its DELAY is not a whole number. It must be a delay level, such as 3",
+        )  # fmt: skip
+    levels: I8 = table[index]
+    return levels
+
+
+def _number(text: bytes) -> int | None:
+    """Return a number as Java's Integer.parseInt reads it; None for anything else."""
+    if not _NUMBER.fullmatch(text) or not ~_INT_MAX <= int(text) <= _INT_MAX:
+        return None
+    return int(text)
+
+
+def _properties(records: Records, levels: I8, rewritten: npt.NDArray[np.bool_]) -> pa.BinaryArray:
+    """Return the records' properties with REAL_TOPIC and REAL_QID at the end."""
+    spans = records.properties
+    ends = spans.starts + np.maximum(spans.lengths - 1, 0)
+    closed = (spans.lengths > 0) & (spans.buffer[ends] == _SEPARATOR[0])
+    kept = binary_array(
+        Spans(spans.buffer, spans.starts, (spans.lengths - closed).astype(np.int32))
+    )
+    if rewritten.any():
+        # Rare: such a message asked for too high a level, or was delayed before.
+        texts = kept.to_pylist()
+        for row in np.flatnonzero(rewritten).tolist():
+            texts[row] = _without_old(texts[row], int(levels[row]))
+        kept = pa.array(texts, pa.binary())
+    real_qid = pa.array(records.queue_id).cast(pa.string()).cast(pa.binary())
+    return pc.binary_join_element_wise(
+        pc.binary_join_element_wise(kept, _LEADS[0], _SEPARATOR),
+        pc.binary_join_element_wise(binary_array(records.topic), _LEADS[1], _SEPARATOR),
+        real_qid,
+        b"",
+    )
+
+
+def _without_old(text: bytes, level: int) -> bytes:
+    parts = [part for part in text.split(_SEPARATOR) if part and not part.startswith(_LEADS)]
+    delay = _DELAY_LEAD + str(level).encode()
+    return _SEPARATOR.join(delay if part.startswith(_DELAY_LEAD) else part for part in parts)
+
+
+def _in_order(block: Block, rows: I8, moved: pa.BinaryArray) -> npt.NDArray[np.uint8]:
+    """Return a block's bytes with other records in some rows."""
+    if len(rows) == len(block):
+        merged = moved
+    else:
+        kept = np.setdiff1d(np.arange(len(block)), rows, assume_unique=True)
+        unchanged = binary_array(Spans(block.data, block.starts[kept], block.sizes[kept]))
+        order = np.argsort(np.concatenate([kept, rows]), kind="stable")
+        merged = pa.concat_arrays([unchanged, moved]).take(pa.array(order))
+    data = np.frombuffer(merged.buffers()[2], np.uint8)
+    first, last = merged.offset, merged.offset + len(merged)
+    bounds = np.frombuffer(merged.buffers()[1], np.int32)
+    return data[bounds[first] : bounds[last]].copy()

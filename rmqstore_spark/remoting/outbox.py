@@ -1,0 +1,74 @@
+"""What is sent on a connection, until the socket has taken it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["HIGH_WATER", "Outbox"]
+
+HIGH_WATER: Final = 1 << 20
+"""Bytes that wait to be written; with more, no request is handled, and none is sent, until the
+other end reads."""
+
+
+class Outbox:
+    """Bytes that wait to be written.
+
+    Attributes:
+        stuck_since: the event loop's time since when the other end has not read; 0: it reads.
+    """
+
+    def __init__(self) -> None:
+        self.stuck_since = 0.0
+        self._parts: list[bytes] = []
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def held(self) -> int:
+        """Bytes that the transport does not have yet."""
+        return self._bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more should be sent."""
+        return self._room.is_set()
+
+    def add(self, parts: Sequence[bytes]) -> None:
+        """Add the parts of a frame."""
+        self._parts += parts
+        self._bytes += sum(map(len, parts))
+        if self._bytes >= HIGH_WATER:
+            self._room.clear()
+
+    def flush(self, transport: asyncio.WriteTransport) -> bool:
+        """Give everything to the transport; return whether there was anything."""
+        parts, self._parts, self._bytes = self._parts, [], 0
+        if parts:
+            transport.writelines(parts)
+        if not self.stuck_since:
+            self._room.set()
+        return bool(parts)
+
+    def pause(self, now: float) -> None:
+        """Take note that the other end does not read."""
+        self.stuck_since = now
+        self._room.clear()
+
+    def resume(self) -> None:
+        """Take note that the other end reads again."""
+        self.stuck_since = 0.0
+        if self._bytes < HIGH_WATER:
+            self._room.set()
+
+    def close(self) -> None:
+        """Drop everything: nothing can be sent any more, and nobody has to wait."""
+        self._parts, self._bytes = [], 0
+        self._room.set()
+
+    async def wait_for_room(self) -> None:
+        """Return when more should be sent, or when nothing can be sent any more."""
+        await self._room.wait()

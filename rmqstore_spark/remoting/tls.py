@@ -1,0 +1,124 @@
+"""TLS: which connections of a server use it, and with which certificates.
+
+Upstream: TlsMode, TlsHelper. As in RocketMQ, plain and TLS connections share a port. Unlike it,
+there is no certificate unless one is given, and clients check that of the server.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from rmqstore_spark.errors import OptionError
+
+__all__ = ["HANDSHAKE", "PLAIN", "ServerTls", "TlsMode", "client_context", "server_context"]
+
+HANDSHAKE: Final = b"\x16"
+"""The first byte of a TLS connection. That of a plain one is 0, since no frame has 16 MiB."""
+
+
+class TlsMode(Enum):
+    """Which connections a server accepts (`tls.server.mode`)."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """TLS of a server.
+
+    Attributes:
+        mode: which connections it accepts.
+        context: its certificates; needed unless the mode is DISABLED.
+    """
+
+    mode: TlsMode
+    context: ssl.SSLContext | None = None
+
+
+PLAIN: Final = ServerTls(TlsMode.DISABLED)
+
+
+def server_context(cert_path: str, key_path: str, trust_path: str = "") -> ssl.SSLContext:
+    """Return the context of a server.
+
+    Args:
+        cert_path: file of its certificate (PEM).
+        key_path: file of its private key (PEM), without a password.
+        trust_path: file of CA certificates; clients must then have a certificate of one of them.
+            Empty: clients need none.
+
+    Raises:
+        OptionError: a file cannot be read, or does not have what it should.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _load(context, cert_path, key_path)
+    if trust_path:
+        _trust(context, trust_path)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(
+    trust_path: str = "", cert_path: str = "", key_path: str = "", *, checks_server: bool = True
+) -> ssl.SSLContext:
+    """Return the context of a client.
+
+    Args:
+        trust_path: file of CA certificates for that of the server; empty: those of the system.
+        cert_path: file of its own certificate (PEM); empty: none.
+        key_path: file of its private key (PEM), without a password.
+        checks_server: False to accept any certificate, as RocketMQ's clients do by default. Then
+            anyone between client and server can read and change what they say.
+
+    Raises:
+        OptionError: a file cannot be read, or does not have what it should.
+    """
+    context = ssl.create_default_context()
+    if trust_path:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _trust(context, trust_path)
+    if not checks_server:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert_path:
+        _load(context, cert_path, key_path)
+    return context
+
+
+def _load(context: ssl.SSLContext, cert_path: str, key_path: str) -> None:
+    for path in (cert_path, key_path):
+        _check_file(path)
+    try:
+        context.load_cert_chain(cert_path, key_path, password="")
+    except (ssl.SSLError, ValueError) as error:
+        raise OptionError(
+            f"{cert_path} and {key_path} are not a certificate and its private key without a "
+            f"password, in PEM: {_reason(error)}."
+        ) from error
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    _check_file(path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise OptionError(f"{path} has no CA certificates in PEM: {_reason(error)}.") from error
+
+
+def _check_file(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
+
+
+def _reason(error: Exception) -> str:
+    said = error.reason if isinstance(error, ssl.SSLError) else None
+    return (said or str(error)).replace("_", " ").lower()

@@ -1,0 +1,124 @@
+"""The client: bounds of calls, and connections that close."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.server import RemotingServer
+from tests.remoting.talking import ECHO, HOLD, TestService, listening, run, until
+
+MIB = 1 << 20
+
+
+def test_a_call_after_the_server_came_back_is_answered() -> None:
+    async def test() -> None:
+        first = RemotingServer(TestService(), Limits())
+        address = await first.start("127.0.0.1", 0)
+        client = RemotingClient(address)  # it connects with the first call
+        await client.ask(Command(ECHO))
+        await first.close()
+        for _ in range(3):
+            with pytest.raises(ServiceError, match="cannot be reached"):
+                await client.ask(Command(ECHO), 10)
+        second = RemotingServer(TestService(), Limits())
+        await second.start("127.0.0.1", int(address.split(":")[1]))
+        await client.ask(Command(ECHO), 30)
+        assert client.is_open
+        client.close()
+        await second.close()
+
+    run(test())
+
+
+def test_many_calls_share_the_new_connection() -> None:
+    async def test() -> None:
+        service = TestService()
+        async with listening(service) as address:
+            client = await RemotingClient.connect(address)
+            sent = asyncio.create_task(client.ask(Command(HOLD), 30))
+            await until(lambda: service.held)
+            service.connections[0].abort()
+            with pytest.raises(ServiceError, match="was closed"):
+                await sent  # it may have been handled, and is not sent again
+            await asyncio.gather(*(client.ask(Command(ECHO), 30) for _ in range(50)))
+            assert (len(service.connections), service.closed_count) == (1, 1)
+            assert len(service.held) == 1
+            client.close()
+
+    run(test())
+
+
+def test_the_time_of_a_call_includes_connecting() -> None:
+    async def test() -> None:
+        client = RemotingClient("127.0.0.1:1")
+        began = time.monotonic()
+        for _ in range(3):  # each failure makes the pause before the next try longer
+            with pytest.raises(ServiceError):
+                await client.ask(Command(ECHO), 0.05)
+        assert time.monotonic() - began < 10
+
+    run(test())
+
+
+def test_calls_in_flight_are_bounded_and_others_wait_for_a_place() -> None:
+    async def test() -> None:
+        service = TestService()
+        async with listening(service) as address:
+            client = await RemotingClient.connect(address, limits=Limits(in_flight=3))
+            asked = [asyncio.create_task(client.ask(Command(HOLD), 30)) for _ in range(10)]
+            await until(lambda: len(service.held) == 3)
+            with pytest.raises(ServiceError, match="could not be sent"):
+                await client.ask(Command(ECHO), 0.1)
+            assert len(service.held) == 3
+            for seen in range(10):
+                await until(lambda seen=seen: len(service.held) > seen)  # type: ignore[misc]
+                held = service.held[seen]
+                held.reply(held.command.answer())
+                assert len(service.held) <= seen + 3
+            assert len(await asyncio.gather(*asked)) == 10
+            client.close()
+
+    run(test())
+
+
+def test_calls_wait_while_the_other_end_does_not_read() -> None:
+    async def test() -> None:
+        accepted: list[asyncio.StreamWriter] = []
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            accepted.append(writer)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        client = await RemotingClient.connect(f"{host}:{port}")
+        await until(lambda: accepted)
+        calls = [client.ask(Command(ECHO, body=bytes(MIB)), 1.0) for _ in range(60)]
+        tells = [client.tell(Command(ECHO, body=bytes(MIB)), 1.0) for _ in range(60)]
+        largest = 0
+
+        async def look() -> None:
+            nonlocal largest
+            while True:
+                largest = max(largest, client.holds)
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        ended = await asyncio.gather(*calls, *tells, return_exceptions=True)
+        looking.cancel()
+        refused = [each for each in ended if isinstance(each, ServiceError)]
+        assert all("could not be sent" in str(e) or "did not answer" in str(e) for e in refused)
+        assert len(refused) > 60
+        assert largest < 4 * MIB
+        client.close()
+        accepted[0].transport.abort()
+        server.close()
+
+    run(test())
