@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rmqstore_spark.cli.app import app
 from tests.support.records import commitlog_folders
+from tests.support.surroundings import log_restored
 
 Golden = Callable[[str], Path]
 
@@ -72,7 +73,8 @@ def rmqstore() -> Rmqstore:
     """Give `rmqstore(*args, code=0)`: runs the command, and checks how it ends."""
 
     def run(*args: str | os.PathLike[str], code: int = 0) -> Ended:
-        result = CliRunner().invoke(app, [os.fspath(arg) for arg in args], prog_name="rmqstore")
+        with log_restored():
+            result = CliRunner().invoke(app, [os.fspath(arg) for arg in args], prog_name="rmqstore")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         ended = Ended(result.exit_code, result.stdout_bytes, result.stderr)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["path_without_pandas", "settle_surroundings"]
+__all__ = ["log_restored", "path_without_pandas", "settle_surroundings"]
 
 _UMASK = 0o022
 _KEPT = {"RMQSTORE_KERNEL"}  # chooses the kernel that the suite is run with
@@ -44,3 +47,20 @@ def path_without_pandas() -> str:
     before = os.environ.get("PYTHONPATH")
     here = str(Path(__file__).with_name("without_pandas"))
     return os.pathsep.join([here, before] if before else [here])
+
+
+@contextmanager
+def log_restored() -> Iterator[None]:
+    """Undo what a command changes in the log of this process.
+
+    `serve`, `follow` and `namesrv` send it to their stderr for good: they expect to be alone. In a
+    test that is a file that is closed when the command ends, and the next warning would fail.
+    """
+    log = logging.getLogger("rmqstore_spark")
+    handlers, propagate, level = log.handlers[:], log.propagate, log.level
+    try:
+        yield
+    finally:
+        log.handlers[:] = handlers
+        log.propagate = propagate
+        log.setLevel(level)

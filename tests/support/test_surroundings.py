@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from rmqstore_spark.server.logs import configure_logging
+from tests.support.surroundings import log_restored
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +49,12 @@ def test_children_start_as_from_a_terminal() -> None:
 def test_this_process_is_settled() -> None:
     assert signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def test_the_log_of_a_command_ends_with_it() -> None:
+    log = logging.getLogger("rmqstore_spark")
+    before = (log.handlers[:], log.propagate, log.level)
+    with log_restored():
+        configure_logging("text", "ERROR")
+        assert (log.handlers[:], log.propagate, log.level) != before
+    assert (log.handlers[:], log.propagate, log.level) == before
