@@ -17,8 +17,8 @@ from benchmarks.stores import Stores
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import RequestCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["namesrv_figures"]
 

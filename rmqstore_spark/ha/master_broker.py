@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.remoting.bodies import parse_body
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.bodies import parse_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["MasterBroker"]
 

@@ -12,12 +12,12 @@ from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig, Saver
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.bodies import dump_body
-from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import Fields
 from rmqstore_spark.remoting.connection import Connection
 from rmqstore_spark.remoting.dispatch import Handler
-from rmqstore_spark.remoting.fields import Fields
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Administration"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import CorruptStoreError, RemotingError, StoreAccessError
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.layout.fastjson import parse_fastjson
-from rmqstore_spark.remoting.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["ORDER_TOPICS", "KvConfig", "Saver"]
 

@@ -22,12 +22,12 @@ from rmqstore_spark.namesrv.registration import (
 )
 from rmqstore_spark.namesrv.tables import RouteTables
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.bodies import dump_body
-from rmqstore_spark.remoting.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
-from rmqstore_spark.remoting.fields import MAX_NAME, Fields
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["NameServer"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.remoting.bodies import MAX_VALUES, inflate, parse_body
-from rmqstore_spark.remoting.codes import ResponseCode
-from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.codec.bodies import MAX_VALUES, inflate, parse_body
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 
 __all__ = [
     "MASTER_ID",

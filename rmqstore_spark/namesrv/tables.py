@@ -14,8 +14,8 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.namesrv.answers import AnswerCache
 from rmqstore_spark.namesrv.registration import MASTER_ID, BrokerId, DataVersion, Registration
 from rmqstore_spark.namesrv.topics import TopicTable
-from rmqstore_spark.remoting.bodies import dump_body
-from rmqstore_spark.remoting.codes import ResponseCode
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["LiveBroker", "Master", "RouteTables"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.namesrv.registration import TopicQueues
-from rmqstore_spark.remoting.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["TopicTable"]
 

@@ -1,10 +1,6 @@
 """RocketMQ's remoting protocol, for both ends of a connection. It knows no topic and no store.
 
-codes        codes of requests and answers
-command      a request or an answer, and its header as JSON or binary
-frames       bytes to commands, whatever pieces they arrive in
-fields       reads the fields of a header, and names those that are missing or wrong
-bodies       bodies: JSON in fastjson's dialect, and texts that were compressed
+codec/       bytes to commands, and back
 limits       how much a connection, and a server, may hold, and for how long
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
@@ -19,6 +15,5 @@ listener     accepts connections, plain and TLS on one port
 server       has the connections of a port, and ends those that are idle, slow or too many
 client       connects, again if it must, and asks
 
-`codes` to `bodies` are pure: bytes in, values out. From outside it imports `layout.fastjson`,
-`errors` and `printable`. The format is that of 4.9 (RemotingCommand, NettyDecoder).
+From outside it imports `layout.fastjson`, `errors` and `printable`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rmqstore_spark.errors import ServiceError
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["Calls"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.addresses import parse_address
-from rmqstore_spark.remoting.codes import ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request, Service
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.turns import Turns

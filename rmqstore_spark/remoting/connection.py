@@ -16,9 +16,9 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.backlog import Backlog
 from rmqstore_spark.remoting.calls import Calls
-from rmqstore_spark.remoting.codes import ResponseCode
-from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.frames import FrameReader, frame_parts
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import FrameReader, frame_parts
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog

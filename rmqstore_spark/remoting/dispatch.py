@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codes import ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmqstore_spark.remoting.frames import MAX_FRAME
+from rmqstore_spark.remoting.codec.frames import MAX_FRAME
 
 __all__ = ["Limits"]
 

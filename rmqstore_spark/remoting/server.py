@@ -1,4 +1,4 @@
-"""Listens for connections, and ends those that are idle, slow, or hold too much."""
+"""Holds the connections of a port, and ends those that are idle, slow, or hold too much."""
 
 from __future__ import annotations
 

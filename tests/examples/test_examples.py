@@ -17,8 +17,8 @@ from nbformat import read as read_notebook
 
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.remoting.bodies import dump_body
-from rmqstore_spark.remoting.codes import RequestCode
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering
 from tests.ha.peers import mastering
 from tests.pipelines.processes import ROOT, environment

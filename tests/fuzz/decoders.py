@@ -67,8 +67,8 @@ from rmqstore_spark.layout.record.format import Records, check_crcs, decode_reco
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.namesrv.registration import read_registration
-from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.frames import FrameReader, encode_frame
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.server.flight.blockbatch import block_span
 from rmqstore_spark.server.flight.frames import (
     ProtocolError,

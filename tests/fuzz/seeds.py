@@ -19,8 +19,8 @@ from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_uni
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
-from rmqstore_spark.remoting.command import Command, Form
-from rmqstore_spark.remoting.frames import encode_frame
+from rmqstore_spark.remoting.codec.command import Command, Form
+from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
 from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode

@@ -19,7 +19,7 @@ from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.reader.groups import delay_progress, group_offsets
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.remoting.codes import RequestCode
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.cli.processes import run
 from tests.ha.broker import Broker, answering
 from tests.ha.peers import SMALL, PlainMaster, caught_up, frames, log_bytes, mastering

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import RequestCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["ask_json", "compressed", "registration", "topic", "unregistration"]
 

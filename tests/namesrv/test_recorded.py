@@ -11,10 +11,10 @@ import pytest
 
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
-from rmqstore_spark.remoting.bodies import parse_body
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import RequestCode
-from rmqstore_spark.remoting.command import LANGUAGES, Command
+from rmqstore_spark.remoting.codec.bodies import parse_body
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import LANGUAGES, Command
 from tests.namesrv.registering import registration, topic
 from tests.remoting.reading import read_frames
 from tests.support.recordings import RECORDINGS, Exchange, exchanges, frames

@@ -18,8 +18,8 @@ from rmqstore_spark.namesrv.config import KEYS, NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import RequestCode as Code
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import RequestCode as Code
+from rmqstore_spark.remoting.codec.command import Command
 from tests.namesrv.registering import ask_json, compressed, registration, topic, unregistration
 from tests.remoting.talking import until
 

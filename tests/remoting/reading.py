@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmqstore_spark.remoting.command import Command
-from rmqstore_spark.remoting.frames import FrameReader
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import FrameReader
 
 __all__ = ["read_frames"]
 

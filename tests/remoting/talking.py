@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import uvloop
 
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codes import ResponseCode
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.connection import Connection, Request
-from rmqstore_spark.remoting.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.remoting.reading import read_frames

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.fastjson import ObjectKey
-from rmqstore_spark.remoting.bodies import MAX_VALUES, dump_body, inflate, parse_body
-from rmqstore_spark.remoting.fields import Fields
+from rmqstore_spark.remoting.codec.bodies import MAX_VALUES, dump_body, inflate, parse_body
+from rmqstore_spark.remoting.codec.fields import Fields
 from tests.support.recordings import RECORDINGS, frames
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

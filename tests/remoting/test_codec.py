@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.remoting import frames as frames_module
-from rmqstore_spark.remoting.command import LANGUAGES, MAX_FIELDS, Command, Form, decode_header
-from rmqstore_spark.remoting.frames import MAX_FRAME, MAX_HEADER, FrameReader, encode_frame
+from rmqstore_spark.remoting.codec import frames as frames_module
+from rmqstore_spark.remoting.codec.command import (
+    LANGUAGES,
+    MAX_FIELDS,
+    Command,
+    Form,
+    decode_header,
+)
+from rmqstore_spark.remoting.codec.frames import MAX_FRAME, MAX_HEADER, FrameReader, encode_frame
 from tests.remoting.reading import read_frames
 from tests.support.recordings import RECORDINGS, Frame, frames
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from tests.remoting.talking import Peer, TestService, listening, request, run, until

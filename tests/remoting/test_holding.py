@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
-from rmqstore_spark.remoting.frames import encode_frame
 from tests.remoting.talking import (
     BIG,
     ECHO,

@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.command import Command, Form
+from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.connection import Connection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.limits import Limits

@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.command import Command
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import ServerTls, TlsMode, client_context, server_context

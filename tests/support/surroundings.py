@@ -53,7 +53,7 @@ def path_without_pandas() -> str:
 def log_restored() -> Iterator[None]:
     """Undo what a command changes in the log of this process.
 
-    `serve`, `follow` and `namesrv` send it to their stderr for good: they expect to be alone. In a
+    `serve`, `follow` and `namesrv` take it over and never return it: they expect to be alone. In a
     test that is a file that is closed when the command ends, and the next warning would fail.
     """
     log = logging.getLogger("rmqstore_spark")

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.remoting.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["LANGUAGES", "MAX_FIELDS", "VERSION", "Command", "Form", "decode_header"]
 

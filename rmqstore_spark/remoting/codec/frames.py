@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.remoting.command import Command, decode_header
+from rmqstore_spark.remoting.codec.command import Command, decode_header
 
 __all__ = ["MAX_FRAME", "MAX_HEADER", "FrameReader", "encode_frame", "frame_parts"]
 

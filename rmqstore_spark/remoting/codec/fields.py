@@ -8,7 +8,7 @@ from typing import Final
 
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["MAX_NAME", "Fields"]
 
