@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from zipfile import BadZipFile
 
-from fsspec.core import url_to_fs
-from fsspec.registry import get_filesystem_class, register_implementation
-
 from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
@@ -20,14 +17,12 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.remote import FsspecFiles
 
 __all__ = ["is_endpoint", "local_path", "open_files"]
 
-# Schemes of store processes. The class belongs to a layer above, so it is registered by name.
+# Schemes of store processes.
 _ENDPOINTS = ("grpc", "grpc+tls", "grpc+unix")
-for _scheme in _ENDPOINTS:
-    register_implementation(_scheme, "rmqstore_spark.client.filesystem.StoreFileSystem")
+_ENDPOINT_CLASS = "rmqstore_spark.client.filesystem.StoreFileSystem"
 
 # How Hadoop, fsspec and plain URLs write a local path.
 _LOCAL_SCHEMES = ("file://", "local://", "file:")
@@ -77,9 +72,17 @@ def open_files(
     local = local_path(path)
     if local is not None:
         return LocalFiles(reads=reads), _without_slash(local)
+    # A store process has no other use for fsspec, which takes a tenth of a second to load.
+    from fsspec.core import url_to_fs
+    from fsspec.registry import get_filesystem_class, register_implementation
+
+    from rmqstore_spark.files.remote import FsspecFiles
+
     options = dict(storage_options or {})
     try:
         if is_endpoint(path):
+            for scheme in _ENDPOINTS:  # by name: the class belongs to a layer above
+                register_implementation(scheme, _ENDPOINT_CLASS)
             # Not `url_to_fs`: it takes the colons of an IPv6 address for a chain of URLs.
             fs = get_filesystem_class(path.partition("://")[0].lower())(path, **options)
             return FsspecFiles(fs), fs.root

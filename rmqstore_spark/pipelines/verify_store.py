@@ -20,6 +20,7 @@ import typer
 
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.stores import SourceStore, open_stores
+from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks
@@ -34,7 +35,6 @@ from rmqstore_spark.verify import (
     verify_plan,
 )
 from rmqstore_spark.verify.findings import LISTED
-from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
 __all__ = ["JOB", "main", "verify_stores"]
 

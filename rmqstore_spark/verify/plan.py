@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import LogSegment
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.store import Store
@@ -14,7 +15,6 @@ from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.files import find_index
 from rmqstore_spark.verify.log.end import find_verified_end, readable_checkpoint
 from rmqstore_spark.verify.snapshot import (
-    DELAY_LEVELS,
     DLedgerUnits,
     EntriesUnit,
     IndexEntriesUnit,
@@ -25,7 +25,6 @@ from rmqstore_spark.verify.snapshot import (
     Snapshot,
     TailUnit,
     Unit,
-    delays,
 )
 from rmqstore_spark.verify.store_files import (
     check_configuration,

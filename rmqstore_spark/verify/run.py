@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rmqstore_spark.errors import RmqStoreError, SegmentExpiredError
+from rmqstore_spark.layout.delays import DELAY_LEVELS
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.check import check_index_entries, check_index_file
@@ -15,7 +16,6 @@ from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
 from rmqstore_spark.verify.report import VerifyReport
 from rmqstore_spark.verify.snapshot import (
-    DELAY_LEVELS,
     DLedgerUnits,
     EntriesUnit,
     IndexEntriesUnit,

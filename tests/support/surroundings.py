@@ -14,6 +14,7 @@ __all__ = ["log_restored", "path_without_pandas", "settle_surroundings"]
 _UMASK = 0o022
 _KEPT = {"RMQSTORE_KERNEL"}  # chooses the kernel that the suite is run with
 _SPARK_SETTINGS = ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
+_SLOW_STARTS = "PYTHONDONTWRITEBYTECODE"  # a process that is started compiles every module
 
 
 def settle_surroundings() -> None:
@@ -24,8 +25,8 @@ def settle_surroundings() -> None:
     with the defaults where this process has handlers of its own: so it has one for SIGHUP that
     does nothing, and still outlives its terminal.
 
-    Settings of stores and of Spark in the environment, and a umask that is not the usual one, are
-    left out too.
+    Settings of stores and of Spark in the environment, a umask that is not the usual one, and what
+    forbids Python to keep compiled modules are left out too.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,7 +39,7 @@ def settle_surroundings() -> None:
     os.umask(_UMASK)
     for name in list(os.environ):
         ours = name.startswith("RMQSTORE_") and name not in _KEPT
-        if ours or name in _SPARK_SETTINGS:
+        if ours or name in (*_SPARK_SETTINGS, _SLOW_STARTS):
             del os.environ[name]
 
 

@@ -19,7 +19,7 @@ TELL = """
 import json, os, signal
 signals = [signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT]
 ignored = [number.name for number in signals if signal.getsignal(number) == signal.SIG_IGN]
-settings = [name for name in os.environ if name.startswith("RMQSTORE_")]
+settings = [name for name in os.environ if name.startswith(("RMQSTORE_", "PYTHONDONT"))]
 print(json.dumps([ignored, sorted(signal.pthread_sigmask(0, ())), os.umask(0), settings]))
 """
 SETTLED = f"""
@@ -41,7 +41,8 @@ os.execv(sys.executable, [sys.executable, "-c", {SETTLED!r}])
 def test_children_start_as_from_a_terminal() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STARTED_BADLY], cwd=ROOT, capture_output=True, text=True, check=True,
-        env={**os.environ, "RMQSTORE_FLIGHT_PORT": "1", "RMQSTORE_KERNEL": "plain"},
+        env={**os.environ, "RMQSTORE_FLIGHT_PORT": "1", "PYTHONDONTWRITEBYTECODE": "1",
+             "RMQSTORE_KERNEL": "plain"},
     )  # fmt: skip
     assert json.loads(done.stdout) == [[], [], 0o022, ["RMQSTORE_KERNEL"]]
 

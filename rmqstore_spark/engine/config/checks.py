@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from rmqstore_spark.verify.snapshot import delays
+from rmqstore_spark.layout.delays import delays
 
 __all__ = ["address", "beginning", "delay_levels", "host_and_port", "hours", "networks"]
 

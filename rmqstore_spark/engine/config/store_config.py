@@ -31,8 +31,8 @@ from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number,
 from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
 from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.verify.snapshot import DELAY_LEVELS, delays
 
 __all__ = ["ENVIRONMENT_PREFIX", "KEYS", "StoreConfig"]
 

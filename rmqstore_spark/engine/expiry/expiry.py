@@ -22,13 +22,12 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.flush import QueueFlusher
-from rmqstore_spark.engine.expiry.archive import Archive
 from rmqstore_spark.engine.expiry.clock import SteadyClock
 from rmqstore_spark.engine.expiry.rule import Aged, Moment, Rule, stored_before
 from rmqstore_spark.engine.expiry.segments import OldSegments
@@ -37,6 +36,9 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.durable import remove_file
+
+if TYPE_CHECKING:
+    from rmqstore_spark.engine.expiry.archive import Archive
 
 __all__ = ["Expirable", "Expiry"]
 
@@ -91,7 +93,11 @@ class Expiry:
         self._listing = threading.Lock()
         self._old = OldSegments(store.log, store.log_folder, dispatcher)
         self._uses = SegmentUses(config.redelete_hanged_file_interval)
-        self._archive = Archive(config.archive_to, store) if config.archive_to else None
+        self._archive: Archive | None = None
+        if config.archive_to:
+            from rmqstore_spark.engine.expiry.archive import Archive  # needs fsspec: slow to load
+
+            self._archive = Archive(config.archive_to, store)
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._before = 0

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from rmqstore_spark.engine.dispatch.indexes import IndexShape
 from rmqstore_spark.engine.dispatch.queues import DEFAULT_FILE_SIZE
-from rmqstore_spark.verify.snapshot import DELAY_LEVELS
+from rmqstore_spark.layout.delays import DELAY_LEVELS
 
 __all__ = ["Progress", "RecoverySettings"]
 
