@@ -60,23 +60,20 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
         path: the path on it.
         url: the path as the user gave it.
     """
-    looked_for = (
-        f"looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/ with files named by 20 digits"
-    )
+    fault = f"no RocketMQ store at {url}: looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/"
+    fault += " with files named by 20 digits; "
     try:
         listing = files.list(path, sizes=False)
+        fault += f"found {_some(listing)}"
     except FileNotFoundError:
-        if not files.exists(path):
-            return StoreNotFoundError(f"{url} does not exist. Correct the path.")
-        there, listing = "it is a file", []
-    else:
-        there = f"found {_some(listing)}"
+        listing = []
+        fault = f"{fault}it is a file" if files.exists(path) else f"{url} does not exist"
     hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
     if path.endswith(".zip"):
         hint = (
             f"To read an archive, use zip://FOLDER::{path}, where FOLDER is the store's path in it."
         )
-    return StoreNotFoundError(f"no RocketMQ store at {url}: {looked_for}; {there}. {hint}")
+    return StoreNotFoundError(f"{fault}. {hint}")
 
 
 def _some(listing: Listing) -> str:
