@@ -50,6 +50,7 @@ _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
 _TASKS: Final = 4
 _MOVES: Final = 8
+_WAITING: Final = 1.0
 
 T = TypeVar("T")
 
@@ -81,6 +82,7 @@ class Follower:
         self._marks: Offsets = {}
         self._checked: Offsets = {}
         self._look_anyway = True
+        self._look_again_at = clock()
         self._held_since: float | None = None
         self._newest: dict[str, Any] | None = None
 
@@ -204,6 +206,8 @@ class Follower:
         Raises:
             DataLossError: messages are lost, and `failOnDataLoss` is set.
         """
+        if self._clock() < self._look_again_at:
+            return None
         needed = list(self._known.items())
         if self._standby.has_replicas and self._standby.prefer(needed):
             self._moved()
@@ -213,6 +217,7 @@ class Follower:
             if not error.can_pass:
                 raise
             self._look_anyway = True
+            self._look_again_at = self._clock() + _WAITING
             return None  # a replica that is behind is no news
 
     def _latest(self, options: Options, limited: bool) -> dict[str, Any] | None:
@@ -269,7 +274,12 @@ class Follower:
     def newest(self) -> dict[str, Any] | None:
         """Return how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
         if self._newest is None:
-            ends = {key: self._end_of(key) for key in self._watch.queues}
+            try:
+                ends = {key: self._end_of(key) for key in self._watch.queues}
+            except FAILURES:
+                if not self._standby.has_replicas:
+                    raise
+                return None  # the next look goes on at another replica
             self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
         return self._newest or None
 
