@@ -83,7 +83,7 @@ def run(spark: SparkSession, first: EmbeddedStore, second: EmbeddedStore, port: 
         f"The first store serves {first.endpoint}. The second follows it at 127.0.0.1:{port}, as a "
         f"slave broker\nwould, and serves {second.endpoint}. Both hold {PART:,} numbers now."
     )
-    heading("One stream reads from both: where one fails, it goes on at the other")
+    heading("One stream reads from both: where one fails, it continues at the other")
     show_code(follow_numbers, "query")
     with console.status("Running it, and killing the first store ..."):
         query = follow_numbers(spark, f"{first.endpoint}|{second.endpoint}")

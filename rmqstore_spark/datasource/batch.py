@@ -15,9 +15,9 @@ from rmqstore_spark.datasource.partitions import StorePartition, partitions_of, 
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
+from rmqstore_spark.datasource.spec import SourceStore
 from rmqstore_spark.datasource.stores import (
     ChosenQueue,
-    SourceStore,
     check_pattern,
     check_topics,
     chosen_queues,

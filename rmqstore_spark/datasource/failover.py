@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rmqstore_spark.datasource.opening import no_replica, rounds
 from rmqstore_spark.datasource.replicas import FAILURES, Evidence, can_pass
-from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.errors import CorruptStoreError, DataLossError
 from rmqstore_spark.reader.rows.splits import QueueSplit, Split
 
@@ -86,7 +86,7 @@ class ReplicatedSplits:
         evidence: what a replica must hold.
         splits: what to read, in order.
         opened: opens a replica, or returns it if it is open.
-        drop: closes a replica, so that it is opened anew.
+        drop: closes a replica, so that it is opened again.
         patience_s: for how many seconds without a row to look for a replica.
     """
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.replicas import FAILURES, can_pass, told
-from rmqstore_spark.datasource.stores import SourceStore, StoreSpec, different_names
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
 from rmqstore_spark.errors import ReplicaError
 
 __all__ = ["no_replica", "open_first", "patience_s", "rounds"]
@@ -76,7 +76,7 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
         for number in range(len(specs)):
             spec = specs[(first + number) % len(specs)]
             try:
-                store = spec.open()
+                store = spec.open_replica()
             except FAILURES as error:
                 failures[spec.url] = error
                 continue

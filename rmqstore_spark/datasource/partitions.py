@@ -16,7 +16,7 @@ from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.replicas import Evidence, ranges_of
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.stores import SourceStore, StoreSpec
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def read_options(options: Options, projection: Projection) -> ReadOptions:
 _opened: dict[tuple[str, StoreSpec], Store] = {}
 
 
-def _open(plan: str, spec: StoreSpec) -> Store:
+def _open(plan: str, spec: StoreSpec, *, is_replica: bool = False) -> Store:
     store = _opened.get((plan, spec))
     if store is None:
         for other in list(_opened):
             _close(*other)
-        store = _opened[plan, spec] = spec.open()
+        store = _opened[plan, spec] = spec.open_replica() if is_replica else spec.open()
     return store
 
 
@@ -156,7 +156,7 @@ def _read_replicated(
         specs,
         evidence,
         partition.splits,
-        opened=lambda spec: _open(partition.value, spec),
+        opened=lambda spec: _open(partition.value, spec, is_replica=True),
         drop=lambda spec: _close(partition.value, spec),
         patience_s=patience_s(options),
     )

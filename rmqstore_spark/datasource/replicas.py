@@ -104,7 +104,7 @@ class Evidence:
         return replace(self, ends={key: self.ends[key] for key in keys if key in self.ends})
 
     def check(self, store: Store, splits: Iterable[Split], *, whole: bool = True) -> None:
-        """Check that a copy holds some splits, and is no fork.
+        """Check that a copy holds some splits, and is not a fork.
 
         Args:
             store: the copy.
@@ -124,7 +124,7 @@ class Evidence:
                 raise _expired(store, f"physical offset {split.start}")
         if self.physical < 0:
             return
-        held_queue(store, *self.queue, self.ends[self.queue])  # else it is behind, and no fork
+        held_queue(store, *self.queue, self.ends[self.queue])  # else it is behind, not a fork
         if self.physical < store.min_offset:
             return
         if _digest(store, self.physical, self.size) != self.digest:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
+from rmqstore_spark.datasource.opening import open_first
 from rmqstore_spark.datasource.options.connection import REPLICA, replica_endpoints
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChosenQueue",
-    "SourceStore",
-    "StoreSpec",
     "check_pattern",
     "check_topics",
     "chosen_queues",
-    "different_names",
     "most_replicas",
     "open_stores",
     "wants_queue",
@@ -42,66 +40,6 @@ class ChosenQueue(NamedTuple):
     queue: Queue
 
 
-@dataclass(frozen=True)
-class StoreSpec:
-    """What a task needs to open a store again.
-
-    Args:
-        url: as in `Store.open`; absolute.
-        broker_name: the store's broker name; None for its default.
-        commitlog_paths: folders of its log, if not in the store; absolute.
-        options: names and values for its file system; contains no secrets.
-        spares_page_cache: whether reading leaves the page cache as it was.
-        archives: its archives, read with it as one store; absolute.
-    """
-
-    url: str
-    broker_name: str | None
-    commitlog_paths: tuple[str, ...] | None = None
-    options: tuple[tuple[str, str | float | None], ...] = ()
-    spares_page_cache: bool = False
-    archives: tuple[str, ...] = ()
-
-    def with_limits(self, timeout_s: float) -> StoreSpec:
-        """Return the spec for one of several replicas: soon given up, since there is another."""
-        if not self.options:
-            return self
-        limits = dict(self.options)
-        given = limits.get("timeout_s")
-        least = timeout_s if not isinstance(given, int | float) else min(timeout_s, given)
-        limits.update(timeout_s=least, retries=0)
-        return replace(self, options=tuple(limits.items()))
-
-    def open(self) -> Store:
-        """Open the store."""
-        from rmqstore_spark.files.disk.reads import PLAIN
-        from rmqstore_spark.files.disk.sparing import SparingReads
-        from rmqstore_spark.reader.store import Store
-
-        return Store.open(
-            self.url,
-            broker_name=self.broker_name,
-            commitlog_paths=self.commitlog_paths,
-            archives=self.archives,
-            storage_options=dict(self.options),
-            reads=SparingReads() if self.spares_page_cache else PLAIN,
-        )
-
-
-class SourceStore(NamedTuple):
-    """An open store, and what a task needs to open it again.
-
-    Args:
-        spec: how it was opened.
-        store: the store.
-        replicas: it and its replicas, in the user's order; empty if it has none.
-    """
-
-    spec: StoreSpec
-    store: Store
-    replicas: tuple[StoreSpec, ...] = ()
-
-
 def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
     """Open the stores that `path` or `endpoint` names, in its order.
 
@@ -114,8 +52,6 @@ def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
         OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
         ReplicaError: no replica of a store can be opened.
     """
-    from rmqstore_spark.datasource.opening import open_first
-
     opened = [open_first(options, group, first) for group in _groups(options)]
     found = [of.store.broker_name for of in opened]
     _check_names([of.spec.url for of in opened], found)
@@ -184,15 +120,6 @@ def _common_name(group: Sequence[str]) -> str:
     if len(set(names)) > 1:
         raise different_names(dict(zip(group, names, strict=True)))
     return names[0]
-
-
-def different_names(names: Mapping[str, str]) -> OptionError:
-    """Return the error for replicas of one store that report several broker names."""
-    told = ", ".join(f"{place} is called {name!r}" for place, name in names.items())
-    return OptionError(
-        f"The replicas of a store have different broker names: {told}. Set option brokerNames to "
-        "the one name under which the query reads them."
-    )
 
 
 def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -153,7 +153,7 @@ def test_a_batch_whose_first_replica_hangs(spark: SparkSession, pair: Pair) -> N
     pair.follower_has_all()
     frame = reading(spark.read, pair).load().selectExpr(*COLUMNS)
     assert_each_once(spark, frame, PART)
-    # Planned on the one that hangs now, and planned anew.
+    # Planned on the one that hangs now, and planned again.
     pair.processes["first"].signal(signal.SIGSTOP)
     assert_each_once(spark, frame, PART)
     assert_each_once(spark, reading(spark.read, pair).load().selectExpr(*COLUMNS), PART)

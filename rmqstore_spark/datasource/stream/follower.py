@@ -218,7 +218,7 @@ class Follower:
                 raise
             self._look_anyway = True
             self._look_again_at = self._clock() + _WAITING
-            return None  # a replica that is behind is no news
+            return None  # a replica that is behind has no news
 
     def _latest(self, options: Options, limited: bool) -> dict[str, Any] | None:
         if self._targets is None and self._watch.look():
@@ -279,7 +279,7 @@ class Follower:
             except FAILURES:
                 if not self._standby.has_replicas:
                     raise
-                return None  # the next look goes on at another replica
+                return None  # the next look continues at another replica
             self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
         return self._newest or None
 

@@ -26,7 +26,7 @@ from rmqstore_spark.datasource.replicas import (
     held_queue,
     told,
 )
-from rmqstore_spark.datasource.stores import SourceStore, StoreSpec
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec
 from rmqstore_spark.datasource.stream.watch import Watch
 from rmqstore_spark.errors import ReplicaError
 
@@ -127,7 +127,7 @@ class Standby:
         of = self.opened[number]
         if not of.replicas:
             return State.FINE
-        fault = self._fault(of.store, needed)
+        fault = self._fault(of.spec, of.store, needed)
         if fault is None:
             return State.FINE
         failures = {of.spec.url: fault}
@@ -159,10 +159,11 @@ class Standby:
             _log.warning("The stream waits for a replica that has caught up. %s", told(failures))
         return State.WAITING
 
-    def _fault(self, store: Store, needed: Needed) -> Exception | None:
+    def _fault(self, spec: StoreSpec, store: Store, needed: Needed) -> Exception | None:
         """Return why a replica cannot be read, or None if it can."""
         broker = store.broker_name
         try:
+            spec.check_answers()
             store.refresh()
             for key, mark in needed:
                 if key.broker != broker:
@@ -184,10 +185,10 @@ class Standby:
         """Choose another replica, if it holds what is needed; return why it does not."""
         of = self.opened[number]
         try:
-            store = spec.open()
+            store = spec.open_replica()
         except FAILURES as error:
             return error
-        fault = self._fault(store, needed)
+        fault = self._fault(spec, store, needed)
         if fault is None:
             try:
                 store.require_queues("A stream")
@@ -245,14 +246,15 @@ class _Probes:
         return next((spec for spec, end in reach.items() if end >= due), None)
 
     def _end_of(self, spec: StoreSpec) -> int | None:
-        """Return up to where queues name records; None for a replica that does not answer."""
+        """Return where the newest record in a queue ends; None if the replica does not answer."""
         now = self._clock()
         if now < self._next_look.get(spec, now):
             return None
         try:
             if spec not in self._stores:
-                self._stores[spec] = spec.with_limits(_PROBE_S).open()
+                self._stores[spec] = spec.with_limits(_PROBE_S).open_replica()
             store = self._stores[spec]
+            spec.with_limits(_PROBE_S).check_answers()
             store.refresh()
             end = store.dispatched_end()
         except FAILURES:
