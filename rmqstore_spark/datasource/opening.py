@@ -80,8 +80,8 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
             except FAILURES as error:
                 failures[spec.url] = error
                 continue
-            for url, error in failures.items():
-                _log.warning("The replica %s cannot be read now: %s", url, error)
+            for url, failure in failures.items():
+                _log.warning("The replica %s cannot be read now: %s", url, failure)
             if spec.broker_name is None:
                 _check_reported(specs, spec, store.broker_name)
             named = tuple(replace(each, broker_name=store.broker_name) for each in specs)

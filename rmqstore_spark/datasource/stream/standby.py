@@ -258,9 +258,8 @@ class _Probes:
             store.refresh()
             end = store.dispatched_end()
         except FAILURES:
-            store = self._stores.pop(spec, None)
-            if store is not None:
-                _close(store)
+            if spec in self._stores:
+                _close(self._stores.pop(spec))
             cool = self._cool[spec] = min(2 * self._cool.get(spec, _COOL_S / 2), _LONGEST_COOL_S)
             self._next_look[spec] = now + cool
             return None
