@@ -18,7 +18,7 @@ from benchmarks.figures import Figure
 from benchmarks.stores import Stores
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.layout.spans import U1
 from tests.support.blocks import encoded_traffic
@@ -52,7 +52,7 @@ def catch_up(master: str, path: str, end: int) -> float:
     """Follow a master up to an offset; return the seconds until queues and index have it all."""
     with StoreWriter.open(path, _config(broker_role="SLAVE", ha_master_address=master)) as store:
         begin = time.perf_counter()
-        follower = Follower(store)
+        follower = LogFollower(store)
         while store.replica.end < end or store.stats()["dispatchBehindBytes"]:
             time.sleep(0.001)
         took = time.perf_counter() - begin

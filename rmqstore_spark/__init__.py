@@ -15,6 +15,7 @@ The folders, from the bytes up (`docs/architecture.md`):
     reader      queues, offsets and messages of a store
     verify      verification of a store
     engine      the single writer of a store: append, commit, recovery
+    ha          replication: a store follows a master, or is followed
     wire        the protocol between store process and clients
     client      calls a store process
     server      is that process

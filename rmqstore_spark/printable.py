@@ -7,11 +7,13 @@ begin another line.
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from typing import Final
 
-__all__ = ["camel_case", "escaped", "is_printable"]
+__all__ = ["camel_case", "escaped", "in_words", "is_printable"]
 
+_CAPITAL: Final = re.compile("([A-Z])")
 _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -20,6 +22,11 @@ def camel_case(name: str) -> str:
     """Return the name of a field as JSON and RocketMQ spell it: `queueId` for `queue_id`."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
+
+
+def in_words(name: str) -> str:
+    """Return a name that JSON has in camel case as people read it: `index entries`."""
+    return _CAPITAL.sub(r" \1", name).lower()
 
 
 def escaped(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import pkgutil
@@ -21,6 +22,12 @@ MODULES = sorted(
     # The kernel is optional; its Python side is in the list.
     if not module.name.endswith("._kernel")
 )
+PACKAGES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(rmqstore_spark.__path__, "rmqstore_spark.")
+    # Its modules are the commands, which `rmqstore --help` lists.
+    if module.ispkg and module.name != "rmqstore_spark.cli.commands"
+)
 
 
 @pytest.mark.parametrize("name", ["rmqstore_spark", *MODULES])
@@ -29,6 +36,23 @@ def test_all_names_what_exists(name: str) -> None:
     exported = getattr(module, "__all__", ())
     assert len(set(exported)) == len(exported)
     assert [missing for missing in exported if not hasattr(module, missing)] == []
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for file in sorted((ROOT / "rmqstore_spark").rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("name", ["rmqstore_spark", *PACKAGES])
+def test_a_folders_map_names_all_that_is_in_it(name: str) -> None:
+    package = importlib.import_module(name)
+    words = set(re.findall(r"\w+", package.__doc__ or ""))
+    inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert inside - words - {"__main__", "_kernel"} == set()
 
 
 def test_version_is_the_distributions() -> None:

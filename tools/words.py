@@ -28,7 +28,7 @@ PHRASES: Final = {
     r"for good": "permanently; finally",
     r"(?<=;) (?:gives|tells)": "returns",
     r"goes by": "uses, follows",
-    r"goes on": "continues",
+    r"goes on|go_on|goes_on": "continues",
     r"herein|hereby|hitherto|hereof": "here; so far",
     r"(?:is|are|was) had": "say who has it",
     r"(?:any|no)body's": "of no one; drop it",
@@ -53,6 +53,8 @@ PHRASES: Final = {
     r"what (?:is|was) there": "the existing ...",
     r"where (?:it|they|each) lies?": "its position",
     r"where there (?:is|are) none": "without one",
+    r"all the while": "meanwhile",
+    r"was to come": "was expected",
     r"whoever": "a client that; anyone who",
 }
 """Regular expressions of whole words, and what to write instead."""

@@ -17,7 +17,8 @@
     status       the outcomes of a put; `writable` decides which stores can be written
 
 `periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
-`failpoints` are places where tests kill the process.
+`failpoints` are places where tests kill the process. From outside, the engine imports `reader`,
+`files`, `produce`, `layout` and what lies below.
 """
 
 from __future__ import annotations

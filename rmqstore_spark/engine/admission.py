@@ -80,6 +80,11 @@ class Admission:
         return "DISK_FULL" if self._is_disk_full() or self._lacks_room() else "RUNNING"
 
     @property
+    def health(self) -> Health:
+        """What failed in the store, and whether it was closed."""
+        return self._health
+
+    @property
     def failure(self) -> Exception | None:
         """The error that made it unsafe to go on."""
         return self._health.failure

@@ -66,9 +66,7 @@ class StoreWriter:
         self._flusher = workers.flusher
         self._batches = workers.batches
         self.slaves = workers.slaves
-        self.replica = Replica(
-            store, self._admission, self._appender, self._flusher, workers.health
-        )
+        self.replica = Replica(store, self._admission, self._appender, self._flusher)
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
 
     @classmethod

@@ -68,7 +68,7 @@ class Workers:
             self.slaves = Slaves(store.log.published, store.config.ha_slave_fallbehind_max)
             self.durability = Durability(store.config, self.flusher, self.slaves)
             self.batches = Batches(
-                store, self.admission, self.appender, self.flusher, self.durability, health
+                store, self.admission, self.appender, self.flusher, self.durability
             )
             ends.callback(self.batches.close)
             for name, interval, work in (
@@ -78,7 +78,7 @@ class Workers:
                 ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
             self.expiry = Expiry(store, self.dispatcher, self._queues, self.admission, self.batches)
             ends.callback(self.expiry.close)
-            self.delivery = Delivery(store, self.admission, self.appender, self.flusher, health)
+            self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
             ends.callback(self.delivery.stop)
             self._ends = ends.pop_all()
 

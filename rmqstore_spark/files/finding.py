@@ -66,8 +66,9 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
     try:
         listing = files.list(path, sizes=False)
     except FileNotFoundError:
-        there = "it is a file" if files.exists(path) else "the path does not exist"
-        listing = []
+        if not files.exists(path):
+            return StoreNotFoundError(f"{url} does not exist. Correct the path.")
+        there, listing = "it is a file", []
     else:
         there = f"found {_some(listing)}"
     hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)

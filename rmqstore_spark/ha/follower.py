@@ -18,7 +18,7 @@ from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
 from rmqstore_spark.ha.progress import Progress, Standing
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 
-__all__ = ["Follower"]
+__all__ = ["LogFollower"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _MOST_BAD_IN_A_ROW: Final = 3
 _RECEIVE_BUFFER: Final = 4 << 20
 
 
-class Follower:
+class LogFollower:
     """Keeps a store a copy of its master's log, from its construction until `close`.
 
     Args:

@@ -20,7 +20,7 @@ __all__ = [
     "HEADER_SIZE",
     "MOST_FRAME_BYTES",
     "FrameDecoder",
-    "Piece",
+    "ReceivedBytes",
     "ReportDecoder",
     "encode_header",
     "encode_report",
@@ -33,7 +33,7 @@ MOST_FRAME_BYTES: Final = 64 << 20
 """A broker's slave takes 4 MiB at most. A frame is not kept as a whole, so this costs nothing."""
 
 
-class Piece(NamedTuple):
+class ReceivedBytes(NamedTuple):
     """Bytes of the log that have arrived: a frame, or a part of one.
 
     Attributes:
@@ -53,7 +53,7 @@ class FrameDecoder:
         self._offset = 0
         self._left = 0
 
-    def feed(self, data: memoryview) -> Iterator[Piece]:
+    def feed(self, data: memoryview) -> Iterator[ReceivedBytes]:
         """Take bytes of the stream.
 
         Yields:
@@ -66,7 +66,7 @@ class FrameDecoder:
         while at < end:
             if self._left:
                 taken = min(self._left, end - at)
-                yield Piece(self._offset, data[at : at + taken])
+                yield ReceivedBytes(self._offset, data[at : at + taken])
                 self._offset += taken
                 self._left -= taken
                 at += taken
@@ -78,7 +78,7 @@ class FrameDecoder:
                 self._offset, self._left = _decode_header(self._head)
                 self._head = b""
                 if not self._left:
-                    yield Piece(self._offset, data[:0])
+                    yield ReceivedBytes(self._offset, data[:0])
 
 
 class ReportDecoder:

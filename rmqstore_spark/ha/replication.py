@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.metadata import Metadata
 
@@ -28,12 +28,12 @@ class Replication:
 
     def __init__(self, store: StoreWriter) -> None:
         config = store.config
-        self.follower: Follower | None = None
+        self.follower: LogFollower | None = None
         self.metadata: Metadata | None = None
         self.master: Master | None = None
         if config.broker_role == "SLAVE":
             if config.ha_master_address:
-                self.follower = Follower(store)
+                self.follower = LogFollower(store)
                 if config.ha_master_remoting_address:
                     self.metadata = Metadata(store)
         elif config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:

@@ -1,4 +1,4 @@
-"""Tells a master from a thread what a slave has: after each change, and as a heartbeat.
+"""Reports to a master, from a thread, what a slave has: after each change, and as a heartbeat.
 
 An observer repeats its first report. A master takes any other report as an acknowledgement.
 """

@@ -17,7 +17,7 @@ from typing import Final
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RemotingError, ReplicationError, ServiceError
-from rmqstore_spark.ha.frames import FrameDecoder, Piece
+from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.progress import Progress
@@ -144,7 +144,7 @@ class Session:
             if count < _RECEIVED_AT_ONCE:
                 self._store_received()
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: ReceivedBytes) -> None:
         if not self._is_checked and self._replica.is_empty:
             self._begin_at(piece)
         if piece.offset != self._next:
@@ -210,7 +210,7 @@ class Session:
         except (ServiceError, RemotingError) as error:
             raise BrokenStreamError(str(error)) from error
 
-    def _begin_at(self, piece: Piece) -> None:
+    def _begin_at(self, piece: ReceivedBytes) -> None:
         """Let an empty store begin where the master does."""
         asked, offset = self._asked, piece.offset
         if asked > 1 and offset != asked:
@@ -229,7 +229,7 @@ class Session:
         self._is_checked = True
         self._progress.following()
 
-    def _compare(self, piece: Piece) -> memoryview:
+    def _compare(self, piece: ReceivedBytes) -> memoryview:
         """Compare bytes with those that are held; return the rest, which is new."""
         if self._log is None:
             self._log = self._store.published_log()
@@ -284,8 +284,7 @@ class Session:
             raise ForkError(
                 f"The master does not send its log from physical offset {self._asked}, but from "
                 f"{offset}, and this store holds a log up to {self._replica.end}. Either the "
-                f"master has removed what would come between, or it lost its end. {_RESTART}"
+                f"master has removed the segments in between, or it lost the end of its log. "
+                f"{_RESTART}"
             )
-        raise BrokenStreamError(
-            f"the master sent physical offset {offset} where {self._next} was to come"
-        )
+        raise BrokenStreamError(f"the master sent physical offset {offset}; expected {self._next}")

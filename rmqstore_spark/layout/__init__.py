@@ -11,5 +11,7 @@ consumequeue, consumequeue_ext    decode and encode queue entries and their exte
 index/         reads and builds IndexFiles
 checkpoint, dledger, fastjson     decode the other files of a store
 delays         the levels of delayed messages
-kernel/        the loops over bytes, compiled or in NumPy; one reads a descriptor it is given
+kernel/        the loops over bytes, compiled or in NumPy; one of them reads from a file descriptor
+
+From outside it imports `errors` alone.
 """

@@ -6,11 +6,13 @@ All functions call the kernel once per column, never once per message.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
 
@@ -23,6 +25,7 @@ __all__ = [
     "array_texts",
     "binary_array",
     "checked_strings",
+    "join_texts",
     "string_array",
     "text_pool",
 ]
@@ -157,3 +160,27 @@ def checked_strings(
     used = kernel.active.repair_utf8(offsets, raw, new_offsets, np.frombuffer(repaired, np.uint8))
     buffers = [validity, pa.py_buffer(new_offsets), repaired.slice(0, used)]
     return pa.Array.from_buffers(pa.string(), n, buffers)
+
+
+def join_texts(leads: Sequence[str], columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Join the texts of each row; a text follows its column's lead, unless it is null or empty.
+
+    Args:
+        leads: one for each column.
+        columns: at most 8, each with n values.
+    """
+    encoded = [lead.encode() for lead in leads]
+    parts = [array_texts(pc.fill_null(c, b"") if c.null_count else c) for c in columns]
+    n = len(columns[0])
+    room = n * sum(map(len, encoded)) + sum(int(at[-1]) - int(at[0]) for at, _ in parts)
+    offsets, data = np.empty(n + 1, np.int32), pa.allocate_buffer(room)
+    used = kernel.active.join_texts(
+        b"".join(encoded),
+        np.cumsum([len(lead) for lead in encoded], dtype=np.int32),
+        np.stack([at for at, _ in parts]),
+        tuple(held for _, held in parts),
+        offsets,
+        np.frombuffer(data, np.uint8),
+    )
+    buffers = [None, pa.py_buffer(offsets), data.slice(0, used)]
+    return pa.Array.from_buffers(pa.binary(), n, buffers)

@@ -16,7 +16,7 @@ from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
-from rmqstore_spark.remoting.connection import Connection
+from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
 
@@ -56,13 +56,13 @@ class Administration:
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
 
-    async def _put(self, connection: Connection, request: Command) -> Command:
+    async def _put(self, connection: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
         with _Explained(self._log, connection):
             await self._kv.put(fields.name("namespace"), fields.name("key"), fields.text("value"))
         return request.answer()
 
-    def _get(self, _: Connection, request: Command) -> Command:
+    def _get(self, _: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
         namespace, key = fields.name("namespace"), fields.name("key")
         value = self._kv.get(namespace, key)
@@ -73,13 +73,13 @@ class Administration:
             )
         return request.answer(ext={"value": value})
 
-    async def _delete(self, connection: Connection, request: Command) -> Command:
+    async def _delete(self, connection: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
         with _Explained(self._log, connection):
             await self._kv.delete(fields.name("namespace"), fields.name("key"))
         return request.answer()
 
-    def _list(self, _: Connection, request: Command) -> Command:
+    def _list(self, _: RemotingConnection, request: Command) -> Command:
         namespace = Fields(request.ext).name("namespace")
         found = self._kv.namespace(namespace)
         if found is None:
@@ -88,7 +88,7 @@ class Administration:
             )
         return request.answer(body=dump_body({"table": found}))
 
-    async def _update_config(self, connection: Connection, request: Command) -> Command:
+    async def _update_config(self, connection: RemotingConnection, request: Command) -> Command:
         if len(request.body) > _MAX_CHANGE:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
@@ -118,7 +118,7 @@ class Administration:
             await self._saver.save()
         return request.answer()
 
-    def _get_config(self, _: Connection, request: Command) -> Command:
+    def _get_config(self, _: RemotingConnection, request: Command) -> Command:
         return request.answer(body=self._properties().encode())
 
     def _properties(self) -> str:
@@ -144,7 +144,7 @@ class _Explained:
         connection: that asked for the change.
     """
 
-    def __init__(self, log: PeerLog, connection: Connection) -> None:
+    def __init__(self, log: PeerLog, connection: RemotingConnection) -> None:
         self._log = log
         self._peer = connection.peer
 

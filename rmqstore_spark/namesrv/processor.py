@@ -26,7 +26,7 @@ from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.peerlog import PeerLog
 
@@ -76,13 +76,13 @@ class NameServer:
             }
         )
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: RemotingConnection) -> None:
         """Do nothing."""
 
     def requests(self, requests: Sequence[Request]) -> None:
         self._dispatch.handle(requests)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: RemotingConnection) -> None:
         for live in self._tables.lost(connection):
             self._say(
                 logging.WARNING, connection, "Broker %s at %s was removed: its connection closed.",
@@ -95,7 +95,7 @@ class NameServer:
             await asyncio.sleep(self._administration.config.scan_not_active_broker_interval / 1000)
             silent = self._administration.config.broker_channel_expired_time / 1000
             for live in self._tables.expire(self._clock() - silent):
-                if isinstance(live.connection, Connection):
+                if isinstance(live.connection, RemotingConnection):
                     self._say(
                         logging.WARNING, live.connection,
                         "Broker %s at %s was removed: it has not registered again.", live.broker,
@@ -108,7 +108,7 @@ class NameServer:
 
     # ---- brokers
 
-    def _register(self, connection: Connection, request: Command) -> Command:
+    def _register(self, connection: RemotingConnection, request: Command) -> Command:
         broker = read_broker(request)
         digest = _digest(request)
         ha_address = request.ext.get("haServerAddr", "")[:MAX_NAME]
@@ -134,13 +134,13 @@ class NameServer:
         order = self._kv.namespace(ORDER_TOPICS) or {}
         return request.answer(ext=ext, body=dump_body({"table": order}))
 
-    def _unregister(self, connection: Connection, request: Command) -> Command:
+    def _unregister(self, connection: RemotingConnection, request: Command) -> Command:
         broker = read_broker(request)
         if self._tables.unregister(broker):
             self._say(logging.INFO, connection, "Broker %s unregistered: %s.", broker)
         return request.answer()
 
-    def _query_version(self, _: Connection, request: Command) -> Command:
+    def _query_version(self, _: RemotingConnection, request: Command) -> Command:
         broker = read_broker(request)
         is_changed = self._tables.is_changed(broker.address, read_data_version(request.body))
         if not is_changed:
@@ -152,7 +152,7 @@ class NameServer:
         )
 
     def _say(
-        self, level: int, connection: Connection, text: str, broker: BrokerId, *more: object
+        self, level: int, connection: RemotingConnection, text: str, broker: BrokerId, *more: object
     ) -> None:
         """Log a line about a broker that registered on a connection."""
         self._log.log(
@@ -161,7 +161,7 @@ class NameServer:
 
     # ---- clients
 
-    def _route(self, _: Connection, request: Command) -> Command:
+    def _route(self, _: RemotingConnection, request: Command) -> Command:
         topic = request.ext.get("topic", "null")
         body = self._tables.route(topic)
         if body is None:
@@ -176,26 +176,26 @@ class NameServer:
                 body = dump_body({"orderTopicConf": order})[:-1] + b"," + body[1:]
         return request.answer(body=body)
 
-    def _list(self, _: Connection, request: Command) -> Command:
+    def _list(self, _: RemotingConnection, request: Command) -> Command:
         return request.answer(body=self._lists[request.code]())
 
-    def _topics_of_cluster(self, _: Connection, request: Command) -> Command:
+    def _topics_of_cluster(self, _: RemotingConnection, request: Command) -> Command:
         cluster = Fields(request.ext).name("cluster")
         return request.answer(body=self._tables.topics_of_cluster(cluster))
 
     # ---- administrators
 
-    def _wipe_write(self, _: Connection, request: Command) -> Command:
+    def _wipe_write(self, _: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("brokerName")
         count = self._tables.set_write_permission(name, may_write=False)
         return request.answer(ext={"wipeTopicCount": str(count)})
 
-    def _add_write(self, _: Connection, request: Command) -> Command:
+    def _add_write(self, _: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("brokerName")
         count = self._tables.set_write_permission(name, may_write=True)
         return request.answer(ext={"addTopicCount": str(count)})
 
-    def _delete_topic(self, _: Connection, request: Command) -> Command:
+    def _delete_topic(self, _: RemotingConnection, request: Command) -> Command:
         topic = Fields(request.ext).name("topic")
         self._tables.delete_topic(topic, request.ext.get("clusterName", ""))
         return request.answer()

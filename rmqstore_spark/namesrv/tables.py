@@ -13,11 +13,11 @@ from typing import Any, Final
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.namesrv.answers import AnswerCache
 from rmqstore_spark.namesrv.registration import MASTER_ID, BrokerId, DataVersion, Registration
-from rmqstore_spark.namesrv.topics import TopicTable
+from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["LiveBroker", "Master", "RouteTables"]
+__all__ = ["LiveBroker", "MasterAddresses", "RouteTables"]
 
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
@@ -55,7 +55,7 @@ class LiveBroker:
 
 
 @dataclass(frozen=True)
-class Master:
+class MasterAddresses:
     """What a slave is told of its master; empty if there is none."""
 
     address: str = ""
@@ -72,7 +72,7 @@ class RouteTables:
 
     def __init__(self, max_brokers: int, max_entries: int) -> None:
         self._max_brokers = max_brokers
-        self._topics = TopicTable(max_entries)
+        self._topics = TopicRoutes(max_entries)
         self._brokers: dict[str, _Addresses] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[str, LiveBroker] = {}
@@ -100,7 +100,9 @@ class RouteTables:
             and broker.name in self._clusters.get(broker.cluster, ())
         )
 
-    def hear(self, broker: BrokerId, now: float, connection: Hashable, ha_address: str) -> Master:
+    def hear(
+        self, broker: BrokerId, now: float, connection: Hashable, ha_address: str
+    ) -> MasterAddresses:
         """Take note of a registration that repeats the last one.
 
         Returns:
@@ -113,7 +115,7 @@ class RouteTables:
 
     def register(
         self, told: Registration, now: float, connection: Hashable, digest: bytes
-    ) -> Master:
+    ) -> MasterAddresses:
         """Take a broker's registration.
 
         Topics are added and changed, never removed: a broker may tell only those that changed.
@@ -319,12 +321,12 @@ class RouteTables:
                 del self._filter_servers[address]
             self._forget_answers()
 
-    def _master_of(self, broker: BrokerId) -> Master:
+    def _master_of(self, broker: BrokerId) -> MasterAddresses:
         address = self._brokers[broker.name].by_id.get(MASTER_ID)
         live = self._live.get(address) if address is not None else None
         if broker.id == MASTER_ID or address is None or live is None:
-            return Master()
-        return Master(address, live.ha_address)
+            return MasterAddresses()
+        return MasterAddresses(address, live.ha_address)
 
     def _remove(self, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
         gone = {addr: live for addr, live in self._live.items() if is_gone(live)}

@@ -9,13 +9,13 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.namesrv.registration import TopicQueues
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["TopicTable"]
+__all__ = ["TopicRoutes"]
 
 _READ: Final = 4
 _WRITE: Final = 2
 
 
-class TopicTable:
+class TopicRoutes:
     """Topics, with the queues that each broker has of them. Upstream: topicQueueTable.
 
     Args:

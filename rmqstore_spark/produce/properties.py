@@ -28,6 +28,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_WAIT,
 )
 from rmqstore_spark.layout.record.properties import encode_properties
+from rmqstore_spark.layout.spans import join_texts
 
 __all__ = ["DELIVERY_PREFIX", "DELIVERY_PROPERTIES", "join_keys", "join_properties", "property_of"]
 
@@ -98,21 +99,17 @@ def join_properties(
         RowError: a name or value is empty or contains a separator, or all of them together are too
             long.
     """
-    parts: list[object] = [f"{PROPERTY_UNIQ_KEY}{NAME_VALUE_SEPARATOR}".encode(), _binary(uniq_key)]
     _refuse_separator(PROPERTY_UNIQ_KEY, uniq_key)
-    replaced = [PROPERTY_UNIQ_KEY]
-    columns = (PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_DELAY, delay)
-    for name, column in columns:
-        if column is None:
-            continue
-        replaced.append(name)
-        _refuse_separator(name, column)
-        lead = f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}"
-        parts += _optional(lead, _binary(column))
+    named = [(PROPERTY_UNIQ_KEY, uniq_key)]
+    for name, column in (PROPERTY_KEYS, keys), (PROPERTY_TAGS, tags), (PROPERTY_DELAY, delay):
+        if column is not None:
+            _refuse_separator(name, column)
+            named.append((name, column))
+    columns = [(f"{name}{NAME_VALUE_SEPARATOR}", _binary(column)) for name, column in named]
     if maps is not None:
-        encoded = encode_properties(_kept(maps, replaced))
-        parts += _optional(PROPERTY_SEPARATOR, encoded)
-    joined = pc.binary_join_element_wise(*parts, b"")
+        columns.append(("", encode_properties(_kept(maps, [name for name, _ in named]))))
+    leads = [PROPERTY_SEPARATOR * (place > 0) + lead for place, (lead, _) in enumerate(columns)]
+    joined = join_texts(leads, [column for _, column in columns])
     sizes = pc.binary_length(joined).to_numpy()
     if len(sizes) and sizes.max() > MAX_PROPERTIES_LENGTH:
         row = int(sizes.argmax())
@@ -134,8 +131,8 @@ def _refuse_separator(name: str, column: pa.StringArray) -> None:
 
 def _refuse_crc_property(joined: pa.BinaryArray) -> None:
     """Refuse properties that readers, and therefore the store, would take for a record's CRC."""
-    data = joined.buffers()[2]
-    if data is None or data.to_pybytes().find(_CRC_LEAD) < 0:
+    # Most texts have no "#": looking for one character is much cheaper than for the name.
+    if not _may_hold(joined, "#") or joined.buffers()[2].to_pybytes().find(_CRC_LEAD) < 0:
         return
     lead = pc.binary_slice(joined, -_CRC_TAIL - len(_CRC_LEAD), -_CRC_TAIL)
     _refuse(
@@ -144,15 +141,6 @@ def _refuse_crc_property(joined: pa.BinaryArray) -> None:
         f"has properties that end like the CRC of RocketMQ 5 ({PROPERTY_CRC32}): readers would "
         "report the message as damaged. Rename the last property",
     )
-
-
-def _optional(lead: str, values: pa.BinaryArray) -> list[object]:
-    """Return the text in front of each value, and the values; both are empty for missing ones."""
-    lengths = pc.binary_length(values)
-    if not values.null_count and (not len(values) or pc.min(lengths).as_py() > 0):
-        return [lead.encode(), values]
-    missing = pc.fill_null(pc.equal(lengths, 0), fill_value=True)
-    return [pc.if_else(missing, b"", lead.encode()), pc.fill_null(values, b"")]
 
 
 def _kept(maps: pa.MapArray, replaced: list[str]) -> pa.MapArray:

@@ -21,7 +21,7 @@ _OF_STORE: Final = frozenset({"queueOffset", "physicalOffset", "storeTimestamp",
 
 @dataclass(frozen=True)
 class Origin:
-    """When and where messages were created that do not say so themselves.
+    """When and where messages without a birth time or host were created.
 
     Attributes:
         time: bornTimestamp, milliseconds.

@@ -14,6 +14,8 @@ log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 groups     shows consumer lag and the progress of delay levels
 growth     detects that the log has grown
+
+From outside it imports `files`, `layout` and `errors`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RocketMQ's remoting protocol, for both ends of a connection. It knows no topic and no store.
 
 codec/       bytes to commands, and back
-limits       how much a connection, and a server, may hold, and for how long
+limits       limits on the memory, the number and the idle time of connections
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
 peerlog      log lines about other ends, a few a minute

@@ -7,10 +7,10 @@ import asyncio
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["Calls"]
+__all__ = ["PendingCalls"]
 
 
-class Calls:
+class PendingCalls:
     """Requests by their number, which their answers repeat."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.connection import Connection, Request, Service
+from rmqstore_spark.remoting.connection import RemotingConnection, Request, RequestService
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.turns import Turns
 
@@ -45,7 +45,7 @@ class RemotingClient:
         self,
         address: str,
         *,
-        service: Service | None = None,
+        service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class RemotingClient:
         self._turns: Turns[Request] = Turns(self._service, self._limits.group)
         self._places = asyncio.Semaphore(self._limits.in_flight)
         self._connecting = asyncio.Lock()
-        self._connection: Connection | None = None
+        self._connection: RemotingConnection | None = None
         self._is_closed = False
         self._pause = 0.0
         self._next_try = 0.0
@@ -68,7 +68,7 @@ class RemotingClient:
         cls,
         address: str,
         *,
-        service: Service | None = None,
+        service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         seconds: float = ANSWER_SECONDS,
@@ -163,7 +163,7 @@ class RemotingClient:
         if self._connection is not None:
             self._connection.close()
 
-    async def _usable(self, until: float, command: Command) -> Connection:
+    async def _usable(self, until: float, command: Command) -> RemotingConnection:
         """Return the connection when it can be used."""
         while True:
             connection = self._connection
@@ -200,12 +200,12 @@ class RemotingClient:
             finally:
                 self._next_try = self._loop.time() + self._pause
 
-    async def _open(self, seconds: float) -> Connection:
+    async def _open(self, seconds: float) -> RemotingConnection:
         address = self._address
         try:
             _, connection = await asyncio.wait_for(
                 self._loop.create_connection(
-                    lambda: Connection(self._service, self._turns, self._limits),
+                    lambda: RemotingConnection(self._service, self._turns, self._limits),
                     self._host, self._port, ssl=self._tls,
                 ),
                 seconds,
@@ -227,7 +227,7 @@ class RemotingClient:
 class _Refusing:
     """Refuses what the other end asks."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: RemotingConnection) -> None:
         """Do nothing."""
 
     def requests(self, requests: Sequence[Request]) -> None:
@@ -236,5 +236,5 @@ class _Refusing:
             remark = f" request type {command.code} not supported"
             request.reply(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: RemotingConnection) -> None:
         """Do nothing."""

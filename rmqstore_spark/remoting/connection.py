@@ -15,7 +15,7 @@ from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.backlog import Backlog
-from rmqstore_spark.remoting.calls import Calls
+from rmqstore_spark.remoting.calls import PendingCalls
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, frame_parts
@@ -24,35 +24,35 @@ from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["Connection", "Registry", "Request", "Service"]
+__all__ = ["Registry", "RemotingConnection", "Request", "RequestService"]
 
 _REQUEST_BYTES: Final = 1024
 """About what the objects of a request need, beside the bytes of its frame."""
 
 
-class Service(Protocol):
+class RequestService(Protocol):
     """Handles the requests of connections."""
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: RemotingConnection) -> None:
         """Take note of a new connection."""
 
     def requests(self, requests: Sequence[Request]) -> None:
         """Handle requests that arrived together, on any connections. Finish each, now or later."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: RemotingConnection) -> None:
         """Take note that a connection has ended. Nothing can be sent on it."""
 
 
 class Registry(Protocol):
     """Knows all connections of a server, and what they hold."""
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: RemotingConnection) -> bool:
         """Add a new connection; return False if there are too many."""
 
     def note(self, more: int) -> None:
         """Take note that connections hold more, or fewer, bytes."""
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: RemotingConnection) -> None:
         """Remove a connection that has ended."""
 
     @property
@@ -77,7 +77,9 @@ class Request:
 
     __slots__ = ("_turns", "command", "connection", "is_finished")
 
-    def __init__(self, connection: Connection, command: Command, turns: Turns[Request]) -> None:
+    def __init__(
+        self, connection: RemotingConnection, command: Command, turns: Turns[Request]
+    ) -> None:
         self.connection = connection
         self.command = command
         self.is_finished = False
@@ -106,7 +108,7 @@ class Request:
         self._turns.in_loop(lambda: self.connection.finished(self, answer))
 
 
-class Connection(asyncio.Protocol):
+class RemotingConnection(asyncio.Protocol):
     """A connection.
 
     Args:
@@ -121,7 +123,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        service: Service,
+        service: RequestService,
         turns: Turns[Request],
         limits: Limits,
         registry: Registry | None = None,
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
         self._is_broken = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
-        self._calls = Calls()
+        self._calls = PendingCalls()
 
     # ---- for the service
 
@@ -244,7 +246,7 @@ class Connection(asyncio.Protocol):
         self._backlog.finished(request)
         if answer is not None:
             self.send(answer)
-        self._go_on()
+        self._proceed()
 
     # ---- for turns
 
@@ -335,7 +337,7 @@ class Connection(asyncio.Protocol):
                 "%s sent what is not RocketMQ's protocol: %s. Its connection was closed.",
                 escaped(str(error)),
             )
-        self._go_on()
+        self._proceed()
 
     def eof_received(self) -> None:
         """Handle what came before the other end went; then asyncio closes the connection."""
@@ -350,7 +352,7 @@ class Connection(asyncio.Protocol):
             return
         self._out.resume()
         self._used_at = self._loop.time()
-        self._go_on()
+        self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
@@ -366,7 +368,7 @@ class Connection(asyncio.Protocol):
 
     # ---- its own
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         """Have requests handled that may be, and read on or stop."""
         if self.is_ready:
             self._turns.ready(self)

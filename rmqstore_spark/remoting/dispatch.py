@@ -12,12 +12,14 @@ from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Dispatch", "GroupHandler", "Handler"]
 
-Handler: TypeAlias = Callable[[Connection, Command], Command | Awaitable[Command | None] | None]
+Handler: TypeAlias = Callable[
+    [RemotingConnection, Command], Command | Awaitable[Command | None] | None
+]
 """Handles a request: returns its answer, at once or later; None if it needs none. Raises
 RemotingError to refuse it, or FrameError for a body that it cannot read."""
 

@@ -1,4 +1,4 @@
-"""How much a connection, and a server, may hold, and for how long."""
+"""Limits on the memory, the number and the idle time of connections."""
 
 from __future__ import annotations
 

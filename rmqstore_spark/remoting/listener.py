@@ -16,7 +16,7 @@ from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 
-__all__ = ["Home", "Listener"]
+__all__ = ["Home", "PortListener"]
 
 _BACKLOG: Final = 1024
 _PAUSE_SECONDS: Final = 0.1
@@ -41,7 +41,7 @@ class Home(Protocol):
         """
 
 
-class Listener:
+class PortListener:
     """Accepts connections.
 
     Args:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.connection import Connection, Request, Service
+from rmqstore_spark.remoting.connection import RemotingConnection, Request, RequestService
 from rmqstore_spark.remoting.limits import Limits
-from rmqstore_spark.remoting.listener import Listener
+from rmqstore_spark.remoting.listener import PortListener
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.remoting.turns import Turns
@@ -33,14 +33,14 @@ class RemotingServer:
         log: for lines about the other ends.
     """
 
-    def __init__(self, service: Service, limits: Limits, tls: ServerTls = PLAIN) -> None:
+    def __init__(self, service: RequestService, limits: Limits, tls: ServerTls = PLAIN) -> None:
         self.log = PeerLog(logging.getLogger(__name__))
         self._service = service
         self._turns: Turns[Request] = Turns(service, limits.group)
         self._limits = limits
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[RemotingConnection, None] = {}
         self._held = 0
-        self._listener = Listener(self, tls, limits)
+        self._listener = PortListener(self, tls, limits)
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> str:
@@ -77,9 +77,9 @@ class RemotingServer:
 
     # ---- for its listener and connections
 
-    def new_connection(self) -> Connection:
+    def new_connection(self) -> RemotingConnection:
         """Return a new connection."""
-        return Connection(self._service, self._turns, self._limits, self)
+        return RemotingConnection(self._service, self._turns, self._limits, self)
 
     def has_room(self, opening: int, peer: str) -> bool:
         """Return whether there may be one more connection.
@@ -96,7 +96,7 @@ class RemotingServer:
             )  # fmt: skip
         return count < self._limits.connections
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: RemotingConnection) -> bool:
         """Add a new connection; return False if there are too many."""
         has_room = self.has_room(0, connection.peer)
         if has_room:
@@ -109,7 +109,7 @@ class RemotingServer:
         if more > 0:
             self._check_held()
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: RemotingConnection) -> None:
         """Remove a connection that has ended."""
         self._connections.pop(connection, None)
 

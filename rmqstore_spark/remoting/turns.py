@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Source", "Taker", "Turns"]
+__all__ = ["RequestSource", "Taker", "Turns"]
 
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 _R_contra = TypeVar("_R_contra", contravariant=True)
 
 
-class Source(Protocol[_R_co]):
+class RequestSource(Protocol[_R_co]):
     """A connection on which requests arrive."""
 
     @property
@@ -54,23 +54,23 @@ class Turns(Generic[_R]):
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._ready: dict[Source[_R], None] = {}
-        self._unwritten: dict[Source[_R], None] = {}
+        self._ready: dict[RequestSource[_R], None] = {}
+        self._unwritten: dict[RequestSource[_R], None] = {}
         self._is_due = False
         self._from_threads: deque[Callable[[], None]] = deque()
         self._is_woken = False
 
-    def ready(self, source: Source[_R]) -> None:
+    def ready(self, source: RequestSource[_R]) -> None:
         """Take note that a connection has requests that may be handled."""
         self._ready[source] = None
         self._come()
 
-    def unwritten(self, source: Source[_R]) -> None:
+    def unwritten(self, source: RequestSource[_R]) -> None:
         """Take note that a connection has something to write."""
         self._unwritten[source] = None
         self._come()
 
-    def forget(self, source: Source[_R]) -> None:
+    def forget(self, source: RequestSource[_R]) -> None:
         """Forget a connection that has ended."""
         self._ready.pop(source, None)
         self._unwritten.pop(source, None)

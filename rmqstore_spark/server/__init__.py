@@ -12,4 +12,6 @@ actions      answers single requests: topics, offsets, commits, queries
 blocks, puts read streams of blocks, and put or stage them
 view, reads  give readers access to the store's files
 monitoring, metrics, logs    show operators the state of the process
+
+From outside it imports `engine`, `ha`, `wire`, `reader` and what lies below, but no client.
 """

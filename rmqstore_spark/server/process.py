@@ -25,15 +25,16 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.server import memory
 from rmqstore_spark.server.auth import Security
+from rmqstore_spark.server.flight.listener import listen_on_port
 from rmqstore_spark.server.priority import use_idle_io
 from rmqstore_spark.server.server import StoreServer
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.server.stores.served import ServedStore
-    from rmqstore_spark.server.stores.service import Service
+    from rmqstore_spark.server.stores.service import StoreService
     from rmqstore_spark.server.stores.sidecar import StorePlace
-    from rmqstore_spark.server.stores.written import Watch
+    from rmqstore_spark.server.stores.written import FollowerWatch
 
 __all__ = ["allow_many_files", "serve", "serve_read_only"]
 
@@ -52,7 +53,7 @@ def serve(
     *,
     ready_file: str | os.PathLike[str] | None = None,
     until_stdin_ends: bool = False,
-    watch: Watch | None = None,
+    watch: FollowerWatch | None = None,
     announce: Callable[[str], None] = print,
     progress: Callable[[str, int, int], object] = lambda *_: None,
 ) -> None:
@@ -169,7 +170,10 @@ class _Run:
         self._until_stdin_ends = until_stdin_ends
         self._announce = announce
         self.end = _End()
-        Security.of(config)  # what is wrong with it shows before a store is opened, and recovered
+        # What is wrong with these shows before a store is opened, and recovered for minutes.
+        Security.of(config)
+        if config.flight_port > 0:
+            listen_on_port(config.bind_address, config.flight_port).close()
 
     @contextmanager
     def started(self) -> Iterator[ExitStack]:
@@ -182,7 +186,7 @@ class _Run:
                 self.end.watch_stdin()
             yield opened
 
-    def serve(self, opened: ExitStack, service: Service) -> None:
+    def serve(self, opened: ExitStack, service: StoreService) -> None:
         """Serve stores until the process should end.
 
         Args:
@@ -214,7 +218,7 @@ class _Run:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
         more = f"; metrics on http://{metrics}/metrics" if metrics else ""
         self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
-        while not end.wait(service.look_seconds) and service.goes_on():
+        while not end.wait(service.look_seconds) and service.continues():
             pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
 
@@ -309,7 +313,7 @@ def _signals() -> list[signal.Signals]:
     return [n for n in ending if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-def _end(server: StoreServer, end: _End, service: Service) -> None:
+def _end(server: StoreServer, end: _End, service: StoreService) -> None:
     """Let calls finish, then end them and close the stores."""
     deadline = time.monotonic() + _DRAIN_SECONDS
     while not server.drain(_LOOK_SECONDS):

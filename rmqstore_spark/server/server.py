@@ -30,7 +30,7 @@ from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.calls import Call, Calls, EvictedError, TooManyCallsError
 from rmqstore_spark.server.flight import status as grpc
-from rmqstore_spark.server.flight.connection import Service
+from rmqstore_spark.server.flight.connection import CallService
 from rmqstore_spark.server.flight.inbox import MessageTooLargeError
 from rmqstore_spark.server.flight.listener import Listener, listen_on_path, listen_on_port
 from rmqstore_spark.server.flight.messages import (
@@ -219,7 +219,7 @@ class StoreServer:
                 os.unlink(self._socket)
 
 
-class _FlightService(Service):
+class _FlightService(CallService):
     """Admits Flight calls, and routes them to their handlers."""
 
     def __init__(

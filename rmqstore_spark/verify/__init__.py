@@ -13,6 +13,8 @@ log_batch   holds the records that these checks compare
 store_files checks names and sizes of files, the configuration and the checkpoint
 findings    collects problems; `ranges` holds matched entries and damaged stretches of the log
 report      defines the report and the kinds of problems
+
+From outside it imports `reader`, `files`, `layout` and `errors`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
-from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.replication import Replication
 from tests.broker.processes import SIZES, Broker, Client
@@ -125,7 +125,7 @@ def test_a_follower_keeps_up_with_a_broker_under_load_killed_on_both_sides(
     verify(tmp_path / "ours")
 
 
-def _is_complete(follower: Follower) -> bool:
+def _is_complete(follower: LogFollower) -> bool:
     return follower.standing().is_complete
 
 
@@ -150,7 +150,7 @@ def test_a_store_follows_a_slave_of_a_broker_no_put_waits_for(
                 haAcknowledge=acknowledge,
             )  # fmt: skip
             with StoreWriter.open(tmp_path / acknowledge, settings) as store:
-                follower = Follower(store)
+                follower = LogFollower(store)
                 try:
                     eventually(partial(_is_complete, follower), _BOTH)
                     (sent,) = client.ask("send", "orders", 0, 1, "one-", 0)

@@ -468,8 +468,8 @@ class Fdatasync:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.error = 0
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.released = threading.Event()
+        self.released.set()
         self._real = os.fdatasync
         monkeypatch.setattr(os, "fdatasync", self)
 
@@ -477,18 +477,18 @@ class Fdatasync:
         if "/commitlog/" not in os.readlink(f"/proc/self/fd/{descriptor}"):
             return self._real(descriptor)
         self.calls += 1
-        assert self.go_on.wait(WAIT)
+        assert self.released.wait(WAIT)
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
         return self._real(descriptor)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        self.go_on.clear()
+        self.released.clear()
         try:
             yield
         finally:
-            self.go_on.set()
+            self.released.set()
 
 
 def test_promise_1_a_put_is_answered_when_it_is_on_disk(
@@ -623,11 +623,11 @@ def test_promise_5_async_flush_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_log_that_is_held_for_long_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, entered, go_on = os.pwritev, threading.Event(), threading.Event()
+    real, entered, released = os.pwritev, threading.Event(), threading.Event()
 
     def slow(descriptor: int, buffers: Any, offset: int) -> int:
         entered.set()
-        assert go_on.wait(WAIT)
+        assert released.wait(WAIT)
         return real(descriptor, buffers, offset)
 
     with StoreWriter.open(tmp_path / "s", config(osPageCacheBusyTimeOutMills=20)) as store:
@@ -637,7 +637,7 @@ def test_a_log_that_is_held_for_long_is_busy(
         thread.start()
         assert entered.wait(WAIT)
         busy = store.put_batch(messages([b"b"]))
-        go_on.set()
+        released.set()
         thread.join(WAIT)
         assert (busy.status, busy.rows) == (PutStatus.OS_PAGECACHE_BUSY, 0)
         assert busy.status.is_transient

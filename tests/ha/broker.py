@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 
@@ -28,10 +28,10 @@ class Broker:
         }
         self.asked: list[int] = []
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: RemotingConnection) -> None:
         """Do nothing."""
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: RemotingConnection) -> None:
         """Do nothing."""
 
     def requests(self, requests: Sequence[Request]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from tests.support.golden import load_meta
 from tests.support.waiting import PATIENCE, eventually
@@ -162,13 +162,15 @@ def mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Master
 
 
 @contextmanager
-def following(path: Path, address: str, **settings: Any) -> Iterator[tuple[StoreWriter, Follower]]:
+def following(
+    path: Path, address: str, **settings: Any
+) -> Iterator[tuple[StoreWriter, LogFollower]]:
     """A store that follows a master."""
     config = StoreConfig(
         **{**SMALL, "broker_role": "SLAVE", "ha_master_address": address, **settings}
     )
     with StoreWriter.open(path, config) as store:
-        follower = Follower(store)
+        follower = LogFollower(store)
         try:
             yield store, follower
         finally:

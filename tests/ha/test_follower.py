@@ -15,7 +15,7 @@ import pytest
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.ha.follower import Follower
+from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files
 from tests.support.batches import commit_batch, rows_block, small_segments
@@ -67,7 +67,7 @@ def cut_after(log: bytes, end: int, count: int) -> Any:
     return part
 
 
-def stopped(follower: Follower) -> str:
+def stopped(follower: LogFollower) -> str:
     """Why a follower has stopped; waits for that."""
     assert follower.wait_stopped(30)
     assert follower.standing().state == "STOPPED"

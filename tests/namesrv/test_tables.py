@@ -16,7 +16,7 @@ from rmqstore_spark.namesrv.registration import (
     TopicQueues,
     read_registration,
 )
-from rmqstore_spark.namesrv.tables import Master, RouteTables
+from rmqstore_spark.namesrv.tables import MasterAddresses, RouteTables
 from tests.namesrv.registering import compressed, registration, topic
 
 
@@ -28,7 +28,7 @@ class _Tables(RouteTables):
         self.now = 0.0
         self.count = 0
 
-    def take(self, connection: object = "c", **told: Any) -> Master:
+    def take(self, connection: object = "c", **told: Any) -> MasterAddresses:
         self.count += 1
         digest = str(self.count).encode()
         read = read_registration(registration(**told))
@@ -95,12 +95,12 @@ def test_topics_of_a_slave_are_not_taken() -> None:
 def test_a_slave_is_told_its_living_master_and_its_address_stays_when_that_goes() -> None:
     tables = _Tables()
     slave = {"broker_id": 1, "address": "h:2", "connection": "slave"}
-    assert tables.take(**slave) == Master()
-    assert tables.take(topics=["T"], connection="master") == Master()
-    assert tables.take(**slave) == Master("127.0.0.1:10911", "127.0.0.1:10912")
+    assert tables.take(**slave) == MasterAddresses()
+    assert tables.take(topics=["T"], connection="master") == MasterAddresses()
+    assert tables.take(**slave) == MasterAddresses("127.0.0.1:10911", "127.0.0.1:10912")
     tables.lost("master")
     assert tables.told("T")["brokerDatas"][0]["brokerAddrs"] == {"1": "h:2"}
-    assert tables.take(**slave) == Master()
+    assert tables.take(**slave) == MasterAddresses()
     tables.lost("slave")
     assert tables.told("T") is None
     assert tables.names() == set()

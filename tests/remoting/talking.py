@@ -14,7 +14,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.remoting.reading import read_frames
@@ -42,10 +42,10 @@ class TestService:
     def __init__(self) -> None:
         self.groups: list[int] = []
         self.held: list[Request] = []
-        self.connections: list[Connection] = []
+        self.connections: list[RemotingConnection] = []
         self.closed_count = 0
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: RemotingConnection) -> None:
         self.connections.append(connection)
 
     def requests(self, requests: Sequence[Request]) -> None:
@@ -61,7 +61,7 @@ class TestService:
             else:
                 request.reply(command.answer(ResponseCode.SUCCESS, body=command.body))
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: RemotingConnection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
         self.closed_count += 1

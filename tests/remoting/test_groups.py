@@ -13,7 +13,7 @@ import pytest
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from tests.remoting.talking import Peer, TestService, listening, request, run, until
 
@@ -65,7 +65,7 @@ class Collector(TestService):
         raise ZeroDivisionError("a bug")
 
     @staticmethod
-    def _single(_connection: Connection, command: Command) -> Command:
+    def _single(_connection: RemotingConnection, command: Command) -> Command:
         return command.answer(body=b"single")
 
     def _answer(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from tests.remoting.talking import (
     BIG,
@@ -137,10 +137,10 @@ def test_a_connection_is_not_read_while_it_holds_too_much() -> None:
 
 
 def test_a_handler_may_leave_a_request_without_an_answer() -> None:
-    async def later(_connection: Connection, _command: Command) -> None:
+    async def later(_connection: RemotingConnection, _command: Command) -> None:
         pass
 
-    def now(_connection: Connection, _command: Command) -> None:
+    def now(_connection: RemotingConnection, _command: Command) -> None:
         pass
 
     class Dispatching(TestService):

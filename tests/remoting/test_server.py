@@ -13,7 +13,7 @@ from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command, Form
-from rmqstore_spark.remoting.connection import Connection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
@@ -366,11 +366,11 @@ def test_an_answer_that_fits_no_frame_is_replaced_by_an_error() -> None:
 
 
 def test_a_handler_that_fails_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def later(_connection: Connection, _command: Command) -> Command:
+    async def later(_connection: RemotingConnection, _command: Command) -> Command:
         await asyncio.sleep(0)
         raise RemotingError(16, "not later")
 
-    def never(_connection: Connection, _command: Command) -> Command:
+    def never(_connection: RemotingConnection, _command: Command) -> Command:
         raise ZeroDivisionError("a bug")
 
     class Dispatching(TestService):

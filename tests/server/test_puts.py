@@ -23,24 +23,24 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self._go_on = threading.Event()
-        self._go_on.set()
+        self._proceed = threading.Event()
+        self._proceed.set()
         self._real = os.fdatasync
         monkeypatch.setattr(os, "fdatasync", self)
 
     def __call__(self, descriptor: int) -> None:
         if "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}"):
             self.calls += 1
-            assert self._go_on.wait(30)
+            assert self._proceed.wait(30)
         self._real(descriptor)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        self._go_on.clear()
+        self._proceed.clear()
         try:
             yield
         finally:
-            self._go_on.set()
+            self._proceed.set()
 
 
 @pytest.fixture

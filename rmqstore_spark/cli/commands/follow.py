@@ -15,7 +15,7 @@ from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
 from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.ha.follower import Follower
+    from rmqstore_spark.ha.follower import LogFollower
     from rmqstore_spark.ha.progress import Standing
 
 __all__ = ["follow"]
@@ -105,7 +105,7 @@ class _Watch:
         self._told = -self._LINE_S
         self._width = 0
 
-    def goes_on(self, follower: Follower) -> bool:
+    def continues(self, follower: LogFollower) -> bool:
         """Look at a follower; return whether the process should go on."""
         standing = follower.standing()
         if standing.state == "STOPPED":

@@ -19,6 +19,7 @@ from rmqstore_spark.cli.shared.parameters import (
 from rmqstore_spark.cli.shared.terminal import PROBLEMS
 from rmqstore_spark.cli.shared.text import escaped, json_text
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.printable import in_words
 
 if TYPE_CHECKING:
     from rmqstore_spark.verify import VerifyReport
@@ -87,7 +88,7 @@ def _lines(path: str, report: VerifyReport) -> Iterator[str]:
             f"torn tail: {torn.file} at {torn.offset}: {torn.cause}; {torn.size} bytes from there "
             f"on are not part of the log{among}"
         )
-    counts = ", ".join(f"{count} {name}" for name, count in report.counts.items())
+    counts = ", ".join(f"{count} {in_words(name)}" for name, count in report.counts.items())
     until = ", the end that its queues knew" if report.being_written else ""
     yield f"{path}: log {report.log_begin} to {report.log_end}{until}: {counts or 'nothing'}"
     notes = f"{report.notes} note(s)"

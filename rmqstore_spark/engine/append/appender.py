@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.engine.append.store_time import StoreTime
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, Job
+from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError
@@ -183,7 +183,7 @@ class Appender:
         self.published(appended.store_timestamp)
         self.dispatch(appended)
 
-    def dispatch(self, job: Job) -> None:
+    def dispatch(self, job: DispatchJob) -> None:
         """Hand records that are in the log to the dispatcher.
 
         Raises:

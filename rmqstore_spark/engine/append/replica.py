@@ -17,7 +17,6 @@ from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.stamped import Stamped, check_stamped
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
@@ -43,7 +42,6 @@ class Replica:
         store: the open store.
         admission: knows whether the store still works.
         appender, flusher: append to the log, and flush it.
-        health: fails with an error that makes it unsafe to go on.
 
     Attributes:
         tables: what it takes over from the master beside the log.
@@ -56,7 +54,6 @@ class Replica:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
-        health: Health,
     ) -> None:
         self._store = store
         self._log = store.log
@@ -64,7 +61,7 @@ class Replica:
         self._admission = admission
         self._appender = appender
         self._flusher = flusher
-        self._health = health
+        self._health = admission.health
         self._feed = QueueFeed(
             store.queues,
             store.config.delays,

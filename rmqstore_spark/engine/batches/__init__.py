@@ -4,7 +4,8 @@ staging           manages the stages of a store: who may begin, commit and abort
 stage             holds the records of one task attempt, as portions
 held, spilled     a portion in memory, and one in files beside the log
 staged_records    the records of a block or portion, with their queues and keys
-commit            the order of a commit: check, write, flush, publish, dispatch
+commit            the order of a commit: check, write, flush, publish, dispatch. The batch becomes
+                  visible in `CommitLogWriter.publish` (`engine.log.commitlog`)
 batch_block       the block of a commit: numbers its records, writes it hidden, publishes it
 marker, markers   write and read the record that marks a commit
 ledger            knows which batches are committed; `committed` describes one

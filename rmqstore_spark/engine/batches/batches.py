@@ -17,7 +17,6 @@ from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.batches.staging import Stage, Staging, StagingLimits
 from rmqstore_spark.engine.failure_counts import Failures
-from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
@@ -42,7 +41,6 @@ class Batches:
         admission: checks the store's state, staged blocks, and the queues of a commit.
         appender, flusher: append to the log, and flush it.
         durability: waits for slaves.
-        health: fails with an error that makes it unsafe to go on.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class Batches:
         appender: Appender,
         flusher: FlushService,
         durability: Durability,
-        health: Health,
     ) -> None:
         self._config = config = store.config
         self._log = store.log
@@ -79,7 +76,7 @@ class Batches:
         )
         self._commit_failures = Failures()
         self._intervals = 0
-        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, health)
+        self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage the records of one task attempt; see `Staging.begin`."""

@@ -23,7 +23,6 @@ from rmqstore_spark.engine.delay.due import Waiting
 from rmqstore_spark.engine.delay.progress import DelayOffsets
 from rmqstore_spark.engine.delay.recall import delivered
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
@@ -61,7 +60,6 @@ class Delivery:
         store: the open store.
         admission: knows whether the store accepts messages.
         appender, flusher: append the copies, and flush the log before the progress is written.
-        health: knows whether the store is being closed, and fails with an unexpected error.
     """
 
     def __init__(
@@ -70,14 +68,13 @@ class Delivery:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
-        health: Health,
     ) -> None:
         self._store = store
         self._queues = store.queues
         self._admission = admission
         self._appender = appender
         self._flusher = flusher
-        self._health = health
+        self._health = admission.health
         self._delays = store.config.delays
         self._interval = store.config.flush_delay_offset_interval / 1000
         self._v6 = store.config.store_host_v6
@@ -92,7 +89,7 @@ class Delivery:
         self._saved = time.monotonic()
         self._thread: Periodic | None = None
         if store.config.broker_role != "SLAVE":
-            self._thread = Periodic("rmqstore-delay", _INTERVAL_MS, self._run, health)
+            self._thread = Periodic("rmqstore-delay", _INTERVAL_MS, self._run, self._health)
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""

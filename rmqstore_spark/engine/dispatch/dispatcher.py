@@ -27,7 +27,7 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["Appended", "Dispatcher", "Job"]
+__all__ = ["Appended", "DispatchJob", "Dispatcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
 
 
-class Job(Protocol):
+class DispatchJob(Protocol):
     """Records that are in the log, and belong into queues and index."""
 
     @property
@@ -141,7 +141,7 @@ class Dispatcher:
         self._checkpoint = checkpoint
         self._health = health
         self._changed = threading.Condition()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[DispatchJob] = deque()
         self._closing = False
         self._done_timestamp = 0
         self._done_until = 0
@@ -182,7 +182,7 @@ class Dispatcher:
             self._raise_failure()
             return ready
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: DispatchJob) -> None:
         """Hand over a block; waits until the block before it is done.
 
         Raises:
@@ -256,11 +256,11 @@ class Dispatcher:
                 if self._failure is not None or (not done and self._closing):
                     return
 
-    def _dispatch(self, job: Job) -> bool:
+    def _dispatch(self, job: DispatchJob) -> bool:
         """Dispatch a block; wait for room if needed. Return False if `close` comes first."""
         return self._persist(lambda: job.to_queues(self._queues)) and self._to_index(job)
 
-    def _to_index(self, job: Job) -> bool:
+    def _to_index(self, job: DispatchJob) -> bool:
         indexes = self._indexes
         if indexes is None:
             return True

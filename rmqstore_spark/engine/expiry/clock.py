@@ -1,4 +1,4 @@
-"""Tells the time for expiry: a clock that is set forward by mistake must not delete messages."""
+"""Returns the time for expiry: a clock that is set forward by mistake must not delete messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells which pages of a file are in the page cache, with mincore on a map that is never touched.
+"""Finds the pages of a file that are in the page cache: mincore on a map that is never touched.
 
 The system tells this only to those who may change the file: its owner, or a user with write
 permission (Linux 5.2 and later; to all others every page seems to be there).

@@ -9,6 +9,7 @@ from rmqstore_spark.layout.kernel.reference.plain import gather as gather
 from rmqstore_spark.layout.kernel.reference.plain import hash_texts as hash_texts
 from rmqstore_spark.layout.kernel.reference.plain import index_hashes as index_hashes
 from rmqstore_spark.layout.kernel.reference.plain import is_ascii as is_ascii
+from rmqstore_spark.layout.kernel.reference.plain import join_texts as join_texts
 from rmqstore_spark.layout.kernel.reference.plain import link_keys as link_keys
 from rmqstore_spark.layout.kernel.reference.plain import number_rows as number_rows
 from rmqstore_spark.layout.kernel.reference.plain import parse as parse

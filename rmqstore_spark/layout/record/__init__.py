@@ -6,4 +6,6 @@ columns      builds the Arrow columns of rows from a batch of records
 dispatches   finds the additional queues (light queues) of a record
 encode       encodes columns as records
 block        checks, numbers and stamps encoded records on their way into a store
+delayed      moves messages with a delay level to their schedule queues, and back when due
+retarget     copies records to another topic and queue
 """

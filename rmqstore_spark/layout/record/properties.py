@@ -18,7 +18,10 @@ from rmqstore_spark.layout.spans import (
     U1,
     Spans,
     array_spans,
+    array_texts,
+    binary_array,
     checked_strings,
+    join_texts,
     string_array,
 )
 
@@ -120,17 +123,22 @@ def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:
             unchanged.)
     """
     _require_readable(maps)
-    offsets = maps.offsets
-    pairs = pc.binary_join_element_wise(maps.keys, maps.items, NAME_VALUE_SEPARATOR)
-    lists = pa.ListArray.from_arrays(offsets, pairs)
-    if pairs.null_count:
-        present = pc.is_valid(pairs)
-        kept = np.concatenate([[0], np.cumsum(present.to_numpy(zero_copy_only=False))])
-        lists = pa.ListArray.from_arrays(
-            pa.array(kept[offsets.to_numpy()].astype(np.int32)), pairs.drop_null()
-        )
-    joined = pc.binary_join(lists, PROPERTY_SEPARATOR)
-    return joined.cast(pa.binary())
+    offsets = maps.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    rows = offsets - first
+    if values.null_count:
+        present = values.is_valid()
+        rows = np.append(0, np.cumsum(present.to_numpy(zero_copy_only=False)))[rows]
+        names, values = names.filter(present), values.filter(present)
+    pairs = join_texts(
+        (PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR),
+        (names.cast(pa.binary()), values.cast(pa.binary())),
+    )
+    ends, buffer = array_texts(pairs)
+    starts = ends[rows[:-1]].astype(np.int64) + 1  # without the separator in front
+    lengths = (ends[rows[1:]] - starts).astype(np.int32)
+    return binary_array(Spans(buffer, starts, np.maximum(lengths, 0)))
 
 
 def _require_readable(maps: pa.MapArray) -> None:

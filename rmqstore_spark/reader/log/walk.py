@@ -150,7 +150,7 @@ def _lead_at(segments: Sequence[LogSegment], offset: int | None) -> int:
 
 
 def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1, int]:
-    """Read from `at` on: at least one whole unit, if the segment holds one."""
+    """Read at least one whole unit, if the segment holds one."""
     left = segment.end - at
     filled = log.read_into(at, buffer[: min(len(buffer), left)])
     if filled >= 8 and filled < left:

@@ -88,7 +88,9 @@ def _layout(header: bytes) -> tuple[int, tuple[tuple[int, int], ...]]:
     rows = flat.int64(batch, _LENGTH)
     nodes, buffers = flat.pairs(batch, _NODES), flat.pairs(batch, _BUFFERS)
     if rows != 1 or len(nodes) != 1 or len(buffers) != 3:
-        raise MessageError(f"a batch of {rows} rows and {len(nodes)} columns; it has one of each")
+        raise MessageError(
+            f"a batch of {rows} rows and {len(nodes)} columns; expected 1 row and 1 column"
+        )
     if nodes[0] != (1, 0):
         raise MessageError("a null, or a column of another length")
     return flat.int64(message, _BODY_LENGTH), tuple(buffers)

@@ -40,7 +40,7 @@ from rmqstore_spark.server.flight.status import EndedError
 from rmqstore_spark.server.flight.stream import Stream
 from rmqstore_spark.server.flight.transport import Transport
 
-__all__ = ["ClientConnection", "Service"]
+__all__ = ["CallService", "ClientConnection"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ _MOST_STRANGE_FRAMES: Final = 200
 _PING_BYTES: Final = 8
 
 
-class Service(Protocol):
+class CallService(Protocol):
     """Handles the calls of connections.
 
     Attributes:
@@ -81,7 +81,7 @@ class ClientConnection:
         since: monotonic seconds when it was accepted.
     """
 
-    def __init__(self, transport: Transport, service: Service) -> None:
+    def __init__(self, transport: Transport, service: CallService) -> None:
         self.transport = transport
         self.out = Outbound(transport)
         self.is_trusted = False

@@ -193,7 +193,7 @@ class Inbox:
             self._refund += _PREFIX + len(message.data)
         return message
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Take the bytes that waited for the handler."""
         if not self._queue and not self.wanted and self._early is not None:
             early, self._early = self._early, None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.server.flight.connection import ClientConnection, Service
+from rmqstore_spark.server.flight.connection import CallService, ClientConnection
 from rmqstore_spark.server.flight.transport import PlainTransport, TlsTransport, Transport
 
 __all__ = ["Listener", "listen_on_path", "listen_on_port"]
@@ -44,7 +44,7 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        service: Service,
+        service: CallService,
         tls: ssl.SSLContext | None,
         most: int,
     ) -> None:

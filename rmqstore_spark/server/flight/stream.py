@@ -259,7 +259,7 @@ class Stream:
         with self._changed:
             message = self._inbox.take()
             if message is not None and self.failure is None:
-                self._inbox.go_on()
+                self._inbox.proceed()
                 self.moved = max(self.moved, self._inbox.moved)
             return message
 

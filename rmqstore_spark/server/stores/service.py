@@ -8,15 +8,15 @@ from typing import Any
 
 from rmqstore_spark.server.stores.served import ServedStore
 
-__all__ = ["Service"]
+__all__ = ["StoreService"]
 
 
-class Service(ABC):
+class StoreService(ABC):
     """The stores that a process serves, and what belongs to them.
 
     Attributes:
         stores: the stores.
-        look_seconds: how often `goes_on` is asked; None for never.
+        look_seconds: how often `continues` is asked; None for never.
     """
 
     def __init__(self, stores: Sequence[ServedStore]) -> None:
@@ -36,7 +36,7 @@ class Service(ABC):
     def stats(self) -> Mapping[str, Any]:
         """Return the figures of all stores, ready for JSON."""
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Return whether the process should go on."""
         return True
 

@@ -14,7 +14,7 @@ from rmqstore_spark.files.disk.reads import PLAIN
 from rmqstore_spark.files.disk.sparing import SparingReads
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
-from rmqstore_spark.server.stores.service import Service
+from rmqstore_spark.server.stores.service import StoreService
 from rmqstore_spark.wire.endpoint import is_store_name
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _check_names(places: Sequence[StorePlace]) -> None:
             )
 
 
-class Sidecar(Service):
+class Sidecar(StoreService):
     """Stores that are served read-only, with one limit on what is read of them all.
 
     Args:

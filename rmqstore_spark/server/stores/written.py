@@ -11,7 +11,7 @@ from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import Service
+from rmqstore_spark.server.stores.service import StoreService
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
 from rmqstore_spark.wire.protocol import PROTOCOL
@@ -19,9 +19,9 @@ from rmqstore_spark.wire.protocol import PROTOCOL
 if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
-    from rmqstore_spark.ha.follower import Follower
+    from rmqstore_spark.ha.follower import LogFollower
 
-__all__ = ["Watch", "WriterService", "WrittenStore"]
+__all__ = ["FollowerWatch", "WriterService", "WrittenStore"]
 
 _WATCH_SECONDS: Final = 0.2
 
@@ -113,15 +113,15 @@ class WrittenStore(ServedStore):
         return Store.open(self.path)
 
 
-class Watch(Protocol):
+class FollowerWatch(Protocol):
     """Looks at the follower of a store while the store is served."""
 
-    def goes_on(self, follower: Follower, /) -> bool:
+    def continues(self, follower: LogFollower, /) -> bool:
         """Return whether the process should go on."""
         ...
 
 
-class WriterService(Service):
+class WriterService(StoreService):
     """The one store that a process writes, and its replication.
 
     Args:
@@ -129,7 +129,7 @@ class WriterService(Service):
         watch: looks at the follower of a slave a few times a second, and may end the process.
     """
 
-    def __init__(self, store: StoreWriter, watch: Watch | None) -> None:
+    def __init__(self, store: StoreWriter, watch: FollowerWatch | None) -> None:
         self._served = WrittenStore(store)
         super().__init__([self._served])
         self._store = store
@@ -157,11 +157,11 @@ class WriterService(Service):
         """Return the figures of the store, ready for JSON."""
         return self._served.stats()
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Ask the watch."""
         replication = self._served.replication
         follower = replication.follower if replication is not None else None
-        return self._watch is None or follower is None or self._watch.goes_on(follower)
+        return self._watch is None or follower is None or self._watch.continues(follower)
 
     def close(self) -> None:
         """End the replication, and close the store."""

@@ -63,13 +63,13 @@ class _Log:
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
-        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.begun, self.released = threading.Event(), threading.Event()
 
     def append(self, block: U1) -> PutResult:
         self.blocks.append(len(block))
         if len(self.blocks) == 1:
             self.begun.set()
-            assert self.may_go_on.wait(20)
+            assert self.released.wait(20)
         elif not block.any():
             raise OSError("a block of zeros")
         places = np.arange(len(block) // 10)
@@ -94,7 +94,7 @@ def _put_while_first_is_under_way(log: _Log, others: list[U1]) -> list[PutResult
         thread.start()
     while len(group_commit._waiting) < len(others):
         assert all(thread.is_alive() for thread in threads)
-    log.may_go_on.set()
+    log.released.set()
     for thread in [first, *threads]:
         thread.join(20)
         assert not thread.is_alive()
@@ -125,7 +125,7 @@ def test_what_nobody_takes_in_time_is_tried_alone() -> None:
     first.start()
     assert log.begun.wait(20)
     assert group_commit.put(np.ones(30, np.uint8)).rows == 3
-    log.may_go_on.set()
+    log.released.set()
     first.join(20)
     assert log.blocks == [10, 30]
     assert group_commit.put(np.ones(10, np.uint8)).rows == 1

@@ -163,11 +163,11 @@ def test_a_bomb_holds_no_other_put_up(tmp_path: Path, monkeypatch: pytest.Monkey
 
     from rmqstore_spark.engine import admission
 
-    begun, go_on = threading.Event(), threading.Event()
+    begun, released = threading.Event(), threading.Event()
 
     def held(block: object) -> None:
         begun.set()
-        assert go_on.wait(60)
+        assert released.wait(60)
 
     monkeypatch.setattr(admission, "check_bodies", held)
     bomb = encode_records(
@@ -183,7 +183,7 @@ def test_a_bomb_holds_no_other_put_up(tmp_path: Path, monkeypatch: pytest.Monkey
             assert writer.put(plain.copy()).ok
             assert not results
         finally:
-            go_on.set()
+            released.set()
             thread.join()
         assert results[0].ok
         assert np.array_equal(results[0].queue_offset, [1])

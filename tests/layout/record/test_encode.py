@@ -16,6 +16,7 @@ from rmqstore_spark.layout.constants import MAGIC_V1, MAGIC_V2
 from rmqstore_spark.layout.hosts import same_host
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.spans import join_texts
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
 from tests.support.strategies import RECORDS
@@ -131,3 +132,66 @@ def test_what_does_not_fit_is_refused(
     assert kernel.active.write_records(*arguments()) == 97
     with pytest.raises(ValueError, match=cause):
         kernel.active.write_records(*arguments(**changes))
+
+
+@given(
+    leads=st.lists(
+        st.sampled_from(["", "a", "\x02KEYS\x01", "a lead of more than 16 bytes"]),
+        min_size=1,
+        max_size=8,
+    ),
+    data=st.data(),
+)
+def test_texts_are_joined_after_their_leads(leads: list[str], data: st.DataObject) -> None:
+    rows = data.draw(
+        st.lists(
+            st.tuples(*[st.one_of(st.none(), st.binary(max_size=40))] * len(leads)), max_size=6
+        )
+    )
+    first = data.draw(st.integers(0, len(rows)))
+    columns = [pa.array([row[k] for row in rows], pa.binary())[first:] for k in range(len(leads))]
+    expected = [
+        b"".join(lead.encode() + text for lead, text in zip(leads, row, strict=True) if text)
+        for row in rows[first:]
+    ]
+    for module in (kernel._choose(), plain):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "active", module)
+            assert join_texts(leads, columns).to_pylist() == expected
+
+
+def join_arguments(**changes: Any) -> list[Any]:
+    """What `join_texts` takes, for two columns of one text each."""
+    known = {
+        "leads": b"<>", "lead_ends": offsets(1, 2),
+        "offsets": np.array([[0, 2], [0, 1]], np.int32),
+        "data": (np.frombuffer(b"ab", np.uint8), np.frombuffer(b"c", np.uint8)),
+        "out_offsets": np.empty(2, np.int32), "out": np.empty(5, np.uint8),
+    }  # fmt: skip
+    assert changes.keys() <= known.keys()
+    return list({**known, **changes}.values())
+
+
+@pytest.mark.threat("The compiled kernel stays within its buffers")
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"out": np.empty(4, np.uint8)}, "too small"),
+        ({"out_offsets": np.empty(3, np.int32)}, "too small"),
+        ({"out_offsets": np.empty(0, np.int32)}, "too small"),
+        ({"lead_ends": offsets(1)}, "differ in number"),
+        ({"lead_ends": offsets(*range(9)), "data": (np.empty(0, np.uint8),) * 9}, "in number"),
+        ({"lead_ends": offsets(1, 3)}, "outside its buffer"),
+        ({"lead_ends": offsets(2, 1)}, "outside its buffer"),
+        ({"lead_ends": offsets(-1, 1)}, "outside its buffer"),
+        ({"offsets": np.array([[0, 3], [0, 1]], np.int32)}, "outside its buffer"),
+        ({"offsets": np.array([[-1, 1], [0, 1]], np.int32)}, "outside its buffer"),
+        ({"offsets": np.array([[0, 2], [1, 0]], np.int32)}, "outside its buffer"),
+    ],
+)
+def test_texts_that_cannot_be_joined_are_refused(
+    changes: dict[str, Any], cause: str, each_kernel: str
+) -> None:
+    assert kernel.active.join_texts(*join_arguments()) == 5
+    with pytest.raises(ValueError, match=cause):
+        kernel.active.join_texts(*join_arguments(**changes))

@@ -89,12 +89,12 @@ def test_names_that_share_a_common_hash_cost_no_more(each_kernel: str) -> None:
 
     def seconds(chosen: npt.NDArray[np.uint8]) -> float:
         raw = b"\x02".join(name.tobytes() + b"\x01v" for name in chosen)
-        spans = array_spans(pa.array([raw] * 20, pa.binary()))
+        spans = array_spans(pa.array([raw] * 4, pa.binary()))
         times = []
-        for _ in range(7):
-            start = time.perf_counter()
+        for _ in range(5):
+            start = time.thread_time()
             assert len(decode_properties(spans)[0]) == count
-            times.append(time.perf_counter() - start)
+            times.append(time.thread_time() - start)
         return min(times)
 
     assert seconds(crafted) < 3 * seconds(common)

@@ -1,4 +1,4 @@
-/* Writes records from columns. Part of kernel.c. */
+/* Writes records, and texts that are joined, from columns. Part of kernel.c. */
 #ifndef RMQSTORE_ENCODE_H
 #define RMQSTORE_ENCODE_H
 
@@ -134,6 +134,61 @@ static PyObject *write_records(PyObject *self, PyObject *args)
     REQUIRE(i == n, "a column holds what no record can")
     release(&views);
     return PyLong_FromLongLong(at);
+}
+
+#define MOST_COLUMNS 8
+
+static PyObject *join_texts(PyObject *self, PyObject *args)
+{
+    PyObject *o[6];
+    if (!PyArg_ParseTuple(args, "OOOO!OO", &o[0], &o[1], &o[2], &PyTuple_Type, &o[3], &o[4], &o[5]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(leads, const uint8_t, o[0], 0)
+    TAKE(lead_ends, const int32_t, o[1], 0)
+    TAKE(offsets, const int32_t, o[2], 0)
+    TAKE(out_offsets, int32_t, o[4], 1)
+    TAKE(out, uint8_t, o[5], 1)
+    Py_ssize_t k = lead_ends_n, n = out_offsets_n - 1;
+    REQUIRE(k <= MOST_COLUMNS && PyTuple_GET_SIZE(o[3]) == k, "the arrays differ in number")
+    REQUIRE(n >= 0 && offsets_n == k * (n + 1) && out_n <= INT32_MAX, SMALL)
+    Texts columns[MOST_COLUMNS];
+    for (Py_ssize_t c = 0; c < k; c++) {
+        TAKE(data, const uint8_t, PyTuple_GET_ITEM(o[3], c), 0)
+        columns[c] = (Texts){offsets + c * (n + 1), data, data_n};
+        REQUIRE((c ? lead_ends[c - 1] : 0) <= lead_ends[c] && lead_ends[c] >= 0 &&
+                    lead_ends[c] <= leads_n,
+                OUTSIDE)
+    }
+    Py_ssize_t at = 0, i = 0;
+    int sound = 1, full = 0;
+    out_offsets[0] = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; i < n && sound && !full; i++) {
+        for (Py_ssize_t c = 0; c < k; c++) {
+            const uint8_t *text;
+            int32_t length, from = c ? lead_ends[c - 1] : 0, lead = lead_ends[c] - from;
+            if (!text_at(&columns[c], i, &text, &length)) {
+                sound = 0;
+                break;
+            }
+            if (length == 0)
+                continue;
+            if ((int64_t)lead + length > out_n - at) {
+                full = 1;
+                break;
+            }
+            copy(out + at, leads + from, (size_t)lead);
+            copy(out + at + lead, text, (size_t)length);
+            at += lead + length;
+        }
+        out_offsets[i + 1] = (int32_t)at;
+    }
+    Py_END_ALLOW_THREADS
+    REQUIRE(sound, OUTSIDE)
+    REQUIRE(!full, SMALL)
+    release(&views);
+    return PyLong_FromSsize_t(at);
 }
 
 #endif

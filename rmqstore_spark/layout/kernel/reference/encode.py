@@ -1,4 +1,4 @@
-"""Write records from columns, in NumPy and Arrow: part of `plain`."""
+"""Write records, and texts that are joined, from columns, in NumPy and Arrow: part of `plain`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, crc32_spans, gather
 
-__all__ = ["write_records"]
+__all__ = ["join_texts", "write_records"]
 
 _V2: Final = 0xDAA320AB
 _BORN_V6, _STORE_V6 = 0x10, 0x20
 _LONGEST_HEAD: Final = 112
+_MOST_COLUMNS: Final = 8
 _LONGEST: Final = 32_767
 _INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
 _LONGS: Final = (
@@ -97,6 +98,49 @@ def write_records(
     if n:
         out[: ends[-1]] = np.frombuffer(joined.buffers()[2], np.uint8, ends[-1])
     return int(ends[-1]) if n else 0
+
+
+def join_texts(
+    leads: bytes, lead_ends: I4, offsets: I4, data: tuple[U1, ...], out_offsets: I4, out: U1
+) -> int:
+    """Join k texts of each of n rows; a text that is not empty follows its column's lead.
+
+    Args:
+        leads, lead_ends: the leads of the columns, one after the other, and k ends.
+        offsets: (k, n + 1), those of the columns, as in Arrow binary arrays.
+        data: the data of each column; at most 8.
+        out_offsets: n + 1 out.
+        out: the joined texts.
+
+    Returns:
+        Their total bytes.
+    """
+    k, n = len(lead_ends), len(out_offsets) - 1
+    if k > _MOST_COLUMNS or len(data) != k:
+        raise ValueError("the arrays differ in number")
+    if n < 0 or offsets.size != k * (n + 1):
+        raise ValueError("an output array is too small")
+    begins = np.concatenate([[0], lead_ends])
+    if (np.diff(begins) < 0).any() or begins[-1] > len(leads):
+        raise ValueError("a span lies outside its buffer")
+    parts: list[object] = []
+    for column, held in enumerate(data):
+        at = offsets.reshape(k, n + 1)[column]
+        if n and (at[0] < 0 or at[-1] > len(held) or (np.diff(at) < 0).any()):
+            raise ValueError("a span lies outside its buffer")
+        lead = leads[begins[column] : begins[column + 1]]
+        texts = _texts(at, held)
+        parts += [pc.if_else(pc.equal(pc.binary_length(texts), 0), b"", lead), texts]
+    joined = pc.binary_join_element_wise(*parts, b"") if k else pa.repeat(b"", n)
+    sizes = pc.binary_length(joined).to_numpy()
+    total = int(sizes.sum())
+    if total > len(out):
+        raise ValueError("an output array is too small")
+    out_offsets[0] = 0
+    out_offsets[1:] = np.cumsum(sizes)
+    if total:
+        out[:total] = np.frombuffer(joined.buffers()[2], np.uint8, total)
+    return total
 
 
 def _heads(

@@ -24,7 +24,7 @@ from rmqstore_spark.layout.kernel.reference.block import (
     queue_entries,
     stamp_records,
 )
-from rmqstore_spark.layout.kernel.reference.encode import write_records
+from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
 from rmqstore_spark.layout.kernel.reference.index import link_keys
 from rmqstore_spark.layout.kernel.reference.parse import (
@@ -73,6 +73,7 @@ __all__ = [
     "hash_texts",
     "index_hashes",
     "is_ascii",
+    "join_texts",
     "link_keys",
     "number_rows",
     "parse",
