@@ -13,6 +13,7 @@
     ├── RefusedError                           a store refuses a request, with RocketMQ's status
     ├── InstallationError (ImportError)        a Python without the packages that are needed
     ├── ReplicationError                       a master's log that cannot be followed
+    ├── ReplicaError                           a copy of a store that cannot be read in its place
     ├── ServiceError (ConnectionError)         a store process that cannot be started or reached
     ├── RemotingError                          a refused request of RocketMQ's protocol
     ├── FrameError (ValueError)                bytes that are not of RocketMQ's protocol
@@ -36,6 +37,7 @@ __all__ = [
     "OptionError",
     "RefusedError",
     "RemotingError",
+    "ReplicaError",
     "ReplicationError",
     "RmqStoreError",
     "RowError",
@@ -129,6 +131,19 @@ class RefusedError(RmqStoreError):
 
 class ReplicationError(RmqStoreError):
     """A store cannot be, or remain, a copy of its master's log."""
+
+
+class ReplicaError(RmqStoreError):
+    """A replica of a store does not hold what a query needs, or holds something else.
+
+    Args:
+        text: what is missing or different, and what to do.
+        can_pass: whether the replica can have it a little later, as when it is behind.
+    """
+
+    def __init__(self, text: str, *, can_pass: bool = False) -> None:
+        self.can_pass = can_pass
+        super().__init__(text)
 
 
 class ServiceError(RmqStoreError, ConnectionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,14 +12,16 @@ from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.positions import Earliest, Latest
 from rmqstore_spark.datasource.partitions import StorePartition, partitions_of, read_partition
+from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
+from rmqstore_spark.datasource.spec import SourceStore
 from rmqstore_spark.datasource.stores import (
     ChosenQueue,
-    SourceStore,
     check_pattern,
     check_topics,
     chosen_queues,
+    most_replicas,
     open_stores,
 )
 
@@ -47,11 +50,25 @@ class RmqStoreReader(DataSourceReader):
     @plain_errors
     def partitions(self) -> list[StorePartition]:
         """Plan the query: see `docs/options.md`, `planBy`."""
-        opened = open_stores(self._options)
+        options = self._options
+        failure: Exception | None = None
+        strict = replace(options, fail_on_data_loss=True)
+        for number in range(most_replicas(options)):
+            # What one replica lacks, another one may have.
+            try:
+                return self._planned(strict, number)
+            except FAILURES as error:
+                failure = failure or error
+        if failure is not None and options.fail_on_data_loss:
+            raise failure
+        return self._planned(options, 0)
+
+    def _planned(self, options: Options, number: int) -> list[StorePartition]:
+        opened = open_stores(options, number)
         try:
             return partitions_of(
-                (of.spec, [[split] for split in splits])
-                for of, splits in zip(opened, plan_stores(self._options, opened), strict=True)
+                (of, [[split] for split in splits])
+                for of, splits in zip(opened, plan_stores(options, opened), strict=True)
             )
         finally:
             for of in opened:
@@ -71,6 +88,8 @@ def plan_stores(options: Options, opened: Sequence[SourceStore]) -> list[Sequenc
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
     for of in opened:
+        if of.replicas:
+            of.store.require_queues("A store with replicas", "Name one of them")
         if not of.store.has_queues:
             plans.append(_plan_scan(options, of.store))
             continue

@@ -11,10 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
+from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.replicas import Evidence, ranges_of
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 
 if TYPE_CHECKING:
@@ -32,20 +34,43 @@ class StorePartition(InputPartition):
         plan: id of the planning that created it.
         store: the store.
         splits: the splits to read.
+        replicas: the store and its replicas; empty if it has none.
+        evidence: what a replica must hold, if there are any.
     """
 
-    def __init__(self, plan: str, store: StoreSpec, splits: Sequence[Split]) -> None:
+    def __init__(
+        self,
+        plan: str,
+        store: StoreSpec,
+        splits: Sequence[Split],
+        replicas: Sequence[StoreSpec] = (),
+        evidence: Evidence | None = None,
+    ) -> None:
         super().__init__(plan)
         self.store = store
         self.splits = tuple(splits)
+        self.replicas = tuple(replicas)
+        self.evidence = evidence
 
 
 def partitions_of(
-    planned: Iterable[tuple[StoreSpec, Sequence[Sequence[Split]]]],
+    planned: Iterable[tuple[SourceStore, Sequence[Sequence[Split]]]],
 ) -> list[StorePartition]:
     """Create the partitions of one planning: groups of splits for each store."""
     plan = uuid4().hex
-    return [StorePartition(plan, spec, group) for spec, groups in planned for group in groups]
+    return [part for of, groups in planned for part in _partitions(plan, of, groups)]
+
+
+def _partitions(
+    plan: str, of: SourceStore, groups: Sequence[Sequence[Split]]
+) -> Iterator[StorePartition]:
+    evidence = None
+    if of.replicas:
+        wanted = {one for group in groups for split in group for one in ranges_of(split)}
+        evidence = Evidence.of(of.store, wanted)
+    for group in groups:
+        own = None if evidence is None else evidence.about(group)
+        yield StorePartition(plan, of.spec, group, of.replicas, own)
 
 
 def read_options(options: Options, projection: Projection) -> ReadOptions:
@@ -70,15 +95,19 @@ def read_options(options: Options, projection: Projection) -> ReadOptions:
 _opened: dict[tuple[str, StoreSpec], Store] = {}
 
 
-def _open(partition: StorePartition) -> Store:
-    key = (partition.value, partition.store)
-    store = _opened.get(key)
+def _open(plan: str, spec: StoreSpec, *, is_replica: bool = False) -> Store:
+    store = _opened.get((plan, spec))
     if store is None:
-        for other in _opened.values():
-            other.close()
-        _opened.clear()
-        store = _opened[key] = partition.store.open()
+        for other in list(_opened):
+            _close(*other)
+        store = _opened[plan, spec] = spec.open_replica() if is_replica else spec.open()
     return store
+
+
+def _close(plan: str, spec: StoreSpec) -> None:
+    store = _opened.pop((plan, spec), None)
+    if store is not None:
+        store.close()
 
 
 def read_partition(
@@ -97,10 +126,13 @@ def _read(
     from rmqstore_spark.reader.rows.splits import ScanSplit
 
     wanted = read_options(options, projection)
+    if partition.evidence is not None:
+        yield from _read_replicated(partition, partition.evidence, options, projection)
+        return
     scanned = replace(wanted, columns=with_needed(wanted.columns))
     schema = projection.arrow_schema()
     try:
-        store = _open(partition)
+        store = _open(partition.value, partition.store)
         for split in partition.splits:
             if isinstance(split, ScanSplit):
                 for batch in read_split(store, split, scanned):
@@ -111,6 +143,26 @@ def _read(
     except RmqStoreError as error:
         _explain_invisible(partition.store, error)
         raise
+
+
+def _read_replicated(
+    partition: StorePartition, evidence: Evidence, options: Options, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    from rmqstore_spark.datasource.failover import ReplicatedSplits
+
+    first = partition.store
+    specs = [first, *(spec for spec in partition.replicas if spec != first)]
+    splits = ReplicatedSplits(
+        specs,
+        evidence,
+        partition.splits,
+        opened=lambda spec: _open(partition.value, spec, is_replica=True),
+        drop=lambda spec: _close(partition.value, spec),
+        patience_s=patience_s(options),
+    )
+    schema = projection.arrow_schema()
+    for batch in splits.read(read_options(options, projection)):
+        yield _as_spark_wants(batch, schema)
 
 
 def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

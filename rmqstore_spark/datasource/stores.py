@@ -5,12 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
+from rmqstore_spark.datasource.opening import open_first
+from rmqstore_spark.datasource.options.connection import REPLICA, replica_endpoints
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -20,11 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChosenQueue",
-    "SourceStore",
-    "StoreSpec",
     "check_pattern",
     "check_topics",
     "chosen_queues",
+    "most_replicas",
     "open_stores",
     "wants_queue",
     "wants_topic",
@@ -39,78 +40,86 @@ class ChosenQueue(NamedTuple):
     queue: Queue
 
 
-@dataclass(frozen=True)
-class StoreSpec:
-    """What a task needs to open a store again.
+def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
+    """Open the stores that `path` or `endpoint` names, in its order.
 
     Args:
-        url: as in `Store.open`; absolute.
-        broker_name: the store's broker name; None for its default.
-        commitlog_paths: folders of its log, if not in the store; absolute.
-        options: names and values for its file system; contains no secrets.
-        spares_page_cache: whether reading leaves the page cache as it was.
-        archives: its archives, read with it as one store; absolute.
-    """
-
-    url: str
-    broker_name: str | None
-    commitlog_paths: tuple[str, ...] | None = None
-    options: tuple[tuple[str, str | float | None], ...] = ()
-    spares_page_cache: bool = False
-    archives: tuple[str, ...] = ()
-
-    def open(self) -> Store:
-        """Open the store."""
-        from rmqstore_spark.files.disk.reads import PLAIN
-        from rmqstore_spark.files.disk.sparing import SparingReads
-        from rmqstore_spark.reader.store import Store
-
-        return Store.open(
-            self.url,
-            broker_name=self.broker_name,
-            commitlog_paths=self.commitlog_paths,
-            archives=self.archives,
-            storage_options=dict(self.options),
-            reads=SparingReads() if self.spares_page_cache else PLAIN,
-        )
-
-
-class SourceStore(NamedTuple):
-    """An open store, and what a task needs to open it again."""
-
-    spec: StoreSpec
-    store: Store
-
-
-def open_stores(options: Options) -> list[SourceStore]:
-    """Open the stores that `path` or `endpoint` names, in its order.
+        options: the query's options.
+        first: which replica of a store to try first, and those behind it next.
 
     Raises:
         StoreNotFoundError: a path is not a store, or nothing matches a glob.
         OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
+        ReplicaError: no replica of a store can be opened.
     """
-    from rmqstore_spark.reader.store import default_broker_name
+    opened = [open_first(options, group, first) for group in _groups(options)]
+    found = [of.store.broker_name for of in opened]
+    _check_names([of.spec.url for of in opened], found)
+    return opened
 
+
+def most_replicas(options: Options) -> int:
+    """Return how many replicas a store of the query has at most; 0 if none has any."""
+    most = max(map(len, _groups(options)))
+    return most if most > 1 else 0
+
+
+def _groups(options: Options) -> list[tuple[StoreSpec, ...]]:
+    """Return the stores of a query, each with its replicas."""
     if options.connection is not None:
-        return _open_served(options, options.connection)
-    paths = [found for path in options.paths for found in _expand(path)]
+        return _served(options, options.connection)
+    return _at_paths(options)
+
+
+def _at_paths(options: Options) -> list[tuple[StoreSpec, ...]]:
+    """Return the stores of `path`, each with its replicas."""
+    groups = [group for path in options.paths for group in _replica_paths(path)]
+    paths = [path for group in groups for path in group]
     archives = _archives(paths) if len(paths) > 1 else {}
     joined = {archive for of_store in archives.values() for archive in of_store}
-    paths = [path for path in paths if path not in joined]
-    names: Sequence[str] = options.broker_names or [default_broker_name(path) for path in paths]
-    _check_names(paths, names)
-    folders = _commitlog_folders(options, names)
-    specs = [
-        StoreSpec(
-            path,
-            name,
-            folders.get(name),
-            spares_page_cache=options.spares_page_cache,
-            archives=archives.get(path, ()),
+    groups = [left for group in groups if (left := [p for p in group if p not in joined])]
+    names = options.broker_names or [_common_name(group) for group in groups]
+    _check_names([group[0] for group in groups], names)
+    if options.commitlog_paths is not None and any(len(group) > 1 for group in groups):
+        raise OptionError(
+            "Option storePathCommitLog does not work for a store with replicas. Read it through "
+            "the endpoints of store processes."
         )
-        for path, name in zip(paths, names, strict=True)
+    folders = _commitlog_folders(options, names)
+    return [
+        tuple(
+            StoreSpec(
+                path,
+                name,
+                folders.get(name),
+                spares_page_cache=options.spares_page_cache,
+                archives=archives.get(path, ()),
+            )
+            for path in group
+        )
+        for group, name in zip(groups, names, strict=True)
     ]
-    return [SourceStore(spec, spec.open()) for spec in specs]
+
+
+def _replica_paths(path: str) -> list[list[str]]:
+    """Return the stores that one part of `path` names, each as a list of its replicas."""
+    if REPLICA not in path or os.path.exists(_absolute(path)):
+        return [[found] for found in _expand(path)]
+    group = [found for one in path.split(REPLICA) for found in _expand(one.strip())]
+    if len(set(group)) < len(group) or len(group) != path.count(REPLICA) + 1:
+        raise OptionError(
+            f"Option path: {path!r} must name each replica of the store once, and without patterns."
+        )
+    return [group]
+
+
+def _common_name(group: Sequence[str]) -> str:
+    from rmqstore_spark.reader.store import default_broker_name
+
+    names = [default_broker_name(path) for path in group]
+    if len(set(names)) > 1:
+        raise different_names(dict(zip(group, names, strict=True)))
+    return names[0]
 
 
 def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -127,21 +136,15 @@ def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {ids[one]: tuple(archives) for one, archives in found.items() if one in ids}
 
 
-def _open_served(options: Options, connection: ConnectionOptions) -> list[SourceStore]:
-    """Open the stores behind some endpoints. Each store process reports its store's name."""
-    names = options.broker_names or (None,) * len(connection.endpoints)
+def _served(options: Options, connection: ConnectionOptions) -> list[tuple[StoreSpec, ...]]:
+    """Return the stores behind some endpoints; without `brokerNames`, they report their names."""
+    groups = [replica_endpoints(store) for store in connection.endpoints]
+    names: Sequence[str | None] = options.broker_names or (None,) * len(groups)
     if options.broker_names is not None:
         _check_names(connection.endpoints, options.broker_names)
-    specs = [
-        StoreSpec(endpoint, name, options=connection.storage_options)
-        for endpoint, name in zip(connection.endpoints, names, strict=True)
-    ]
-    stores = [spec.open() for spec in specs]
-    found = [store.broker_name for store in stores]
-    _check_names(connection.endpoints, found)
     return [
-        SourceStore(replace(spec, broker_name=name), store)
-        for spec, name, store in zip(specs, found, stores, strict=True)
+        tuple(StoreSpec(one, name, options=connection.storage_options) for one in group)
+        for group, name in zip(groups, names, strict=True)
     ]
 
 

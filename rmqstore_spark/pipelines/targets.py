@@ -13,12 +13,7 @@ from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.stores import (
-    check_pattern,
-    check_topics,
-    chosen_queues,
-    open_stores,
-)
+from rmqstore_spark.datasource.stores import check_pattern, check_topics, chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:

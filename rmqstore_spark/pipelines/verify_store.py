@@ -19,7 +19,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.stores import SourceStore, open_stores
+from rmqstore_spark.datasource.spec import SourceStore
+from rmqstore_spark.datasource.stores import open_stores
 from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job

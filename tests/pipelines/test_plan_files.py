@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.datasource.partitions import StorePartition
-from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.reader.rows.splits import (

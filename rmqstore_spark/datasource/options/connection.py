@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.options.option import BOTH, Option
 from rmqstore_spark.datasource.options.values import parse_duration_ms, parse_integer
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.wire.endpoint import parse_endpoints
+from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = ["CONNECTION_OPTIONS", "ConnectionOptions"]
+__all__ = ["CONNECTION_OPTIONS", "REPLICA", "ConnectionOptions", "replica_endpoints"]
+
+REPLICA: Final = "|"
+"""Separates the replicas of one store."""
+_BETWEEN: Final = re.compile(r"\|(?=\s*grpc[a-z+]*://)", re.IGNORECASE)
 
 
 def _text(text: str) -> str:
@@ -24,7 +29,15 @@ def _text(text: str) -> str:
 
 
 def _endpoints(text: str) -> tuple[str, ...]:
-    return tuple(map(str, parse_endpoints(text)))
+    """Parse endpoints, one for each store; `|` separates those of replicas of a store."""
+    stores = [replica_endpoints(part) for part in text.split(",")]
+    parse_endpoints(",".join(one for store in stores for one in store))  # refuses doubles
+    return tuple(REPLICA.join(str(parse_endpoint(one)) for one in store) for store in stores)
+
+
+def replica_endpoints(text: str) -> list[str]:
+    """Return the endpoints of the replicas of one store; its name may contain `|`."""
+    return _BETWEEN.split(text)
 
 
 CONNECTION_OPTIONS: tuple[Option, ...] = (
@@ -36,7 +49,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         BOTH,
         "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
         "`grpc+tls://host:port` or `grpc+unix:///path`, with `#NAME` for one of several stores. "
-        "Separate several with commas, one for each store.",
+        "Separate several with commas, one for each store. When reading, `|` separates the "
+        "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
     ),
     Option(
         "tokenFile",
@@ -101,7 +115,7 @@ class ConnectionOptions:
     """Store processes, and how to connect to them. Contains names of files, but no secrets.
 
     Args:
-        endpoints: one for each store.
+        endpoints: one for each store, or several with `REPLICA` between them.
         timeout_ms: timeout of one request.
     """
 

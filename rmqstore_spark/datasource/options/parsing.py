@@ -36,6 +36,7 @@ class Options:
     Args:
         paths: paths of the stores; empty if they are read through their processes.
         connection: connection to those processes; None if there are paths.
+        replica_timeout_ms: how long a replica may take, or stay behind, before another is read.
         commitlog_paths: folders of the only store, or by broker; None means the default.
         topics: from `subscribe`; None if not given, as with `pattern` and `assign`.
         tags: None means all.
@@ -48,6 +49,7 @@ class Options:
     paths: tuple[str, ...]
     connection: ConnectionOptions | None
     broker_names: tuple[str, ...] | None
+    replica_timeout_ms: int
     commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
     topics: tuple[str, ...] | None
     pattern: re.Pattern[str] | None
@@ -167,6 +169,7 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         paths=values.get("path", ()),
         connection=ConnectionOptions.of(values) if "endpoint" in values else None,
         broker_names=_distinct(values.get("brokerNames")),
+        replica_timeout_ms=values["replicaTimeout"],
         commitlog_paths=values.get("storePathCommitLog"),
         topics=values.get("subscribe"),
         pattern=values.get("subscribePattern"),

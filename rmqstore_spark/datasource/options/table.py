@@ -60,7 +60,8 @@ OPTIONS: tuple[Option, ...] = (
         BOTH,
         "The store directories, each with a folder `commitlog/`: a path or fsspec URL, a "
         "comma-separated list, a glob, or a JSON list. Relative paths start at the driver's "
-        "working directory.",
+        "working directory. `|` separates the replicas of a store "
+        "([replication.md](replication.md#read-from-several-replicas)).",
         default_doc="required, or `endpoint`",
         aliases=("paths",),
     ),
@@ -72,8 +73,20 @@ OPTIONS: tuple[Option, ...] = (
         BOTH,
         "Names for the stores, in the order of `path` (a glob's matches are sorted). Names must "
         "be unique. Offsets in checkpoints contain the broker name, so keep the names when you "
-        "restart a stream.",
-        default_doc="the folder's name; for a folder `store` its parent's name",
+        "restart a stream. Replicas of a store share one name.",
+        default_doc="the folder's name; for a folder `store` its parent's name; with `endpoint`, "
+        "the name that the store process reports",
+    ),
+    Option(
+        "replicaTimeout",
+        "duration",
+        parse_duration_ms,
+        "10s",
+        BOTH,
+        "For a store with several replicas: how long one of them may take to answer a request, or "
+        "stay behind another, before the next one is read. If none can be read, the query fails "
+        "after `requestTimeout`.",
+        minimum=1,
     ),
     Option(
         "storePathCommitLog",

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.connection import (
+    REPLICA,
+    ConnectionOptions,
+    replica_endpoints,
+)
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS, SPARKS_OWN, WRITING
 from rmqstore_spark.datasource.options.table import READING
@@ -71,6 +75,11 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
             "SELECT ..., or insert into a temporary view created USING rmqstore OPTIONS (endpoint "
             "'...'). `rmqstore serve` starts a store process and prints its endpoint; "
             "rmqstore_spark.embedded(path) starts one for the life of a script."
+        )
+    if any(len(replica_endpoints(store)) > 1 for store in values["endpoint"]):
+        raise OptionError(
+            f"Option endpoint names replicas ({REPLICA}), which are for reading. A store is "
+            "written at its master: name only the master's endpoint."
         )
     if streaming:
         _check_stream(given)

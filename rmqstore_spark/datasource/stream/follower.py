@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import (
+    Mark,
     Offsets,
     QueueKey,
     as_start,
@@ -14,8 +17,10 @@ from rmqstore_spark.datasource.offsets import (
     encode_offsets,
     packed_by_topic,
 )
+from rmqstore_spark.datasource.opening import patience_s, rounds
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.partitions import StorePartition, partitions_of
+from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import starting_offsets
 from rmqstore_spark.datasource.stores import check_topics, open_stores
 from rmqstore_spark.datasource.stream.catchup import (
@@ -26,7 +31,9 @@ from rmqstore_spark.datasource.stream.catchup import (
     starting_marks,
 )
 from rmqstore_spark.datasource.stream.progress import GroupProgress
+from rmqstore_spark.datasource.stream.standby import Needed, Standby, State
 from rmqstore_spark.datasource.stream.watch import Watch
+from rmqstore_spark.errors import OptionError, ReplicaError, ServiceError
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
@@ -42,6 +49,10 @@ __all__ = ["Follower", "packed"]
 _PACK: Final = 1 << 20
 _STRETCH: Final = 32 << 20
 _TASKS: Final = 4
+_MOVES: Final = 8
+_WAITING: Final = 1.0
+
+T = TypeVar("T")
 
 
 class Follower:
@@ -58,19 +69,20 @@ class Follower:
     def __init__(self, options: Options, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        self._opened = open_stores(options)
-        for opened in self._opened:
-            opened.store.require_queues("A stream")
-        self._watch = Watch(options, [opened.store for opened in self._opened], clock)
-        self._progress: GroupProgress | None = None
-        if options.commit_group is not None and options.connection is not None:
-            self._progress = GroupProgress(options.commit_group, options.connection, self._opened)
+        opened = open_stores(options)
+        for of in opened:
+            of.store.require_queues("A stream")
+        self._watch = Watch(options, [of.store for of in opened], clock)
+        self._standby = Standby(options, opened, self._watch, clock)
+        self._strict = replace(options, fail_on_data_loss=True)
+        self._progress = self._new_progress()
         self._targets: dict[QueueKey, int] | None = None
         self._start: Mapping[str, Any] = {}
         self._known: Offsets = {}
         self._marks: Offsets = {}
         self._checked: Offsets = {}
         self._look_anyway = True
+        self._look_again_at = clock()
         self._held_since: float | None = None
         self._newest: dict[str, Any] | None = None
 
@@ -78,8 +90,13 @@ class Follower:
         """Close the stores."""
         if self._progress is not None:
             self._progress.close()
-        for opened in self._opened:
-            opened.store.close()
+        self._standby.close()
+
+    def _new_progress(self) -> GroupProgress | None:
+        group, connection = self._options.commit_group, self._options.connection
+        if group is None or connection is None:
+            return None
+        return GroupProgress(group, connection, self._standby.opened)
 
     def initial(self) -> dict[str, Any]:
         """Return the offsets at which a new query starts; always the same ones."""
@@ -87,13 +104,59 @@ class Follower:
 
     @cached_property
     def _initial(self) -> Offsets:
-        check_topics(self._options, [opened.store for opened in self._opened])
+        return self._read(self._find_initial, (), patience_s(self._options))
+
+    def _find_initial(self, options: Options) -> Offsets:
+        check_topics(options, [of.store for of in self._standby.opened])
         queues = self._watch.queues
-        return starting_marks(starting_offsets(list(queues.values()), self._options), queues)
+        return starting_marks(starting_offsets(list(queues.values()), options), queues)
+
+    def _read(self, work: Callable[[Options], T], needed: Needed, seconds: float) -> T:
+        """Read something from the stores. If a replica fails, go on at another.
+
+        Args:
+            work: what to do, with some options. As long as there are replicas to choose from,
+                these do not allow for losses.
+            needed: positions that a replica must hold.
+            seconds: how long to wait if no replica holds them.
+
+        Raises:
+            ReplicaError: no replica holds what is needed.
+        """
+        if not self._standby.has_replicas:
+            return work(self._options)
+        failure: Exception | None = None
+        for _ in rounds(seconds):
+            for _ in range(_MOVES):
+                try:
+                    return work(self._strict)
+                except FAILURES as error:
+                    failure = error
+                state = self._standby.repair(needed)
+                if state is State.MOVED:
+                    self._moved()
+                elif state is State.LOST or (
+                    state is State.FINE and not isinstance(failure, ServiceError)
+                ):
+                    return work(self._options)
+                elif state is State.WAITING:
+                    break
+        raise ReplicaError(
+            f"No replica holds what the next micro-batch needs. {failure}", can_pass=True
+        ) from failure
+
+    def _moved(self) -> None:
+        """Forget what was known of a store that another replica has taken the place of."""
+        self._checked.clear()
+        self._newest = None
+        self._look_anyway = True
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = self._new_progress()
 
     def end_at_present(self) -> None:
         """Read no further than the current end of the queues."""
-        self._watch.look_closely()
+        self._read(lambda _: self._watch.look_closely(), (), patience_s(self._options))
         self._targets = {key: chosen.queue.max_offset for key, chosen in self._watch.queues.items()}
 
     @property
@@ -111,8 +174,28 @@ class Follower:
             self._start = start
             self._known = self._marks = as_start(decode_offsets(start))
             self._look_anyway = True
-            if self._progress is not None:
-                self._progress.record(self._known)
+            self._check_brokers()
+            self._read(self._record, (), patience_s(self._options))
+
+    def _record(self, _: Options) -> None:
+        if self._progress is not None:
+            self._progress.record(self._known)
+
+    def _check_brokers(self) -> None:
+        """Refuse replicas that answer under another name than when the query ran before.
+
+        Their queues would count as new ones, and be read again.
+        """
+        if not self._standby.has_replicas or self._options.broker_names is not None:
+            return
+        names = {of.store.broker_name for of in self._standby.opened}
+        others = {key.broker for key in self._known} - names
+        if others:
+            raise OptionError(
+                f"The checkpoint holds offsets of {some(sorted(others))}, and the replicas that "
+                f"answer are called {some(sorted(names))}. Set option brokerNames to the names in "
+                "the checkpoint."
+            )
 
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
         """Return the offsets up to which the next micro-batch can read, or None without news.
@@ -123,6 +206,21 @@ class Follower:
         Raises:
             DataLossError: messages are lost, and `failOnDataLoss` is set.
         """
+        if self._clock() < self._look_again_at:
+            return None
+        needed = list(self._known.items())
+        if self._standby.has_replicas and self._standby.prefer(needed):
+            self._moved()
+        try:
+            return self._read(lambda options: self._latest(options, limited), needed, 0.0)
+        except ReplicaError as error:
+            if not error.can_pass:
+                raise
+            self._look_anyway = True
+            self._look_again_at = self._clock() + _WAITING
+            return None  # a replica that is behind has no news
+
+    def _latest(self, options: Options, limited: bool) -> dict[str, Any] | None:
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
@@ -130,20 +228,20 @@ class Follower:
         released = self._held_since is not None and (not limited or self._is_overdue)
         if not (self._look_anyway or released):
             return None
+        end = self._next(options, limited)
         self._look_anyway = False
-        end = self._next(limited)
         return None if end is None else encode_offsets(end)
 
-    def _next(self, limited: bool) -> Offsets | None:
+    def _next(self, options: Options, limited: bool) -> Offsets | None:
         queues = self._watch.queues
         # Kept, so that a loss is logged only once, however long messages are held back.
-        marks = self._marks = reconciled(self._marks, queues, self._options, self._checked)
+        marks = self._marks = reconciled(self._marks, queues, options, self._checked)
         ends = {key: max(mark.next, self._end_of(key)) for key, mark in marks.items()}
         waiting = sum(end - marks[key].next for key, end in ends.items())
         if limited:
             if self._is_held(waiting):
                 return None
-            ends = limited_ends(marks, ends, queues, self._options)
+            ends = limited_ends(marks, ends, queues, options)
         end = advanced(marks, ends, queues)
         # A new queue without messages is not news.
         end = {key: mark for key, mark in end.items() if key in self._known or mark != marks[key]}
@@ -176,7 +274,12 @@ class Follower:
     def newest(self) -> dict[str, Any] | None:
         """Return how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
         if self._newest is None:
-            ends = {key: self._end_of(key) for key in self._watch.queues}
+            try:
+                ends = {key: self._end_of(key) for key in self._watch.queues}
+            except FAILURES:
+                if not self._standby.has_replicas:
+                    raise
+                return None  # the next look continues at another replica
             self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
         return self._newest or None
 
@@ -186,21 +289,29 @@ class Follower:
         Raises:
             DataLossError: messages of the batch are lost, and `failOnDataLoss` is set.
         """
-        from rmqstore_spark.reader.rows.splits import QueueRange
-
         if start == end:
             return []  # although the end still holds where an earlier micro-batch began
-        ranges = batch_ranges(
-            decode_offsets(start), decode_offsets(end), self._watch.queues, self._options
+        first, last = decode_offsets(start), decode_offsets(end)
+        partitions = self._read(
+            lambda options: self._plan(options, first, last),
+            list(_held_for(first, last)),
+            patience_s(self._options),
         )
+        self._standby.saw(partitions)
+        return partitions
+
+    def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[StorePartition]:
+        from rmqstore_spark.reader.rows.splits import QueueRange
+
+        ranges = batch_ranges(start, end, self._watch.queues, options)
         by_broker: dict[str, list[QueueRange]] = {}
         for key, (first, last) in ranges.items():
             wanted = QueueRange(key.topic, key.queue_id, first, last)
             by_broker.setdefault(key.broker, []).append(wanted)
         total = sum(wanted.count for own in by_broker.values() for wanted in own)
         return partitions_of(
-            (of.spec, self._plan_store(of.store, by_broker[of.store.broker_name], total))
-            for of in self._opened
+            (of, self._plan_store(of.store, by_broker[of.store.broker_name], total))
+            for of in self._standby.opened
             if of.store.broker_name in by_broker
         )
 
@@ -220,6 +331,17 @@ class Follower:
             multiple=_TASKS,
         )
         return packed(plan(store, ranges, limits, by=options.plan_by), least)
+
+
+def _held_for(start: Offsets, end: Offsets) -> Iterator[tuple[QueueKey, Mark]]:
+    """Yield the positions that a replica must hold to read a micro-batch."""
+    for key, mark in end.items():
+        begin = mark.begin
+        if begin is None and key in start:
+            begin = start[key].next
+        if begin is not None and begin < mark.next:
+            yield key, Mark(begin)
+            yield key, mark
 
 
 def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
-from rmqstore_spark.datasource.stores import SourceStore
+from rmqstore_spark.datasource.spec import SourceStore
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient

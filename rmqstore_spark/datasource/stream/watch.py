@@ -53,25 +53,38 @@ class Watch:
         stores: Iterable[Store],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._watches = [StoreWatch(options, store, clock) for store in stores]
+        self._options = options
+        self._clock = clock
+        self._watches = {store: StoreWatch(options, store, clock) for store in stores}
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self._collect()
 
     def look(self) -> bool:
         """Look for changes; return whether `queues` differ or may reach further."""
-        changed = [watch.look() for watch in self._watches]
+        changed = [watch.look() for watch in self._watches.values()]
         if any(changed):
             self._collect()
         return any(changed)
 
     def look_closely(self) -> None:
         """List and check everything, whatever it costs."""
-        for watch in self._watches:
+        for watch in self._watches.values():
             watch.check(relist=True)
         self._collect()
 
+    def replace(self, old: Store, new: Store) -> None:
+        """Watch a store in place of another one, which is a replica of it."""
+        watch = StoreWatch(self._options, new, self._clock)
+        self._watches = {
+            new if store is old else store: watch if store is old else other
+            for store, other in self._watches.items()
+        }
+        self._collect()
+
     def _collect(self) -> None:
-        self.queues = {key: chosen for w in self._watches for key, chosen in w.queues.items()}
+        self.queues = {
+            key: chosen for w in self._watches.values() for key, chosen in w.queues.items()
+        }
 
 
 class _Awaited(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from rmqstore_spark.datasource.partitions import StorePartition
-from rmqstore_spark.datasource.stores import StoreSpec
+from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.pipelines.parquet.tally import Tally
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,

@@ -131,3 +131,8 @@ def test_what_load_and_save_check_before_the_direction_is_known() -> None:
         check_options({"queueSelecter": "hash"})
     with pytest.raises(OptionError, match="atomic must be true or false"):
         check_options({"atomic": "maybe"})
+
+
+def test_replicas_are_for_reading() -> None:
+    with pytest.raises(OptionError, match="written at its master"):
+        parse_sink_options({"endpoint": "grpc://a:1|grpc://b:1", "topic": "t"}, streaming=False)

@@ -1,0 +1,184 @@
+"""Read a partition from one replica of its store after the other, each row once.
+
+A replica is read strictly as long as there may be a better one: what has expired in it, or is
+damaged there, another one can have. Only when none has it do `failOnDataLoss` and `mode` decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.datasource.opening import no_replica, rounds
+from rmqstore_spark.datasource.replicas import FAILURES, Evidence, can_pass
+from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.errors import CorruptStoreError, DataLossError
+from rmqstore_spark.reader.rows.splits import QueueSplit, Split
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["ReplicatedSplits"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+_OVER: Final = object()
+_AVOIDED: Final = 30.0
+_failed_at: dict[str, float] = {}
+"""When replicas failed, by URL: the tasks that this worker runs next should not wait for them."""
+
+
+class _Place:
+    """How far the splits of a partition have been read: everything before this is with Spark.
+
+    Within a split, rows ascend by an offset. A log split can have several rows of one record.
+    """
+
+    def __init__(self) -> None:
+        self.split = 0
+        self._last = -1
+        self._same = 0
+        self._to_skip = 0
+
+    def begin(self) -> None:
+        """Begin to read the current split, from its start."""
+        self._to_skip = self._same
+
+    def new_rows(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch:
+        """Return the rows that have not been read before, and count them as read.
+
+        Args:
+            batch: n rows.
+            offsets: i8[n], ascending.
+        """
+        found = offsets.to_numpy()
+        first, behind = (
+            int(np.searchsorted(found, self._last, side)) for side in ("left", "right")
+        )
+        skipped = min(self._to_skip, behind - first)
+        self._to_skip -= skipped
+        first += skipped
+        if first < len(found):
+            last = int(found[-1])
+            count = len(found) - max(first, int(np.searchsorted(found, last)))
+            self._same = count + (self._same if last == self._last else 0)
+            self._last = last
+        return batch.slice(first)
+
+    def end_split(self) -> None:
+        """Go on to the next split."""
+        self.split += 1
+        self._last, self._same = -1, 0
+
+
+class ReplicatedSplits:
+    """Some splits of one store, which several replicas hold.
+
+    Args:
+        specs: the replicas: first the one on which the splits were planned.
+        evidence: what a replica must hold.
+        splits: what to read, in order.
+        opened: opens a replica, or returns it if it is open.
+        drop: closes a replica, so that it is opened again.
+        patience_s: for how many seconds without a row to look for a replica.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[StoreSpec],
+        evidence: Evidence,
+        splits: Sequence[Split],
+        opened: Callable[[StoreSpec], Store],
+        drop: Callable[[StoreSpec], None],
+        patience_s: float,
+    ) -> None:
+        now = time.monotonic()
+        self._specs = sorted(
+            specs, key=lambda spec: now - _failed_at.get(spec.url, -_AVOIDED) < _AVOIDED
+        )
+        self._evidence = evidence
+        self._splits = splits
+        self._opened = opened
+        self._drop = drop
+        self._patience = patience_s
+        self._place = _Place()
+        self._failures: dict[str, Exception] = {}
+
+    def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+        """Yield each row once, with the columns of the options.
+
+        Raises:
+            ReplicaError: no replica holds the splits, or none answers.
+            DataLossError, CorruptStoreError: as `read_split`, if no replica has the messages whole.
+        """
+        strict = replace(options, mode="FAILFAST", fail_on_data_loss=True)
+        yield from self._read(strict, self._patience, whole=True)
+        if not self._is_done and not all(map(can_pass, self._failures.values())):
+            # Nobody has all of it. What the options allow to leave out is now left out.
+            yield from self._read(options, 0.0, whole=False)
+        if self._is_done:
+            return
+        for error in self._failures.values():
+            if isinstance(error, DataLossError | CorruptStoreError):
+                raise error
+        raise no_replica(self._specs[0].broker_name, self._failures)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._place.split == len(self._splits)
+
+    def _read(
+        self, options: ReadOptions, patience: float, *, whole: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Go round the replicas until one has everything, or none can have it in time."""
+        waiting = rounds(patience)
+        while next(waiting, _OVER) is not _OVER:
+            for spec in list(self._specs):
+                before = time.monotonic()
+                try:
+                    for batch in self._from(spec, options, whole=whole):
+                        waiting = rounds(patience)
+                        yield batch
+                    return
+                except FAILURES as error:
+                    self._failed(spec, error, time.monotonic() - before)
+            if not any(map(can_pass, self._failures.values())):
+                return
+
+    def _from(
+        self, spec: StoreSpec, options: ReadOptions, *, whole: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read what is left from one replica."""
+        from rmqstore_spark.reader.reading import read_split
+
+        store = self._opened(spec)
+        self._evidence.check(store, self._splits[self._place.split :], whole=whole)
+        for split in self._splits[self._place.split :]:
+            name = "queueOffset" if isinstance(split, QueueSplit) else "physicalOffset"
+            columns = options.columns
+            wanted = options if name in columns else replace(options, columns=(*columns, name))
+            self._place.begin()
+            for batch in read_split(store, split, wanted):
+                rows = self._place.new_rows(batch, batch.column(name))
+                if rows.num_rows:
+                    yield rows.select(range(len(columns)))
+            self._place.end_split()
+
+    def _failed(self, spec: StoreSpec, error: Exception, took: float) -> None:
+        """Note that a replica failed. Read it last from now on."""
+        self._drop(spec)
+        if spec.url not in self._failures:
+            _log.warning(
+                "The replica %s failed after %.1f s, continuing at another: %s", spec.url, took, error
+            )
+        self._failures[spec.url] = error
+        _failed_at[spec.url] = time.monotonic()
+        self._specs.remove(spec)
+        self._specs.append(spec)

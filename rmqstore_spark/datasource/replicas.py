@@ -1,0 +1,198 @@
+"""What makes one copy of a store's log readable in place of another.
+
+A follower's log is a prefix of its master's, byte for byte, at the same physical offsets. So a copy
+that holds the last record that was planned, and holds the same bytes there, holds everything that
+was planned. The queues are compared at their ends as well: they can be behind their log, and a
+follower does not see that a topic was deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.errors import (
+    CorruptStoreError,
+    RefusedError,
+    ReplicaError,
+    RmqStoreError,
+    SegmentExpiredError,
+    TopicNotFoundError,
+)
+from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, ScanSplit, Split
+from rmqstore_spark.wire.failures import REPEATABLE
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.queue import Queue
+    from rmqstore_spark.reader.store import Store
+
+__all__ = [
+    "FAILURES",
+    "Evidence",
+    "QueueEnd",
+    "can_pass",
+    "held_queue",
+    "ranges_of",
+    "told",
+]
+
+FAILURES: Final = (RmqStoreError, OSError)
+"""What can be wrong with one replica and right with another."""
+
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True)
+class QueueEnd:
+    """The end of what is read from a queue.
+
+    Args:
+        end: one past the last offset.
+        physical: physical offset of the last message; -1 if unknown.
+    """
+
+    end: int
+    physical: int = _UNKNOWN
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a copy of a store must hold.
+
+    Args:
+        physical: where the last record that is read lies in the log; -1 if nothing is read.
+        size: its bytes.
+        digest: SHA-256 of these bytes.
+        queue: topic and queueId of the queue that names it.
+        ends: the end of each queue, by topic and queueId.
+    """
+
+    physical: int
+    size: int
+    digest: bytes
+    queue: tuple[str, int]
+    ends: Mapping[tuple[str, int], QueueEnd]
+
+    @classmethod
+    def of(cls, store: Store, ranges: Iterable[QueueRange]) -> Evidence:
+        """Collect it from the store that a read of some ranges is planned on."""
+        ends: dict[tuple[str, int], QueueEnd] = {}
+        queue = ("", 0)
+        last = size = _UNKNOWN
+        for wanted in ranges:
+            if not wanted.count:
+                continue
+            (entry,) = store.queue(wanted.topic, wanted.queue_id).entries(
+                wanted.end - 1, wanted.end
+            )
+            physical = int(entry["physicalOffset"])
+            known = ends.get((wanted.topic, wanted.queue_id))
+            if known is not None and known.end >= wanted.end:
+                continue
+            ends[wanted.topic, wanted.queue_id] = QueueEnd(wanted.end, physical)
+            if physical > last:
+                last, size = physical, int(entry["size"])
+                queue = (wanted.topic, wanted.queue_id)
+        return cls(last, size, _digest(store, last, size) if last >= 0 else b"", queue, ends)
+
+    def about(self, splits: Iterable[Split]) -> Evidence:
+        """Return what is needed to check some of the splits."""
+        keys = {(one.topic, one.queue_id) for split in splits for one in ranges_of(split)}
+        keys.add(self.queue)
+        return replace(self, ends={key: self.ends[key] for key in keys if key in self.ends})
+
+    def check(self, store: Store, splits: Iterable[Split], *, whole: bool = True) -> None:
+        """Check that a copy holds some splits, and is not a fork.
+
+        Args:
+            store: the copy.
+            splits: what will be read from it.
+            whole: whether messages that have expired there are missed.
+
+        Raises:
+            ReplicaError: it does not hold them, or not yet, or holds others.
+        """
+        for split in splits:
+            for wanted in ranges_of(split):
+                key = (wanted.topic, wanted.queue_id)
+                queue = held_queue(store, *key, self.ends.get(key, QueueEnd(wanted.end)))
+                if whole and isinstance(split, QueueSplit) and queue.min_offset > wanted.start:
+                    raise _expired(store, f"offset {wanted.start} of {wanted.topic}/{key[1]}")
+            if whole and not isinstance(split, QueueSplit) and store.min_offset > split.start:
+                raise _expired(store, f"physical offset {split.start}")
+        if self.physical < 0:
+            return
+        held_queue(store, *self.queue, self.ends[self.queue])  # else it is behind, not a fork
+        if self.physical < store.min_offset:
+            return
+        if _digest(store, self.physical, self.size) != self.digest:
+            raise ReplicaError(
+                f"{store.path} holds another record at physical offset {self.physical}: its log "
+                "has taken another way. Find out which log is right, and leave the other one out "
+                "of the query."
+            )
+
+
+def ranges_of(split: Split) -> tuple[QueueRange, ...]:
+    """Return the queue ranges that a split reads from."""
+    if isinstance(split, ScanSplit):
+        return ()
+    return (split.range,) if isinstance(split, QueueSplit) else split.ranges
+
+
+def _expired(store: Store, what: str) -> ReplicaError:
+    return ReplicaError(
+        f"{store.path} does not have {what}: it has expired there, or the copy began later."
+    )
+
+
+def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Queue:
+    """Return a queue of a copy that reaches as far as that of the original.
+
+    Raises:
+        ReplicaError: it does not, or it is another queue of the same name.
+    """
+    name = f"{topic}/{queue_id}"
+    try:
+        queue = store.queue(topic, queue_id)
+    except TopicNotFoundError:
+        raise ReplicaError(f"{store.path} does not have queue {name} yet.", can_pass=True) from None
+    if queue.max_offset < wanted.end:
+        raise ReplicaError(
+            f"{store.path} is behind: {name} ends at {queue.max_offset} there, and "
+            f"{wanted.end} is needed.",
+            can_pass=True,
+        )
+    if wanted.physical == _UNKNOWN or wanted.end <= queue.first_slot:
+        return queue
+    try:
+        physical = queue.physical_offset(wanted.end - 1)
+    except SegmentExpiredError:
+        return queue
+    except CorruptStoreError as error:
+        raise ReplicaError(str(error)) from error
+    if physical != wanted.physical:
+        raise ReplicaError(
+            f"{store.path} holds another message at {name} offset {wanted.end - 1}: at physical "
+            f"offset {physical} instead of {wanted.physical}. The queue was recreated, or the log "
+            "has taken another way."
+        )
+    return queue
+
+
+def _digest(store: Store, physical: int, size: int) -> bytes:
+    return hashlib.sha256(store.log.read(physical, size)).digest()
+
+
+def can_pass(error: Exception) -> bool:
+    """Return whether a replica that failed can be right a little later."""
+    if isinstance(error, RefusedError):
+        return error.status in REPEATABLE
+    return bool(getattr(error, "can_pass", False))
+
+
+def told(failures: Mapping[str, Exception]) -> str:
+    """List what is wrong with each replica."""
+    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())

@@ -1,0 +1,101 @@
+"""Say which store to open, and how: what a task needs to open it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.files.open import is_endpoint
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = ["SourceStore", "StoreSpec", "different_names"]
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """What a task needs to open a store again.
+
+    Args:
+        url: as in `Store.open`; absolute.
+        broker_name: the store's broker name; None for its default.
+        commitlog_paths: folders of its log, if not in the store; absolute.
+        options: names and values for its file system; contains no secrets.
+        spares_page_cache: whether reading leaves the page cache as it was.
+        archives: its archives, read with it as one store; absolute.
+    """
+
+    url: str
+    broker_name: str | None
+    commitlog_paths: tuple[str, ...] | None = None
+    options: tuple[tuple[str, str | float | None], ...] = ()
+    spares_page_cache: bool = False
+    archives: tuple[str, ...] = ()
+
+    def with_limits(self, timeout_s: float) -> StoreSpec:
+        """Return the spec for one of several replicas: soon given up, since there is another."""
+        if not self.options:
+            return self
+        limits = dict(self.options)
+        given = limits.get("timeout_s")
+        least = timeout_s if not isinstance(given, int | float) else min(timeout_s, given)
+        limits.update(timeout_s=least, retries=0)
+        return replace(self, options=tuple(limits.items()))
+
+    def open_replica(self) -> Store:
+        """Open the store if it answers at once, since another one can be read in its place."""
+        self.check_answers()
+        return self.open()
+
+    def check_answers(self) -> None:
+        """Check that the store process answers. Reading would find that out in many requests.
+
+        Raises:
+            ServiceError: it does not.
+        """
+        if is_endpoint(self.url):
+            from rmqstore_spark.client import StoreClient
+
+            with StoreClient(self.url, **dict(self.options)) as client:  # type: ignore[arg-type]
+                client.open(())
+
+    def open(self) -> Store:
+        """Open the store."""
+        from rmqstore_spark.files.disk.reads import PLAIN
+        from rmqstore_spark.files.disk.sparing import SparingReads
+        from rmqstore_spark.reader.store import Store
+
+        return Store.open(
+            self.url,
+            broker_name=self.broker_name,
+            commitlog_paths=self.commitlog_paths,
+            archives=self.archives,
+            storage_options=dict(self.options),
+            reads=SparingReads() if self.spares_page_cache else PLAIN,
+        )
+
+
+class SourceStore(NamedTuple):
+    """An open store, and what a task needs to open it again.
+
+    Args:
+        spec: how it was opened.
+        store: the store.
+        replicas: it and its replicas, in the user's order; empty if it has none.
+    """
+
+    spec: StoreSpec
+    store: Store
+    replicas: tuple[StoreSpec, ...] = ()
+
+
+def different_names(names: Mapping[str, str]) -> OptionError:
+    """Return the error for replicas of one store that report several broker names."""
+    told = ", ".join(f"{place} is called {name!r}" for place, name in names.items())
+    return OptionError(
+        f"The replicas of a store have different broker names: {told}. Set option brokerNames to "
+        "the one name under which the query reads them."
+    )
