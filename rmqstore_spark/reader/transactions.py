@@ -2,7 +2,7 @@
 
 A broker keeps its progress as that of the consumer group CID_RMQ_SYS_TRANS: half messages before
 its offset in RMQ_SYS_TRANS_HALF_TOPIC are done, and op messages before its offset in
-RMQ_SYS_TRANS_OP_HALF_TOPIC end none of the others. What lies behind these offsets tells the rest.
+RMQ_SYS_TRANS_OP_HALF_TOPIC end none of the others. The messages from these offsets on tell the rest.
 See docs/format.md, "Transactions" (upstream: TransactionalMessageServiceImpl.check).
 """
 

@@ -1,7 +1,7 @@
 """How far transactions are done, as a broker keeps it, and how often each was checked.
 
 The consumer group CID_RMQ_SYS_TRANS has the offset of the oldest half message that waits, and that
-of the first op message that may end a later one. So a broker that opens the store goes on there.
+of the first op message that may end a later one. So a broker that opens the store continues there.
 `config/transactionChecks.json`, which a broker ignores, has the number of checks of each half
 message (`checks`), and the physical offset up to which each commit has its op message
 (`logOffset`). If it is lost, checks are counted from 0, and more of the log is read at the next

@@ -8,7 +8,7 @@
 What waits is in memory. After a start it is found in the log (`recall`), at its first use. A check
 copies nothing: a half message keeps its offset, and its flag, however often it is checked.
 (Upstream: TransactionalMessageServiceImpl, EndTransactionProcessor. A broker appends the message
-and the op message separately, ends a transaction as often as it is told, and copies half messages.)
+and the op message separately, ends a transaction at each request, and copies half messages.)
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ class Transactions:
             stored = self._appender.append(block)
             records = decode_records(block.data, block.starts, block.sizes)
             waiting.add(transactions_of(records, stored.queue_offset))
-            self._half_end = int(stored.queue_offset[-1]) + 1
-            self._is_saved = False
+            if len(block):
+                self._half_end = int(stored.queue_offset[-1]) + 1
+                self._is_saved = False
         return stored
 
     # ---- ends ----------------------------------------------------------------------------------

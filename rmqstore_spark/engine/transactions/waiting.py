@@ -52,7 +52,7 @@ class Waiting:
         return self._by_offset.get(queue_offset)
 
     def find_by_key(self, group: str, key: str) -> Transaction | None:
-        """Return the transaction with a UNIQ_KEY; None if there is none that waits."""
+        """Return the transaction with a UNIQ_KEY; None if no such one waits."""
         return self._by_key.get((group, key)) if key else None
 
     def remove(self, ended: Iterable[Transaction]) -> None:

@@ -58,6 +58,8 @@ def hold(block: Block, *, most_bytes: int) -> Block:
     Raises:
         BlockError: a message has no TRAN_MSG=true or no PGROUP, or becomes too large.
     """
+    if not len(block):
+        return block
     records = decode_records(block.data, block.starts, block.sizes)
     found = find_properties(
         records.properties,
