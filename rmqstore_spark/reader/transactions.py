@@ -2,8 +2,8 @@
 
 A broker keeps its progress as that of the consumer group CID_RMQ_SYS_TRANS: half messages before
 its offset in RMQ_SYS_TRANS_HALF_TOPIC are done, and op messages before its offset in
-RMQ_SYS_TRANS_OP_HALF_TOPIC end none of the others. The messages from these offsets on tell the rest.
-See docs/format.md, "Transactions" (upstream: TransactionalMessageServiceImpl.check).
+RMQ_SYS_TRANS_OP_HALF_TOPIC end none of the others. The messages from these offsets on tell the
+rest. See docs/format.md, "Transactions" (upstream: TransactionalMessageServiceImpl.check).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import (
     PROPERTY_CHECK_IMMUNITY_TIME,
     PROPERTY_CHECK_TIMES,
@@ -58,6 +59,7 @@ __all__ = [
 CHECKS_FILE: Final = "transactionChecks"
 """File in `config/` with what a store process knows of its checks. (A broker has none.)"""
 
+_AS_ASKED: Final = ReadOptions(mode="DROPMALFORMED")
 _AT_ONCE: Final = 1 << 13
 _MOST_DIGITS: Final = 18
 _NAMES: Final = (
@@ -212,27 +214,39 @@ def named_halves(ops: Records) -> list[list[int]]:
     ]
 
 
-def messages_of(store: Store, waiting: Iterable[Transaction], options: ReadOptions) -> pa.Table:
-    """Read the half messages of transactions.
+def messages_of(store: Store, waiting: Iterable[Transaction], max_bytes: int) -> pa.Table:
+    """Read the half messages of transactions. Damaged ones are skipped and logged.
 
     Args:
         store: the store that has them.
         waiting: the transactions.
-        options: columns, and so on.
+        max_bytes: the most memory that decompressed messages may take. Further bodies stay
+            compressed, as sysFlag says.
 
     Raises:
         RmqStoreError: the store cannot be read.
     """
-    places = [transaction.place for transaction in waiting]
-    offsets = np.array([place.physical_offset for place in places], np.int64)
-    sizes = np.array([place.size for place in places], np.int32)
     batches: list[pa.RecordBatch] = []
-    if len(offsets):
-        decoder = Decoder(store.broker_name, options, store.log.place)
-        buffer, positions = store.log.read_entries(offsets, sizes, None)
-        batches += decoder.decode(decode_records(buffer, positions, sizes), expected_offset=offsets)
-    schema = pa.schema([(name, COLUMNS[name]) for name in options.columns])
+    packed = replace(_AS_ASKED, decompress=False)
+    for one in waiting:
+        try:
+            found = _message(store, one.place, _AS_ASKED, max_bytes)
+        except OptionError:
+            found = _message(store, one.place, packed, None)
+        else:
+            max_bytes -= sum(batch.nbytes for batch in found)
+        batches += found
+    schema = pa.schema([(name, COLUMNS[name]) for name in _AS_ASKED.columns])
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _message(
+    store: Store, place: Place, options: ReadOptions, max_bytes: int | None
+) -> list[pa.RecordBatch]:
+    offset, size = np.array([place.physical_offset]), np.array([place.size], np.int32)
+    decoder = Decoder(store.broker_name, options, store.log.place, max_bytes)
+    buffer, positions = store.log.read_entries(offset, size, None)
+    return list(decoder.decode(decode_records(buffer, positions, size), expected_offset=offset))
 
 
 def _waiting(halves: Iterable[Transaction], ended: set[int]) -> Iterator[Transaction]:

@@ -205,11 +205,9 @@ class StoreActions:
 
     def _transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream of half messages."""
-        asked = self._store.writer.transactions.take_asked(
-            request.group, request.most, most_bytes=_MAX_RESULT
-        )
+        asked = self._store.writer.transactions.take_asked(request.group, request.most)
         with self._store.reader() as store:
-            return pa.py_buffer(_ipc_stream(messages_of(store, asked, ReadOptions())))
+            return pa.py_buffer(_ipc_stream(messages_of(store, asked, _MAX_RESULT)))
 
     # ---- the process ---------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.reader.transactions import find_transactions
+from rmqstore_spark.reader.transactions import find_transactions, messages_of
 from rmqstore_spark.types import HalfId
 from tests.support.delaying import rows_of
+from tests.support.halving import as_block
 from tests.support.serving import Served, served
+from tests.support.storing import messages
 
 
 @pytest.fixture
@@ -73,6 +76,24 @@ def test_they_are_put_ended_and_checked(here: Served) -> None:
         assert (waits.group, waits.topic, waits.queue_id) == ("pg", "orders", "0")
     rows = rows_of(Path(here.store.path), "orders")
     assert [(row["body"], row["tags"]) for row in rows] == [(b"a", "t"), (b"c", "t")]
+
+
+def test_a_check_unpacks_no_more_than_fits(here: Served) -> None:
+    body = b"x" * 1_000_000
+    packed = zlib.compress(body)
+    batch = messages(
+        [packed, packed],
+        properties=pa.array([b"TRAN_MSG\x01true\x02PGROUP\x01pg"] * 2, pa.binary()),
+        sysFlag=pa.array([0x301] * 2, pa.int32()),
+    )
+    assert here.store.transactions.puts.put(as_block(batch)).ok
+    here.store.transactions.check()
+    asked = here.store.transactions.take_asked("pg", 10)
+    with Store.open(here.store.path) as reader:
+        for room, bodies in (
+            (4 << 20, [body, body]), (3 << 19, [body, packed]), (0, [packed, packed])
+        ):  # fmt: skip
+            assert messages_of(reader, asked, room)["body"].to_pylist() == bodies
 
 
 def test_what_is_refused(here: Served) -> None:

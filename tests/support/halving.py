@@ -97,7 +97,9 @@ def waiting_in(path: Path) -> list[Transaction]:
 
 def main(path: str, count: int) -> None:
     """Put half messages one by one; commit the first third, roll back the second."""
-    with StoreWriter.open(path, half_config(transactionCheckInterval=100)) as store:
+    with StoreWriter.open(
+        path, half_config(transactionCheckInterval=100, flushDiskType="SYNC_FLUSH")
+    ) as store:
         names = [b"%d" % number for number in range(count)]
         made = [put_halves(store, [name])[0] for name in names]
         third = count // 3

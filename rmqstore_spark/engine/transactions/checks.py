@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 1000
 _SAVE_S: Final = 5.0
+_PAUSE_S: Final = 10.0
 
 
 class Checks:
@@ -44,7 +45,8 @@ class Checks:
         self._transactions = transactions
         self._admission = admission
         self._interval = config.transaction_check_interval / 1000
-        self._checked = self._saved = time.monotonic()
+        self._has_begun = False
+        self._checked = self._saved = self._resume = time.monotonic()
         self._thread: Periodic | None = None
         if config.broker_role != "SLAVE":
             look = min(_LOOK_MS, config.transaction_check_interval)
@@ -58,13 +60,15 @@ class Checks:
 
     def _run(self) -> None:
         """Do what is due. Errors that may pass are logged; the next round tries again."""
-        if not self._transactions.has_halves:
-            return
         now = time.monotonic()
         is_due = now - self._checked >= self._interval
-        if not is_due and now - self._saved < _SAVE_S:
+        is_idle = self._has_begun and not is_due and now - self._saved < _SAVE_S
+        if is_idle or now < self._resume or not self._transactions.has_halves:
             return
         try:
+            if not self._has_begun:
+                self._transactions.begin()
+                self._has_begun = True
             if is_due:
                 self._checked = now
                 self._admission.check_state()
@@ -74,6 +78,10 @@ class Checks:
             self._saved = time.monotonic()
         except RefusedError as error:
             _log.info("Transactions wait: %s", error)
+            self._resume = now + _PAUSE_S
         except (RmqStoreError, OSError) as error:
-            _log.error("Transactions cannot be checked, and wait: %s", error)
-            self._saved = time.monotonic()
+            _log.error(
+                "Transactions cannot be checked, and wait: %s It is tried again in %.0f s.",
+                error, _PAUSE_S,
+            )  # fmt: skip
+            self._resume = now + _PAUSE_S

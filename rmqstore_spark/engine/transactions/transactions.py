@@ -35,7 +35,13 @@ from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
 from rmqstore_spark.engine.transactions.progress import OpNotes, Progress
 from rmqstore_spark.engine.transactions.recall import recall
 from rmqstore_spark.engine.transactions.waiting import Waiting
-from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    SegmentExpiredError,
+    StoreWriteError,
+)
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records, decode_records
@@ -170,8 +176,20 @@ class Transactions:
                 end = self._append(made) or end
                 self._counts[status] += len(made.ended)
                 done.update({one.place.queue_offset: Ended(status) for one in made.ended})
-        lacking = self._durability.await_put(end) if end else None
-        return self._answers(found, done, "" if lacking is None else lacking.remark)
+        return self._answers(found, done, self._lacking(end))
+
+    def _lacking(self, end: int) -> str:
+        """Wait for the disk and slaves, as configured; return what is lacking then."""
+        try:
+            lacking = self._durability.await_put(end) if end else None
+        except StoreWriteError as error:
+            raise RefusedError(
+                "Until the store is reopened, it is unknown whether the transactions have ended: "
+                f"{error}",
+                "SERVICE_NOT_AVAILABLE",
+                is_open=True,
+            ) from error
+        return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
 
     def _answers(
         self, found: Sequence[Transaction | Ended], done: dict[int, Ended], lacking: str
@@ -320,22 +338,21 @@ class Transactions:
             )  # fmt: skip
             self._append(self._outcomes.ops(damaged))
 
-    def take_asked(
-        self, group: str, most: int, *, most_bytes: int = _MOST_BYTES
-    ) -> Sequence[Transaction]:
+    def take_asked(self, group: str, most: int) -> Sequence[Transaction]:
         """Return transactions whose producer is to be asked; each check is returned once.
+
+        There are further ones if their half messages have more than 16 MiB.
 
         Args:
             group: the producer group.
             most: the most to return.
-            most_bytes: the most bytes of their half messages, but at least one is returned.
 
         Raises:
             RefusedError: the store accepts no messages.
         """
         self._admission.check_state()
         with self._lock:
-            return self._waiting().take_asked(group, most, most_bytes)
+            return self._waiting().take_asked(group, most, _MOST_BYTES)
 
     @property
     def asked_groups(self) -> frozenset[str]:
@@ -370,6 +387,16 @@ class Transactions:
         """Whether the store has, or had, half messages."""
         return (TRANS_HALF_TOPIC, 0) in self._store.queues
 
+    def begin(self) -> None:
+        """Find out what waits, unless that is known; completes commits that a crash cut short.
+
+        Raises:
+            RefusedError: it cannot be found, or the store accepts no messages.
+        """
+        self._admission.check_state()
+        with self._lock:
+            self._waiting()
+
     def _waiting(self) -> Waiting:
         """Return what waits; finds it at its first use.
 
@@ -401,7 +428,7 @@ class Transactions:
             stored = self._appender.append(read_block(made.data, max_rows=len(made.halves)))
             self._ops.add(stored.queue_offset, made.halves)
             waiting.remove(done)
-        self._is_saved = False
+            self._is_saved = False
         return waiting
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 while transactions are put and ended: none is lost, and none ends twice."""
+"""kill -9 and power cuts while transactions are put and ended: each ends, and once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.verify import verify
+from tests.fault.power import PoweredDisk, why_no_loop_mounts
 from tests.support.delaying import rows_of
 from tests.support.halving import ends, half_config, waiting_in
 from tests.support.surroundings import path_without_pandas
@@ -49,10 +50,13 @@ def all_halves(store: Path) -> dict[bytes, HalfId]:
     }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_each_ends_once_over_a_kill(place: str, tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    told = Counter(run_killed(path, place))
+def commit_all(path: Path, told: Counter[str]) -> None:
+    """Commit each transaction, and check that each has ended once.
+
+    Args:
+        path: the store.
+        told: how often the killed process said what it had done.
+    """
     with StoreWriter.open(path, half_config()) as store:
         halves = all_halves(path)
         assert len(halves) >= (COUNT if told["committed"] else 4)
@@ -76,6 +80,22 @@ def test_each_ends_once_over_a_kill(place: str, tmp_path: Path) -> None:
     assert ended == Counter(b"%d" % half.queue_offset for half in halves.values())
     with Store.open(path) as reader:
         assert verify(reader).problems == ()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_ends_once_over_a_kill(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    commit_all(path, Counter(run_killed(path, place)))
+
+
+@pytest.mark.skipif(bool(why_no_loop_mounts()), reason=why_no_loop_mounts())
+@pytest.mark.parametrize("place", ["transactions.after_end:3", "transactionChecks.after_backup"])
+def test_each_ends_once_over_a_power_cut(place: str, tmp_path: Path) -> None:
+    with PoweredDisk(tmp_path) as disk:
+        path = disk.path / "store"
+        told = Counter(run_killed(path, place))
+        disk.cut_power()
+        commit_all(path, told)
 
 
 @pytest.mark.parametrize("is_progress_lost", [False, True])
