@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKS_FILE",
     "Found",
-    "Place",
+    "HalfPlace",
     "Transaction",
     "find_transactions",
     "messages_of",
@@ -72,7 +72,7 @@ _NAMES: Final = (
 )
 
 
-class Place(NamedTuple):
+class HalfPlace(NamedTuple):
     """Where a half message is.
 
     Attributes:
@@ -103,7 +103,7 @@ class Transaction:
             producer one for each time that it sends the message.
     """
 
-    place: Place
+    place: HalfPlace
     born: int
     stored: int
     group: str
@@ -112,10 +112,10 @@ class Transaction:
     queue_id: str
     immunity: int
     checks: int
-    earlier: tuple[Place, ...] = ()
+    earlier: tuple[HalfPlace, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[HalfPlace, ...]:
         """All its half messages, ascending."""
         return (*self.earlier, self.place)
 
@@ -185,7 +185,10 @@ def transactions_of(records: Records, queue_offsets: I8) -> list[Transaction]:
     found = find_properties(records.properties, _NAMES)
     texts = {name: string_array(found[name]).to_pylist() for name in _NAMES}
     places = map(
-        Place, queue_offsets.tolist(), records.physical_offset.tolist(), records.store_size.tolist()
+        HalfPlace,
+        queue_offsets.tolist(),
+        records.physical_offset.tolist(),
+        records.store_size.tolist(),
     )
     return list(
         map(
@@ -241,7 +244,7 @@ def messages_of(store: Store, waiting: Iterable[Transaction], max_bytes: int) ->
 
 
 def _message(
-    store: Store, place: Place, options: ReadOptions, max_bytes: int | None
+    store: Store, place: HalfPlace, options: ReadOptions, max_bytes: int | None
 ) -> list[pa.RecordBatch]:
     offset, size = np.array([place.physical_offset]), np.array([place.size], np.int32)
     decoder = Decoder(store.broker_name, options, store.log.place, max_bytes)

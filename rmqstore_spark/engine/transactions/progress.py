@@ -22,7 +22,7 @@ from rmqstore_spark.layout.constants import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.transactions import CHECKS_FILE
 
-__all__ = ["OpNotes", "Progress"]
+__all__ = ["OpNotes", "TransactionProgress"]
 
 _STEP: Final = 256
 
@@ -66,7 +66,7 @@ class OpNotes:
         return self._notes[0][0] if self._notes else self._end
 
 
-class Progress:
+class TransactionProgress:
     """Writes the progress. Used by one thread at a time.
 
     Args:

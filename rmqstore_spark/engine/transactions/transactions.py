@@ -32,9 +32,9 @@ from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfAppender
 from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
-from rmqstore_spark.engine.transactions.progress import OpNotes, Progress
+from rmqstore_spark.engine.transactions.progress import OpNotes, TransactionProgress
 from rmqstore_spark.engine.transactions.recall import recall
-from rmqstore_spark.engine.transactions.waiting import Waiting
+from rmqstore_spark.engine.transactions.waiting import WaitingTransactions
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -112,8 +112,8 @@ class Transactions:
         self._outcomes = Outcomes(config, store.clock)
         self._log = PublishedLog(store.log, store.log_folder)
         self._lock = threading.RLock()
-        self._known: Waiting | None = None
-        self._progress: Progress | None = None
+        self._known: WaitingTransactions | None = None
+        self._progress: TransactionProgress | None = None
         self._ops = OpNotes()
         self._half_end = 0
         self._is_saved = True
@@ -209,7 +209,7 @@ class Transactions:
                 )
         return answers
 
-    def _find(self, waiting: Waiting, group: str, half: HalfId) -> Transaction | Ended:
+    def _find(self, waiting: WaitingTransactions, group: str, half: HalfId) -> Transaction | Ended:
         """Return the transaction of a half message that waits, or an answer for any other."""
         one = waiting.find(half.queue_offset)
         if one is not None:
@@ -397,7 +397,7 @@ class Transactions:
         with self._lock:
             self._waiting()
 
-    def _waiting(self) -> Waiting:
+    def _waiting(self) -> WaitingTransactions:
         """Return what waits; finds it at its first use.
 
         Raises:
@@ -413,14 +413,14 @@ class Transactions:
                 ) from error
         return self._known
 
-    def _begin(self) -> Waiting:
+    def _begin(self) -> WaitingTransactions:
         if not self.has_halves:
-            return Waiting(())
+            return WaitingTransactions(())
         while not self._dispatcher.drain(_DRAIN_S):
             if self._dispatcher.stalled is not None:
                 raise self._dispatcher.stalled
         found, done = recall(self._store.path)
-        waiting = Waiting(found.waiting)
+        waiting = WaitingTransactions(found.waiting)
         self._half_end = found.half_end
         self._ops.add(found.op_offsets, found.op_halves)
         if done:
@@ -457,7 +457,7 @@ class Transactions:
                 self._is_saved = False
                 return
             if self._progress is None:
-                self._progress = Progress(self._store.path, self._store.consumer_offsets)
+                self._progress = TransactionProgress(self._store.path, self._store.consumer_offsets)
             self._progress.save(half, op, checks, end)
         except BaseException:
             self._is_saved = False

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.reader.transactions import Place, Transaction
+from rmqstore_spark.reader.transactions import HalfPlace, Transaction
 
-__all__ = ["MOST_WAITING", "Waiting"]
+__all__ = ["MOST_WAITING", "WaitingTransactions"]
 
 MOST_WAITING: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
 
 
-class Waiting:
+class WaitingTransactions:
     """The transactions that wait, by their half messages. Used under a lock.
 
     Half messages with the same producer group and UNIQ_KEY belong to one transaction.
@@ -91,7 +91,7 @@ class Waiting:
         return frozenset(one.group for one in self._asked.values())
 
     @property
-    def oldest(self) -> Place | None:
+    def oldest(self) -> HalfPlace | None:
         """The oldest half message that waits."""
         offset = next(iter(self._by_offset), None)
         if offset is None:
