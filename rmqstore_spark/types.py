@@ -13,6 +13,7 @@ __all__ = [
     "CommitResult",
     "CommitStatus",
     "Content",
+    "HalfId",
     "Kind",
     "StageInfo",
     "WriterId",
@@ -23,6 +24,19 @@ _LONGEST_NAME: Final = 256
 
 
 _MOST_NUMBER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class HalfId:
+    """Names a half message, as the acknowledgement of its put does.
+
+    Attributes:
+        queue_offset: its offset in RMQ_SYS_TRANS_HALF_TOPIC.
+        physical_offset: where its record starts in the log.
+    """
+
+    queue_offset: int
+    physical_offset: int
 
 
 Kind = Literal["stream", "batch", "once"]

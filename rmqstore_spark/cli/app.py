@@ -28,6 +28,7 @@ from rmqstore_spark.cli.commands.serve import serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
 from rmqstore_spark.cli.commands.topics import topics
+from rmqstore_spark.cli.commands.transactions import transactions
 from rmqstore_spark.cli.commands.verify import verify
 from rmqstore_spark.cli.shared.connection import (
     Credentials,
@@ -78,7 +79,7 @@ app = typer.Typer(
 )
 _LOCAL = (serve, follow, recover, namesrv)
 for command in (
-    *(info, topics, groups, offsets, read, tail, query, verify),
+    *(info, topics, groups, transactions, offsets, read, tail, query, verify),
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
     *(recover, namesrv),
 ):

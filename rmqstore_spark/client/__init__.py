@@ -1,6 +1,7 @@
 """The client of a store process, for Spark's tasks, the commands and scripts.
 
     store_client `StoreClient`: calls a store process
+    transactions `TransactionProducer`: puts transactional messages, ends and checks them
     streams      `PutStream`, `StageStream`: put blocks, or stage them
     blockstream  sends blocks, many in flight, and takes their acknowledgements
     connection   one connection, with time limits, retries and plain errors
@@ -12,5 +13,12 @@ It imports neither the engine nor the reader, so that Spark tasks start fast.
 
 from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.client.streams import PutStream, StageStream
+from rmqstore_spark.client.transactions import TransactionChecker, TransactionProducer
 
-__all__ = ["PutStream", "StageStream", "StoreClient"]
+__all__ = [
+    "PutStream",
+    "StageStream",
+    "StoreClient",
+    "TransactionChecker",
+    "TransactionProducer",
+]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
+from rmqstore_spark.client.transactions import TransactionProducer
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.endpoint import Endpoint
 from rmqstore_spark.wire.messages import (
@@ -167,6 +168,17 @@ class StoreClient:
     def abort(self, stage_ids: Sequence[str]) -> None:
         """Discard stages. Committed stages stay committed."""
         self.connection.call(Actions.ABORT, AbortRequest(tuple(stage_ids)), Done)
+
+    def producer(self, group: str) -> TransactionProducer:
+        """Return a producer of transactional messages.
+
+        Args:
+            group: the producer group.
+
+        Raises:
+            OptionError: no broker accepts the group's name.
+        """
+        return TransactionProducer(self.connection, group, self.open)
 
     # ---- topics, offsets -----------------------------------------------------------------------
 

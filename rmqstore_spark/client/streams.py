@@ -37,6 +37,7 @@ class PutStream(BlockStream):
         results: acknowledge each block with the offsets of its records.
         resends: if the connection breaks, send all blocks again that were not acknowledged. Those
             that the store had appended by then are stored twice.
+        halves: put the records as half messages of transactions.
         max_in_flight_bytes, on_ack: as for `BlockStream`.
     """
 
@@ -46,12 +47,13 @@ class PutStream(BlockStream):
         *,
         results: bool = False,
         resends: bool = False,
+        halves: bool = False,
         max_in_flight_bytes: int = DEFAULT_WINDOW,
         on_ack: Callable[[Acknowledgement], None] | None = None,
     ) -> None:
         self._newest: Acknowledgement | None = None
         self._is_asked = False
-        command = StreamCommand("put", results)
+        command = StreamCommand("half" if halves else "put", results)
         super().__init__(
             connection,
             command,

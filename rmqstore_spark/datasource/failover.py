@@ -176,7 +176,10 @@ class ReplicatedSplits:
         self._drop(spec)
         if spec.url not in self._failures:
             _log.warning(
-                "The replica %s failed after %.1f s, continuing at another: %s", spec.url, took, error
+                "The replica %s failed after %.1f s, continuing at another: %s",
+                spec.url,
+                took,
+                error,
             )
         self._failures[spec.url] = error
         _failed_at[spec.url] = time.monotonic()

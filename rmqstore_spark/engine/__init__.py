@@ -11,6 +11,7 @@
     dispatch/    writes queues and index
     batches/     stages and commits Spark's batches
     delay/       delivers delayed messages
+    transactions/  holds half messages, and ends their transactions
     expiry/      removes old segments, and archives them
     tables/      topics and checkpoint
     workers      the threads of an open store

@@ -173,6 +173,11 @@ class Admission:
             BlockError: a record is invalid.
             RefusedError: the block is too large, or the store or a topic accepts no messages.
         """
+        block = self.check_clients(data)
+        return schedule(block, self._config.delays) if block.delayed else block
+
+    def check_clients(self, data: U1) -> Block:
+        """Check a block as `check` does, and return its messages as they are."""
         self.check_state()
         if data.nbytes > self._config.max_block_bytes:
             raise RefusedError(
@@ -191,7 +196,7 @@ class Admission:
             with self._unpacking:
                 check_bodies(block)
         self.check_routes(block.routes)
-        return schedule(block, self._config.delays) if block.delayed else block
+        return block
 
     def check_routes(self, routes: Iterable[Route]) -> None:
         """Check that queues accept messages. Create missing topics if allowed.

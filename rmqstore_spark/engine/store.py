@@ -31,6 +31,8 @@ from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
 from rmqstore_spark.engine.workers import Workers
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
@@ -51,6 +53,7 @@ class StoreWriter:
         topics: the store's topics.
         slaves: the slaves that have a copy of the log.
         replica: appends the bytes of a master's log, if the store is a slave.
+        transactions: holds half messages, and ends their transactions.
     """
 
     def __init__(self, store: OpenStore) -> None:
@@ -66,6 +69,7 @@ class StoreWriter:
         self._flusher = workers.flusher
         self._batches = workers.batches
         self.slaves = workers.slaves
+        self.transactions = workers.transactions
         self.replica = Replica(store, self._admission, self._appender, self._flusher)
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
 
@@ -245,8 +249,14 @@ class StoreWriter:
             How many offsets have changed.
 
         Raises:
+            OptionError: the group is the store's own.
             RefusedError: the store is closed or has failed, or a reset names no offset of a queue.
         """
+        if group == TRANS_GROUP:
+            raise OptionError(
+                f"The offsets of {TRANS_GROUP} tell which transactions wait: only the store moves "
+                "them."
+            )
         self._admission.require_alive()
         self._workers.drain()  # readers of the log are ahead of the queues
         table = self._store.consumer_offsets
@@ -404,6 +414,7 @@ class StoreWriter:
             **self._batches.stats(),
             **self._workers.expiry.stats(),
             **self._workers.delivery.stats(),
+            **self.transactions.stats(),
             "dispatchBehindBytes": self._workers.dispatcher.behind_bytes,
             "diskUsedRatio": self._admission.disk_used_ratio,
             "clockBehindSeconds": self._appender.time.behind_ms / 1000,
@@ -430,10 +441,12 @@ class StoreWriter:
                 self._admission.close()
                 self._appender.finish()
                 self._workers.delivery.stop()
+                self._workers.checks.stop()
                 if self._admission.failure is None:
                     self._workers.flush()
                     self._batches.save()
                     self._workers.delivery.save()
+                    self.transactions.save()
                     clean = True
             finally:
                 self._workers.close()

@@ -23,6 +23,8 @@ from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
+from rmqstore_spark.engine.transactions.checks import Checks
+from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import StoreWriteError
 
 __all__ = ["Workers"]
@@ -52,6 +54,8 @@ class Workers:
         health: remembers what failed.
         expiry: removes old segments.
         delivery: delivers delayed messages.
+        transactions: holds and ends the transactions of producers.
+        checks: checks them.
     """
 
     def __init__(self, store: OpenStore) -> None:
@@ -76,10 +80,22 @@ class Workers:
                 ("look", _LOOK_INTERVAL_MS, self._look),
             ):
                 ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
-            self.expiry = Expiry(store, self.dispatcher, self._queues, self.admission, self.batches)
+            self.transactions = Transactions(
+                store, self.admission, self.appender, self.durability, self.dispatcher, self.flusher
+            )
+            self.expiry = Expiry(
+                store,
+                self.dispatcher,
+                self._queues,
+                self.admission,
+                self.batches,
+                self.transactions,
+            )
             ends.callback(self.expiry.close)
             self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
             ends.callback(self.delivery.stop)
+            self.checks = Checks(self.transactions, self.admission, store.config, health)
+            ends.callback(self.checks.stop)
             self._ends = ends.pop_all()
 
     def flush(self) -> None:

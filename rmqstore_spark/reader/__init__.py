@@ -12,6 +12,7 @@ rows/      turns queue entries and records into rows
 queue      reads one ConsumeQueue
 log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
+transactions    finds the transactions that wait for their end
 groups     shows consumer lag and the progress of delay levels
 growth     detects that the log has grown
 

@@ -19,7 +19,14 @@ from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["DelayProgress", "GroupOffset", "delay_progress", "group_names", "group_offsets"]
+__all__ = [
+    "DelayProgress",
+    "GroupOffset",
+    "delay_progress",
+    "group_names",
+    "group_offset",
+    "group_offsets",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +111,20 @@ def group_offsets(store: Store) -> list[GroupOffset]:
             ]
     skipped.report()
     return sorted(found)
+
+
+def group_offset(store: Store, group: str, topic: str, queue_id: int) -> int | None:
+    """Return the offset of a consumer group in one queue; None if it has none.
+
+    Raises:
+        CorruptStoreError: neither the file nor its `.bak` is JSON.
+    """
+    skipped = _Skipped(store, _CONSUMER_OFFSETS)
+    table = _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped)
+    offsets = table.get(f"{topic}{_TOPIC_GROUP_SEPARATOR}{group}")
+    found = _numbers(offsets, 0, _MAX_QUEUE_ID, skipped) if isinstance(offsets, dict) else {}
+    skipped.report()
+    return found.get(queue_id)
 
 
 def group_names(store: Store) -> list[str]:

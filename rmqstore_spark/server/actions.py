@@ -14,17 +14,22 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.transactions import messages_of
 from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
     AbortRequest,
+    ChecksRequest,
     CommitOffsetsReply,
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
     Done,
+    EndReply,
+    EndRequest,
     ExpireReply,
     ExpireRequest,
     ExpiringSegment,
@@ -84,6 +89,12 @@ class StoreActions:
             Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
             Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
             Actions.EXPIRE: self._action(Actions.EXPIRE, ExpireRequest, self._expire),
+            Actions.END_TRANSACTIONS: self._action(
+                Actions.END_TRANSACTIONS, EndRequest, self._end_transactions
+            ),
+            Actions.TRANSACTION_CHECKS: self._action(
+                Actions.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
+            ),
             Actions.STATS: self._action(Actions.STATS, Done, self._stats),
             Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
             Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
@@ -118,7 +129,7 @@ class StoreActions:
     @classmethod
     def _action(
         cls, name: str, kind: type[R], work: Callable[[R], object]
-    ) -> Callable[[bytes, str], bytes]:
+    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
         """Wrap an action that is the same for every client."""
         return cls._owned(name, kind, lambda request, _identity: work(request))
 
@@ -180,6 +191,23 @@ class StoreActions:
     def _abort(self, request: AbortRequest, identity: str) -> Done:
         self._store.writer.abort(request.stage_ids, identity)
         return Done()
+
+    # ---- transactions --------------------------------------------------------------------------
+
+    def _end_transactions(self, request: EndRequest) -> EndReply:
+        named = zip(request.queue_offsets, request.physical_offsets, strict=True)
+        answers = self._store.writer.transactions.end(
+            request.group, [HalfId(*pair) for pair in named], is_commit=request.is_commit
+        )
+        return EndReply(
+            tuple(answer.status for answer in answers), tuple(answer.remark for answer in answers)
+        )
+
+    def _transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
+        """Answer with an Arrow IPC stream of half messages."""
+        asked = self._store.writer.transactions.take_asked(request.group, request.most)
+        with self._store.reader() as store:
+            return pa.py_buffer(_ipc_stream(messages_of(store, asked, _MAX_RESULT)))
 
     # ---- the process ---------------------------------------------------------------------------
 

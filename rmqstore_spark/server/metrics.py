@@ -63,6 +63,15 @@ _COUNTERS: Final = (
         "rmqstore_delayed_skipped",
         "Delayed messages that could not be delivered.",
     ),
+    _Figure("transactionsCommitted", "rmqstore_transactions_committed", "Transactions committed."),
+    _Figure(
+        "transactionsRolledBack", "rmqstore_transactions_rolled_back", "Transactions rolled back."
+    ),
+    _Figure(
+        "transactionsGivenUp",
+        "rmqstore_transactions_given_up",
+        "Transactions whose outcome nobody told, moved to TRANS_CHECK_MAX_TIME_TOPIC.",
+    ),
     _Figure("archivedSegments", "rmqstore_archived_segments", "Segments copied to the archive."),
     _Figure("archivedBytes", "rmqstore_archived_bytes", "Bytes of these segments."),
     _Figure(
@@ -104,6 +113,7 @@ _GAUGES: Final = (
         "rmqstore_commitlog_flushed_offset",
         "Physical offset up to which the CommitLog is on disk.",
     ),
+    _Figure("transactionsWaiting", "rmqstore_transactions_waiting", "Half messages that wait."),
     _Figure(
         "dispatchBehindBytes",
         "rmqstore_dispatch_behind_bytes",

@@ -19,6 +19,7 @@ from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
 
 if TYPE_CHECKING:
+    from rmqstore_spark.engine.append.puts import Puts
     from rmqstore_spark.engine.batches.staging import Stage
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
@@ -52,8 +53,10 @@ class BlockStreams:
         """
         asked = blocks.command()
         try:
-            if asked.stage_id is None:
-                self._put(blocks, asked.results)
+            if asked.op == "half":
+                self._put(self._store.transactions.puts, blocks, asked.results)
+            elif asked.stage_id is None:
+                self._put(self._store, blocks, asked.results)
             else:
                 self._stage(blocks, asked.stage_id)
         except OverBudgetError:
@@ -65,13 +68,13 @@ class BlockStreams:
 
     # ---- puts ----------------------------------------------------------------------------------
 
-    def _put(self, blocks: BlockReader, results: bool) -> None:
+    def _put(self, store: StoreWriter | Puts, blocks: BlockReader, results: bool) -> None:
         while not blocks.is_finished:
             group = blocks.group()
             if not group:
                 break
             try:
-                if not self._put_group(blocks, group, results):
+                if not self._put_group(store, blocks, group, results):
                     return
             finally:
                 for block in group:
@@ -79,7 +82,13 @@ class BlockStreams:
         if blocks.is_finished:
             blocks.send(b"")
 
-    def _put_group(self, blocks: BlockReader, group: Sequence[SentBlock], results: bool) -> bool:
+    def _put_group(
+        self,
+        store: StoreWriter | Puts,
+        blocks: BlockReader,
+        group: Sequence[SentBlock],
+        results: bool,
+    ) -> bool:
         """Store and answer blocks; return whether more may follow."""
         if self._is_stopping():
             text = "The store process is stopping."
@@ -87,9 +96,9 @@ class BlockStreams:
             blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
             return False
         if len(group) == 1:
-            done = [self._store.put(group[0].data)]  # together with blocks of other streams
+            done = [store.put(group[0].data)]  # together with blocks of other streams
         else:
-            done = self._store.put_all([block.data for block in group])
+            done = store.put_all([block.data for block in group])
         for block, result in zip(group, done, strict=False):
             answer = _answer(block.number, result, results)
             blocks.send(answer.to_bytes())

@@ -13,11 +13,14 @@ from rmqstore_spark.wire.codec import AtMost, Between
 __all__ = [
     "MOST_LISTED",
     "AbortRequest",
+    "ChecksRequest",
     "CommitOffsetsReply",
     "CommitOffsetsRequest",
     "CommitRequest",
     "CommitResult",
     "Done",
+    "EndReply",
+    "EndRequest",
     "ExpireReply",
     "ExpireRequest",
     "ExpiringSegment",
@@ -240,6 +243,57 @@ class ExpireReply:
     remark: str
 
 
+# ---- transactions -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EndRequest:
+    """Ends transactions.
+
+    Attributes:
+        group: the producer group.
+        queue_offsets, physical_offsets: n, what names each half message.
+        is_commit: whether to commit or to roll back.
+    """
+
+    group: GroupName
+    queue_offsets: tuple[int, ...]
+    physical_offsets: tuple[int, ...]
+    is_commit: bool
+
+    def __post_init__(self) -> None:
+        if len(self.queue_offsets) != len(self.physical_offsets):
+            raise ValueError("there must be as many physicalOffsets as queueOffsets")
+        if len(self.queue_offsets) > MOST_LISTED:
+            raise ValueError(f"there must be at most {MOST_LISTED} queueOffsets")
+
+
+@dataclass(frozen=True)
+class EndReply:
+    """The outcome for each half message.
+
+    Attributes:
+        statuses: n, COMMITTED, ROLLED_BACK, ENDED_BEFORE, or a status of RocketMQ.
+        remarks: n, why a transaction waits on; or what a stored message lacks.
+    """
+
+    statuses: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChecksRequest:
+    """Requests the half messages whose producers are to be asked. Each check is answered once.
+
+    Attributes:
+        group: the producer group.
+        most: the most half messages.
+    """
+
+    group: GroupName
+    most: Annotated[int, Between(1, 1024)] = 32
+
+
 # ---- staging ----------------------------------------------------------------------------------
 
 
@@ -248,7 +302,7 @@ class StreamCommand:
     """The purpose of a stream of blocks.
 
     Attributes:
-        op: "put" or "stage".
+        op: "put"; "half": put as half messages of transactions; or "stage".
         results: whether a put is acknowledged with the offsets of each record.
         stage_id: UUID as 32 hex digits, for op "stage".
     """
@@ -258,8 +312,8 @@ class StreamCommand:
     stage_id: StageId | None = None
 
     def __post_init__(self) -> None:
-        if self.op not in ("put", "stage"):
-            raise ValueError("op must be put or stage")
+        if self.op not in ("put", "half", "stage"):
+            raise ValueError("op must be put, half or stage")
         if (self.stage_id is not None) != (self.op == "stage"):
             raise ValueError("op stage, and only it, must have a stageId")
 

@@ -2,8 +2,8 @@
 
 This is version 2 of the protocol, which uses Arrow Flight:
 
-- *Actions* (`DoAction`): one request in JSON, and one answer in JSON; that of `query` is an Arrow
-  IPC stream.
+- *Actions* (`DoAction`): one request in JSON, and one answer in JSON; those of `query` and
+  `transaction-checks` are Arrow IPC streams.
 - *Blocks* (`DoExchange`; the descriptor's command is a `StreamCommand`): each record batch of
   BLOCK_SCHEMA has one row, a block of encoded records. Its metadata is the block's number, counted
   from 0. The answer to each block is metadata, an `Acknowledgement`. A transient refusal
@@ -83,6 +83,8 @@ class Actions:
     ABORT: Final = "abort"
     FLUSH: Final = "flush"
     EXPIRE: Final = "expire"
+    END_TRANSACTIONS: Final = "end-transactions"
+    TRANSACTION_CHECKS: Final = "transaction-checks"
     STATS: Final = "stats"
     STOP: Final = "stop"
     QUERY: Final = "query"
@@ -95,6 +97,7 @@ MAX_REQUEST: Final = {
     Actions.COMMIT: 4 << 20,
     Actions.ABORT: 4 << 20,
     Actions.COMMIT_OFFSETS: 4 << 20,
+    Actions.END_TRANSACTIONS: 1 << 20,
     Actions.OPEN: 256 << 10,
 }
 """Maximum bytes of a request by action; 64 KiB for all others."""

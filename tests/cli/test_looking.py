@@ -222,6 +222,38 @@ def test_groups_for_people(rmqstore: Rmqstore, store_of: StoreOf) -> None:
     assert delays[1].split() == ["1", "0", "1", "1", "0"]
 
 
+def test_transactions_that_wait(rmqstore: Rmqstore, store_of: StoreOf, golden: Golden) -> None:
+    # The broker has done all half messages before 36, and has ended none after them.
+    waiting = [
+        record
+        for record in load_records(golden("live"))
+        if record.topic == "RMQ_SYS_TRANS_HALF_TOPIC" and record.queue_offset >= 36
+    ]
+    found = rmqstore("transactions", "--json", *store_of("live")).document["transactions"]
+    assert [
+        (one["queueOffset"], one["physicalOffset"], one["uniqKey"], one["storeTimestamp"])
+        for one in found
+    ] == [
+        (r.queue_offset, r.physical_offset, r.properties["UNIQ_KEY"], r.store_timestamp)
+        for r in waiting
+    ]
+    lines = rmqstore("transactions", "--group", "pg_live_tx", *store_of("live")).lines
+    assert lines[0].split() == [
+        "offset", "group", "topic", "queue", "uniqKey", "stored", "checks"
+    ]  # fmt: skip
+    key = waiting[0].properties["UNIQ_KEY"]
+    assert lines[1].split()[:5] == [
+        "36",
+        "pg_live_tx",
+        "LiveTran",
+        waiting[0].properties["REAL_QID"],
+        key,
+    ]
+    assert lines[1].split()[-1] == "6"
+    ended = rmqstore("transactions", "--group", "nobody", *store_of("live"))
+    assert "No transaction waits" in ended.stderr
+
+
 def test_an_unknown_group_lists_those_there_are(rmqstore: Rmqstore, store_of: StoreOf) -> None:
     ended = rmqstore("groups", "--group", "nobody", *store_of("live"), code=2)
     assert "cg_live" in ended.stderr

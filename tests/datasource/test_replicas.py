@@ -118,7 +118,10 @@ def test_a_batch_is_read_at_another_replica_than_it_was_planned_on(master: Growi
 def test_a_batch_is_planned_where_its_positions_are(master: GrowingStore) -> None:
     behind = copied(master, "behind")
     master.put(600)
-    wanted: dict[str, Any] = {"endingOffsets": '{"orders":{"0":700,"1":700,"2":700}}', "subscribe": "orders"}
+    wanted: dict[str, Any] = {
+        "endingOffsets": '{"orders":{"0":700,"1":700,"2":700}}',
+        "subscribe": "orders",
+    }
     with pytest.raises(DataLossError):
         batch_rows(behind, **NAMED, **wanted)
     assert len(batch_rows(both(behind, master.path), **NAMED, **wanted)) == 2100

@@ -31,12 +31,13 @@ CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
 PLACES: Final = tuple(
-    name for name in NAMES if not name.startswith(("replica.", "expiry.", "delay"))
+    name for name in NAMES if not name.startswith(("replica.", "expiry.", "delay", "transaction"))
 )
 """Where a life of puts and batches gets to.
 
 `replication_rounds` kills followers at their places; `tests/engine/expiry` does so during expiry,
-`tests/engine/delay` during the delivery of delayed messages.
+`tests/engine/delay` during the delivery of delayed messages, `tests/engine/transactions` while
+transactions are put and ended.
 """
 _ROUNDS_PER_STORE: Final = 20
 

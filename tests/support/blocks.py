@@ -14,6 +14,7 @@ from rmqstore_spark.layout import kernel, packed
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.half import hold
 from rmqstore_spark.layout.spans import U1
 from tests.support.traffic import Traffic
 
@@ -71,8 +72,15 @@ def block_outcome(
             offsets, numbers, hashes, rows, np.array(found.compressed),
             np.array(found.delayed), moved.data, moved.tags_code, moved.route_of,
         )  # fmt: skip
-        stamped = _stamp(data, found, v6)
-        return found.routes, entries.tobytes(), stamped, [column.tolist() for column in columns]
+        made = _stamp(data, found, v6), _held(found) if strict else None
+        return found.routes, entries.tobytes(), made, [column.tolist() for column in columns]
+
+
+def _held(found: block.Block) -> bytes | str:
+    try:
+        return hold(found, most_bytes=1 << 20).data.tobytes()
+    except BlockError as error:
+        return str(error)
 
 
 def _stamp(data: U1, found: block.Block, v6: bool) -> bytes | str:

@@ -68,8 +68,19 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
         yield "expiry", figures["expiryRemark"]
     done, skipped = figures["delayedDelivered"], figures["delayedSkipped"]
     yield "delayed", f"{done} delivered, {skipped} skipped"
+    yield "transactions", _transactions(figures)
     yield "disk", f"{figures['diskUsedRatio']:.1%} used"
     yield "clock", f"{figures['clockBehindSeconds']:.1f} s behind the last storeTimestamp"
+
+
+def _transactions(figures: Mapping[str, Any]) -> str:
+    counted = (
+        ("committed", "transactionsCommitted"),
+        ("rolled back", "transactionsRolledBack"),
+        ("given up", "transactionsGivenUp"),
+        ("waiting", "transactionsWaiting"),
+    )
+    return ", ".join(f"{figures[key]} {word}" for word, key in counted)
 
 
 def _replication(figures: Mapping[str, Any]) -> str:

@@ -6,10 +6,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
-from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -22,9 +21,26 @@ from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
+from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.spans import U1
 
 __all__ = ["Puts"]
+
+
+class _Checks(Protocol):
+    """Checks blocks: an `Admission`, or that of half messages."""
+
+    def check(self, data: U1) -> Block:
+        """Return the block to store."""
+        ...
+
+
+class _Appends(Protocol):
+    """Appends blocks: an `Appender`, or that of half messages."""
+
+    def append(self, block: Block) -> Stored:
+        """Append the records of a checked block."""
+        ...
 
 
 class Puts:
@@ -40,8 +56,8 @@ class Puts:
     def __init__(
         self,
         config: StoreConfig,
-        admission: Admission,
-        appender: Appender,
+        admission: _Checks,
+        appender: _Appends,
         durability: Durability,
     ) -> None:
         self._admission = admission

@@ -53,6 +53,7 @@ _LIMITS: Final = "Limits"
 _EXPIRY: Final = "Expiry and archive"
 _TOPICS: Final = "Topics"
 _DELAY: Final = "Delayed messages"
+_TRANSACTIONS: Final = "Transactions"
 _STAGING: Final = "Batches of Spark"
 _REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
@@ -212,6 +213,23 @@ class StoreConfig:
     flush_delay_offset_interval: int = number(
         10_000, 100, _HOUR_MS, "How often `config/delayOffset.json` is written. After a crash, the "
         "log is searched for what was delivered later.", group=_DELAY, unit="ms",
+    )  # fmt: skip
+
+    transaction_time_out: int = number(
+        6000, 0, 24 * _HOUR_MS, "How long a half message waits before its producer is asked, "
+        "unless its property CHECK_IMMUNITY_TIME_IN_SECONDS says otherwise.",
+        group=_TRANSACTIONS, unit="ms",
+    )  # fmt: skip
+    transaction_check_interval: int = number(
+        60_000, 100, 24 * _HOUR_MS, "Time between two rounds of checks.",
+        group=_TRANSACTIONS, unit="ms",
+    )  # fmt: skip
+    transaction_check_max: int = number(
+        15, 1, 1_000_000, "A half message is checked so often. The next round moves it to "
+        "TRANS_CHECK_MAX_TIME_TOPIC.", group=_TRANSACTIONS,
+    )  # fmt: skip
+    reject_transaction_message: bool = flag(
+        False, "Refuse half messages.", group=_TRANSACTIONS,
     )  # fmt: skip
 
     staging_timeout: int = number(

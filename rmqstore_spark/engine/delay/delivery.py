@@ -27,7 +27,6 @@ from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
-from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -286,18 +285,12 @@ class Delivery:
         return True
 
     def _make_topics(self, block: Block) -> None:
-        """Create topics that were deleted while messages for them waited."""
-        least: dict[str, int] = {}
-        for name, queue_id in block.routes:
-            if name not in self._store.topics:
-                least[name] = max(least.get(name, 0), queue_id + 1)
-        if least:
-            try:
-                self._store.topics.create_all([TopicConfig(n, k, k) for n, k in least.items()])
-            except OptionError as error:
-                _log.warning(
-                    "Delayed messages are delivered to topics that cannot be created: %s", error
-                )
+        try:
+            self._store.topics.restore(block.routes)
+        except OptionError as error:
+            _log.warning(
+                "Delayed messages are delivered to topics that cannot be created: %s", error
+            )
 
     def _skip(self, level: int, at: int, count: int, fault: str) -> None:
         self._skipped += count

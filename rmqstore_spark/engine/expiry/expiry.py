@@ -34,6 +34,7 @@ from rmqstore_spark.engine.expiry.segments import OldSegments
 from rmqstore_spark.engine.expiry.uses import SegmentUses
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.durable import remove_file
 
@@ -72,6 +73,7 @@ class Expiry:
         flusher: flushes them.
         admission: measures the disk.
         batches: has the ledger of commits.
+        transactions: their half messages do not expire while they wait.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Expiry:
         flusher: QueueFlusher,
         admission: Admission,
         batches: Batches,
+        transactions: Transactions,
     ) -> None:
         config = store.config
         self._store = store
@@ -88,6 +91,7 @@ class Expiry:
         self._flusher = flusher
         self._admission = admission
         self._batches = batches
+        self._transactions = transactions
         self._rule = Rule.of(config)
         self._clock = SteadyClock(store.clock, lambda: time.monotonic_ns() // 1_000_000)
         self._listing = threading.Lock()
@@ -234,7 +238,7 @@ class Expiry:
                 return
 
     def _unused(self, due: Sequence[Aged]) -> Sequence[Aged]:
-        """Return the segments before the first one that a client is reading."""
+        """Return the segments before the first one that a client is reading, or that is needed."""
         self._remark = ""
         for number, segment in enumerate(due):
             if self._uses.delays(segment.start):
@@ -242,6 +246,20 @@ class Expiry:
                     f"A client is reading the segment {segment.start:020}: it is kept for at most "
                     f"redeleteHangedFileInterval "
                     f"({self._config.redelete_hanged_file_interval} ms)."
+                )
+                return due[:number]
+        return self._without_halves(due)
+
+    def _without_halves(self, due: Sequence[Aged]) -> Sequence[Aged]:
+        """Return the segments before the first half message that waits."""
+        if self._config.broker_role == "SLAVE" or not self._transactions.has_halves:
+            return due
+        oldest = self._transactions.oldest()
+        for number, segment in enumerate(due):
+            if oldest is not None and segment.end > oldest:
+                self._remark = (
+                    f"The segment {segment.start:020}, or one before it, has half messages of "
+                    "transactions that wait: it is kept until they are ended or given up."
                 )
                 return due[:number]
         return due

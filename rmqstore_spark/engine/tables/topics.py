@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -181,6 +181,22 @@ class TopicTable:
             if made:
                 self._replace({**self._topics, **made})
             return [self._topics[topic.name] for topic in wanted]
+
+    def restore(self, routes: Iterable[tuple[str, int]]) -> None:
+        """Create topics that were deleted while messages for them waited.
+
+        Args:
+            routes: topics and queueIds of the messages.
+
+        Raises:
+            OptionError, StoreWriteError: as `create_all`.
+        """
+        least: dict[str, int] = {}
+        for name, queue_id in routes:
+            if name not in self._topics:
+                least[name] = max(least.get(name, 0), queue_id + 1)
+        if least:
+            self.create_all([TopicConfig(name, k, k) for name, k in least.items()])
 
     def update(
         self,

@@ -23,6 +23,12 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_REAL_TOPIC,
     SCHEDULE_TOPIC,
 )
+from rmqstore_spark.layout.record.addressee import (
+    SEPARATOR,
+    open_ended,
+    with_addressee,
+    without_addressee,
+)
 from rmqstore_spark.layout.record.block import Block, Route, read_block
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
@@ -33,8 +39,6 @@ __all__ = ["due_codes", "schedule"]
 
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX: Final = (1 << 31) - 1
-_SEPARATOR: Final = b"\x02"
-_LEADS: Final = tuple(name.encode() + b"\x01" for name in (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID))
 _DELAY_LEAD: Final = PROPERTY_DELAY.encode() + b"\x01"
 
 
@@ -122,31 +126,20 @@ def _number(text: bytes) -> int | None:
 
 def _properties(records: Records, levels: I8, rewritten: npt.NDArray[np.bool_]) -> pa.BinaryArray:
     """Return the records' properties with REAL_TOPIC and REAL_QID at the end."""
-    spans = records.properties
-    ends = spans.starts + np.maximum(spans.lengths - 1, 0)
-    closed = (spans.lengths > 0) & (spans.buffer[ends] == _SEPARATOR[0])
-    kept = binary_array(
-        Spans(spans.buffer, spans.starts, (spans.lengths - closed).astype(np.int32))
-    )
+    kept = open_ended(records)
     if rewritten.any():
         # Rare: such a message asked for too high a level, or was delayed before.
         texts = kept.to_pylist()
         for row in np.flatnonzero(rewritten).tolist():
-            texts[row] = _without_old(texts[row], int(levels[row]))
+            texts[row] = _at_level(without_addressee(texts[row]), int(levels[row]))
         kept = pa.array(texts, pa.binary())
-    real_qid = pa.array(records.queue_id).cast(pa.string()).cast(pa.binary())
-    return pc.binary_join_element_wise(
-        pc.binary_join_element_wise(kept, _LEADS[0], _SEPARATOR),
-        pc.binary_join_element_wise(binary_array(records.topic), _LEADS[1], _SEPARATOR),
-        real_qid,
-        b"",
-    )
+    return with_addressee(records, kept)
 
 
-def _without_old(text: bytes, level: int) -> bytes:
-    parts = [part for part in text.split(_SEPARATOR) if part and not part.startswith(_LEADS)]
+def _at_level(text: bytes, level: int) -> bytes:
     delay = _DELAY_LEAD + str(level).encode()
-    return _SEPARATOR.join(delay if part.startswith(_DELAY_LEAD) else part for part in parts)
+    parts = text.split(SEPARATOR)
+    return SEPARATOR.join(delay if part.startswith(_DELAY_LEAD) else part for part in parts)
 
 
 def _in_order(block: Block, rows: I8, moved: pa.BinaryArray) -> npt.NDArray[np.uint8]:

@@ -1,7 +1,8 @@
 """Address records to other queues. All but topic, queueId and properties stays as it is.
 
 Delayed messages need this twice: when they are stored under SCHEDULE_TOPIC_XXXX, and when they are
-delivered (upstream: CommitLog.asyncPutMessage, ScheduleMessageService.messageTimeup).
+delivered (upstream: CommitLog.asyncPutMessage, ScheduleMessageService.messageTimeup). So do
+transactional ones (TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore_spark.layout.constants import MAGIC_V1
+from rmqstore_spark.layout.constants import MAGIC_V1, TRANSACTION_MASK
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I4, I8, U1, Spans, array_texts, binary_array
 
@@ -30,6 +31,7 @@ def retarget(
     *,
     store_host_v6: bool,
     prepared_offset: I8 | None = None,
+    transaction_type: int | None = None,
 ) -> pa.BinaryArray:
     """Return copies of records for other queues, in the first version of the format.
 
@@ -43,6 +45,7 @@ def retarget(
         properties: n, of at most 32,767 bytes each.
         store_host_v6: whether the copies have room for an IPv6 storeHost.
         prepared_offset: n values of preparedTransactionOffset; by default those of the records.
+        transaction_type: the transaction bits of all sysFlags; by default those of the records.
 
     Returns:
         n records.
@@ -67,6 +70,8 @@ def retarget(
     _put(data, at + 4, np.full(n, MAGIC_V1, ">i4"))
     _put(data, at + 12, queue_id.astype(">i4"))
     flags = data[at + _SYS_FLAG_LAST] & (0xFF ^ _V6_STORE_BIT)
+    if transaction_type is not None:
+        flags = flags & (0xFF ^ TRANSACTION_MASK) | transaction_type
     data[at + _SYS_FLAG_LAST] = flags | (_V6_STORE_BIT if store_host_v6 else 0)
     if prepared_offset is not None:
         _put(data, at + (host_at - start) + width + 4, prepared_offset.astype(">i8"))

@@ -1,0 +1,14 @@
+"""Transactions: holds half messages, ends them once, and has their producers asked.
+
+waiting        the transactions that wait for their end, in memory
+halves         the way in: a put whose messages become half messages
+outcomes       makes what is stored when transactions end: messages and op messages
+recall         finds in the log what waits, after a start
+progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`
+transactions   puts, ends, lists, checks: the service, which faces of all protocols call
+checks         the thread that checks what has waited for too long
+
+`workers` starts it; `expiry` keeps the segments that it needs. The folder uses `admission`,
+`append`, `log`, `dispatch`, `tables`, and `reader.transactions`, which finds what waits in files.
+The format is in docs/format.md, "Transactions".
+"""

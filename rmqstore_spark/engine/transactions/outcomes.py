@@ -1,0 +1,139 @@
+"""Makes what is stored when transactions end: the messages, and the op messages after them.
+
+(Upstream: EndTransactionProcessor.endMessageTransaction, TransactionalMessageBridge.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES
+from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from rmqstore_spark.layout.record.addressee import addressees
+from rmqstore_spark.layout.record.block import Block, Route, read_block
+from rmqstore_spark.layout.record.delayed import schedule
+from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
+from rmqstore_spark.layout.record.half import committed, given_up
+from rmqstore_spark.layout.spans import I8, U1, text_pool
+from rmqstore_spark.produce.records import Origin, record_batch
+from rmqstore_spark.reader.transactions import Transaction
+
+__all__ = ["Made", "Outcomes"]
+
+_OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the end of transactions stores.
+
+    Attributes:
+        data: uint8, records, unstamped: the messages, if there are any, then the op messages.
+        ended: the transactions that it ends.
+        halves: n, the half message that each op message ends.
+        routes: the queues of the messages.
+    """
+
+    data: U1
+    ended: Sequence[Transaction]
+    halves: I8
+    routes: Sequence[Route] = ()
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """Sound half messages, and which of some transactions they belong to."""
+
+    records: Records
+    rows: I8
+
+    @classmethod
+    def read(cls, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> _Halves:
+        sizes = np.array([one.place.size for one in waiting], np.int32)
+        offsets = np.array([one.place.physical_offset for one in waiting], np.int64)
+        records = check_crcs(decode_records(buffer, positions, sizes), bodies=True)
+        sound = (records.status == 0) & (records.physical_offset == offsets)
+        half = text_pool([TRANS_HALF_TOPIC]).take(np.zeros(len(sound), np.int64))
+        rows = np.flatnonzero(sound & records.topic.equal(half))
+        return cls(records.take(rows), rows)
+
+
+class Outcomes:
+    """Makes records.
+
+    Args:
+        config: the store's configuration.
+        clock: returns milliseconds since the epoch.
+    """
+
+    def __init__(self, config: StoreConfig, clock: Callable[[], int]) -> None:
+        self._v6 = config.store_host_v6
+        self._host = config.host[0]
+        self._delays = config.delays
+        self._clock = clock
+
+    def ops(self, ended: Sequence[Transaction]) -> Made:
+        """Return the op messages that end transactions, one for each half message."""
+        offsets = [place.queue_offset for one in ended for place in one.places]
+        batch = record_batch(
+            {
+                "topic": pa.repeat(TRANS_OP_HALF_TOPIC, len(offsets)),
+                "body": pa.array([b"%d" % offset for offset in offsets], pa.binary()),
+                "properties": pa.repeat(pa.scalar(_OP_PROPERTIES, pa.binary()), len(offsets)),
+            },
+            Origin(self._clock(), self._host),
+            self._host,
+        )
+        return Made(encode_records(batch).data, ended, np.array(offsets, np.int64))
+
+    def commits(self, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> Made:
+        """Return the messages of transactions, and their op messages.
+
+        Transactions whose half message is damaged, or names no queue, are left out.
+
+        Args:
+            waiting: n transactions.
+            buffer: uint8, holds their half messages.
+            positions: n, where.
+        """
+        found = _Halves.read(waiting, buffer, positions)
+        to = addressees(found.records, MOST_QUEUES)
+        good = np.flatnonzero(to.known)
+        if len(good) < len(found.rows):
+            found = _Halves(found.records.take(good), found.rows[good])
+            to = addressees(found.records, MOST_QUEUES)
+        if not len(good):
+            return self.ops([])
+        ended = [waiting[row] for row in found.rows.tolist()]
+        data = committed(found.records, to, found.records.physical_offset, store_host_v6=self._v6)
+        block = read_block(data, max_rows=len(ended))
+        routes = block.routes
+        if block.delayed:
+            block = schedule(block, self._delays)
+        return self._with_ops(block, ended, routes)
+
+    def surrender(self, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> Made:
+        """Return the messages for TRANS_CHECK_MAX_TIME_TOPIC, and their op messages.
+
+        Args are those of `commits`. Damaged half messages are left out.
+        """
+        found = _Halves.read(waiting, buffer, positions)
+        if not len(found.rows):
+            return self.ops([])
+        ended = [waiting[row] for row in found.rows.tolist()]
+        properties = addressees(found.records, MOST_QUEUES).properties
+        data = given_up(found.records, properties, store_host_v6=self._v6)
+        block = read_block(data, max_rows=len(ended))
+        return self._with_ops(block, ended, block.routes)
+
+    def _with_ops(
+        self, block: Block, ended: Sequence[Transaction], routes: Sequence[Route]
+    ) -> Made:
+        ops = self.ops(ended)
+        return Made(np.concatenate([block.data, ops.data]), ended, ops.halves, routes)

@@ -1,0 +1,506 @@
+"""Transactions: the service that holds half messages and ends them, each once.
+
+    put   -> a half message in RMQ_SYS_TRANS_HALF_TOPIC
+    end   -> one append: the message (if it is a commit), then its op message
+    check -> the producer is asked; after `transactionCheckMax` checks, one append: the message in
+             TRANS_CHECK_MAX_TIME_TOPIC, then its op message
+
+What waits is in memory. After a start it is found in the log (`recall`), at its first use. A check
+copies nothing: a half message keeps its offset, and its flag, however often it is checked.
+(Upstream: TransactionalMessageServiceImpl, EndTransactionProcessor. A broker appends the message
+and the op message separately, ends a transaction at each request, and copies half messages.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.append.appender import Appender, Stored
+from rmqstore_spark.engine.append.durability import Durability
+from rmqstore_spark.engine.append.puts import Puts
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.published_log import PublishedLog
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfAppender
+from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
+from rmqstore_spark.engine.transactions.progress import OpNotes, TransactionProgress
+from rmqstore_spark.engine.transactions.recall import recall
+from rmqstore_spark.engine.transactions.waiting import WaitingTransactions
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    SegmentExpiredError,
+    StoreWriteError,
+)
+from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from rmqstore_spark.layout.record.block import Block, read_block
+from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.reader.transactions import Transaction, transactions_of
+from rmqstore_spark.types import HalfId
+
+__all__ = ["Ended", "Transactions"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_AT_ONCE: Final = 1 << 12
+_MOST_BYTES: Final = 16 << 20
+_HOUR_MS: Final = 3_600_000
+_DRAIN_S: Final = 0.2
+
+COMMITTED: Final = "COMMITTED"
+ROLLED_BACK: Final = "ROLLED_BACK"
+ENDED_BEFORE: Final = "ENDED_BEFORE"
+_ILLEGAL: Final = "MESSAGE_ILLEGAL"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The answer to a request to end a transaction.
+
+    Attributes:
+        status: COMMITTED, ROLLED_BACK, or ENDED_BEFORE: the transaction had ended, however, and
+            nothing was stored. Otherwise a status of a put, and the transaction waits on.
+        remark: why it waits on, or what its message lacks that is in the log.
+    """
+
+    status: str
+    remark: str = ""
+
+
+class Transactions:
+    """The transactions of a store. Thread-safe.
+
+    Args:
+        store: the open store.
+        admission: knows whether the store accepts messages.
+        appender, durability: append, and wait for the disk and for slaves.
+        dispatcher: writes the queues.
+        flusher: flushes the log before the progress is written.
+
+    Attributes:
+        puts: stores half messages.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        admission: Admission,
+        appender: Appender,
+        durability: Durability,
+        dispatcher: Dispatcher,
+        flusher: FlushService,
+    ) -> None:
+        config = store.config
+        self._store = store
+        self._config = config
+        self._admission = admission
+        self._appender = appender
+        self._durability = durability
+        self._dispatcher = dispatcher
+        self._flusher = flusher
+        self._outcomes = Outcomes(config, store.clock)
+        self._log = PublishedLog(store.log, store.log_folder)
+        self._lock = threading.RLock()
+        self._known: WaitingTransactions | None = None
+        self._progress: TransactionProgress | None = None
+        self._ops = OpNotes()
+        self._half_end = 0
+        self._is_saved = True
+        self._counts = {COMMITTED: 0, ROLLED_BACK: 0, ENDED_BEFORE: 0}
+        self._given_up = self._checks = 0
+        self.puts = Puts(
+            config,
+            HalfAdmission(admission, store.topics, config, store.log.segment_size, self),
+            HalfAppender(self),
+            durability,
+        )
+
+    # ---- half messages -------------------------------------------------------------------------
+
+    @property
+    def waiting_count(self) -> int:
+        """How many half messages wait; see `Holder`."""
+        with self._lock:
+            return len(self._waiting())
+
+    def append_halves(self, block: Block) -> Stored:
+        """Append half messages, and remember them; see `Holder`."""
+        with self._lock:
+            waiting = self._waiting()
+            reach("transactions.before_half")
+            stored = self._appender.append(block)
+            records = decode_records(block.data, block.starts, block.sizes)
+            waiting.add(transactions_of(records, stored.queue_offset))
+            if len(block):
+                self._half_end = int(stored.queue_offset[-1]) + 1
+                self._is_saved = False
+        return stored
+
+    # ---- ends ----------------------------------------------------------------------------------
+
+    def end(self, group: str, halves: Sequence[HalfId], *, is_commit: bool) -> list[Ended]:
+        """Commit or roll back transactions, each once.
+
+        Args:
+            group: the producer group of the half messages.
+            halves: the half messages.
+            is_commit: whether to commit them.
+
+        Returns:
+            The answer for each half message.
+
+        Raises:
+            RefusedError: the store accepts no messages. Transactions that were not ended wait on.
+        """
+        self._admission.check_state()
+        with self._lock:
+            waiting = self._waiting()
+            found = [self._find(waiting, group, half) for half in halves]
+            chosen = {one.place.queue_offset: one for one in found if isinstance(one, Transaction)}
+            done: dict[int, Ended] = {}
+            end = 0
+            for part in _parts(list(chosen.values())):
+                made = self._commits(part) if is_commit else self._outcomes.ops(part)
+                status = COMMITTED if is_commit else ROLLED_BACK
+                end = self._append(made) or end
+                self._counts[status] += len(made.ended)
+                done.update({one.place.queue_offset: Ended(status) for one in made.ended})
+        return self._answers(found, done, self._lacking(end))
+
+    def _lacking(self, end: int) -> str:
+        """Wait for the disk and slaves, as configured; return what is lacking then."""
+        try:
+            lacking = self._durability.await_put(end) if end else None
+        except StoreWriteError as error:
+            raise RefusedError(
+                "Until the store is reopened, it is unknown whether the transactions have ended: "
+                f"{error}",
+                "SERVICE_NOT_AVAILABLE",
+                is_open=True,
+            ) from error
+        return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
+
+    def _answers(
+        self, found: Sequence[Transaction | Ended], done: dict[int, Ended], lacking: str
+    ) -> list[Ended]:
+        answers = []
+        for one in found:
+            if isinstance(one, Ended):
+                answers.append(one)
+                continue
+            ended = done.pop(one.place.queue_offset, None)
+            if ended is not None:
+                answers.append(Ended(ended.status, lacking))
+                done[one.place.queue_offset] = Ended(ENDED_BEFORE)
+            else:
+                answers.append(
+                    Ended(_ILLEGAL, "The half message is damaged, or names no topic and queue.")
+                )
+        return answers
+
+    def _find(self, waiting: WaitingTransactions, group: str, half: HalfId) -> Transaction | Ended:
+        """Return the transaction of a half message that waits, or an answer for any other."""
+        one = waiting.find(half.queue_offset)
+        if one is not None:
+            is_it = any(
+                (place.queue_offset, place.physical_offset)
+                == (half.queue_offset, half.physical_offset)
+                for place in one.places
+            )
+            return one if is_it and one.group == group else _unknown(half, group)
+        if half.physical_offset < self._store.log.min_offset:
+            self._counts[ENDED_BEFORE] += 1
+            return Ended(ENDED_BEFORE)  # segments with half messages that wait do not expire
+        old = self._read_old(half)
+        if old is None or old.group != group:
+            return _unknown(half, group)
+        # A broker that checked it has stored a copy of it, which may wait still.
+        newer = waiting.find_by_key(old.group, old.key)
+        if newer is not None:
+            return newer
+        self._counts[ENDED_BEFORE] += 1
+        return Ended(ENDED_BEFORE)
+
+    def _read_old(self, half: HalfId) -> Transaction | None:
+        """Return the half message at a place that a client names; None if there is none."""
+        at, offset = half.physical_offset, half.queue_offset
+        queues = self._store.queues
+        begin = queues.min_offset(TRANS_HALF_TOPIC, 0)
+        if not begin <= offset < queues.max_offset(TRANS_HALF_TOPIC, 0):
+            return None
+        entry = queues.read(TRANS_HALF_TOPIC, 0, offset, 1)
+        if not len(entry) or int(entry["physicalOffset"][0]) != at:
+            return None
+        size = int(entry["size"][0])
+        if size < MIN_RECORD_SIZE or self._log.readable(at) < size:
+            return None
+        records = _records(*self._read([at], [size]), [size])
+        found = transactions_of(records, np.array([offset])) if records.status[0] == 0 else []
+        return found[0] if found else None
+
+    def _commits(self, part: Sequence[Transaction]) -> Made:
+        made = self._outcomes.commits(part, *self._read_halves(part))
+        self._restore(made)
+        return made
+
+    def _append(self, made: Made) -> int:
+        """Append what ends transactions; return where the log ends then; 0 if it is nothing."""
+        if not len(made.halves):
+            return 0
+        block = read_block(made.data, max_rows=2 * _MOST_AT_ONCE + len(made.halves))
+        reach("transactions.before_end")
+        stored = self._appender.append(block)
+        reach("transactions.after_end")
+        self._waiting().remove(made.ended)
+        self._ops.add(stored.queue_offset[-len(made.halves) :], made.halves)
+        self._is_saved = False
+        return stored.end_offset
+
+    def _restore(self, made: Made) -> None:
+        """Create topics that were deleted while half messages for them waited."""
+        try:
+            self._store.topics.restore(made.routes)
+        except OptionError as error:
+            _log.warning("Messages are stored in topics that cannot be created: %s", error)
+
+    def _read_halves(self, part: Sequence[Transaction]) -> tuple[U1, I8]:
+        places = [one.place for one in part]
+        return self._read(
+            [place.physical_offset for place in places], [place.size for place in places]
+        )
+
+    def _read(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[U1, I8]:
+        try:
+            return self._log.read_spans(np.array(offsets, np.int64), np.array(sizes, np.int32))
+        except SegmentExpiredError as error:
+            raise RefusedError(
+                f"A half message cannot be read: {error}", "SERVICE_NOT_AVAILABLE"
+            ) from error
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Do a round of checks: note whose producers are to be asked, and give up the others.
+
+        Raises:
+            RefusedError: the store accepts no messages.
+            RmqStoreError: the store cannot be read or written.
+        """
+        with self._lock:
+            now = self._store.clock()
+            due = [one for one in self._waiting() if not self._is_immune(one, now)]
+            hopeless = [one for one in due if self._is_hopeless(one, now)]
+            lost = {one.place.queue_offset for one in hopeless}
+            asked = [one for one in due if one.place.queue_offset not in lost]
+            self._waiting().ask(asked)
+            self._checks += len(asked)
+            self._is_saved = self._is_saved and not asked
+            for part in _parts(hopeless):
+                self._give_up(part)
+
+    def _is_immune(self, one: Transaction, now: int) -> bool:
+        immunity = self._config.transaction_time_out if one.immunity < 0 else one.immunity
+        return 0 <= now - one.stored < immunity
+
+    def _is_hopeless(self, one: Transaction, now: int) -> bool:
+        kept = self._config.file_reserved_time * _HOUR_MS
+        is_old = bool(kept) and now - one.stored > kept
+        return is_old or one.checks >= self._config.transaction_check_max
+
+    def _give_up(self, part: Sequence[Transaction]) -> None:
+        made = self._outcomes.surrender(part, *self._read_halves(part))
+        self._restore(made)
+        self._append(made)
+        self._given_up += len(made.ended)
+        for one in made.ended:
+            _log.warning(
+                "The transaction of the half message at offset %d (producer group %s, UNIQ_KEY %s) "
+                "was given up after %d checks: its message is in TRANS_CHECK_MAX_TIME_TOPIC.",
+                one.place.queue_offset, one.group, one.key or "none", one.checks,
+            )  # fmt: skip
+        told = {one.place.queue_offset for one in made.ended}
+        damaged = [one for one in part if one.place.queue_offset not in told]
+        if damaged:
+            _log.error(
+                "%d half message(s) are damaged, and their transactions rolled back. The first: "
+                "offset %d.", len(damaged), damaged[0].place.queue_offset,
+            )  # fmt: skip
+            self._append(self._outcomes.ops(damaged))
+
+    def take_asked(self, group: str, most: int) -> Sequence[Transaction]:
+        """Return transactions whose producer is to be asked; each check is returned once.
+
+        There are further ones if their half messages have more than 16 MiB.
+
+        Args:
+            group: the producer group.
+            most: the most to return.
+
+        Raises:
+            RefusedError: the store accepts no messages.
+        """
+        self._admission.check_state()
+        with self._lock:
+            return self._waiting().take_asked(group, most, _MOST_BYTES)
+
+    @property
+    def asked_groups(self) -> frozenset[str]:
+        """The producer groups that are to be asked."""
+        with self._lock:
+            return self._known.asked_groups if self._known is not None else frozenset()
+
+    def waiting(self) -> list[Transaction]:
+        """Return what waits, by the offset of the newest half message.
+
+        Raises:
+            RefusedError: the store accepts no messages.
+        """
+        self._admission.require_master()
+        with self._lock:
+            return list(self._waiting())
+
+    def oldest(self) -> int | None:
+        """Return the physical offset of the oldest half message that waits; None if none does.
+
+        Raises:
+            RefusedError: what waits is not known.
+        """
+        with self._lock:
+            oldest = self._waiting().oldest
+            return None if oldest is None else oldest.physical_offset
+
+    # ---- progress ------------------------------------------------------------------------------
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether the store has, or had, half messages."""
+        return (TRANS_HALF_TOPIC, 0) in self._store.queues
+
+    def begin(self) -> None:
+        """Find out what waits, unless that is known; completes commits that a crash cut short.
+
+        Raises:
+            RefusedError: it cannot be found, or the store accepts no messages.
+        """
+        self._admission.check_state()
+        with self._lock:
+            self._waiting()
+
+    def _waiting(self) -> WaitingTransactions:
+        """Return what waits; finds it at its first use.
+
+        Raises:
+            RefusedError: it cannot be found.
+        """
+        if self._known is None:
+            try:
+                self._known = self._begin()
+            except (RmqStoreError, OSError) as error:
+                raise RefusedError(
+                    f"It cannot be found out which transactions wait: {error}",
+                    "SERVICE_NOT_AVAILABLE",
+                ) from error
+        return self._known
+
+    def _begin(self) -> WaitingTransactions:
+        if not self.has_halves:
+            return WaitingTransactions(())
+        while not self._dispatcher.drain(_DRAIN_S):
+            if self._dispatcher.stalled is not None:
+                raise self._dispatcher.stalled
+        found, done = recall(self._store.path)
+        waiting = WaitingTransactions(found.waiting)
+        self._half_end = found.half_end
+        self._ops.add(found.op_offsets, found.op_halves)
+        if done:
+            made = self._outcomes.ops(done)
+            stored = self._appender.append(read_block(made.data, max_rows=len(made.halves)))
+            self._ops.add(stored.queue_offset, made.halves)
+            waiting.remove(done)
+            self._is_saved = False
+        return waiting
+
+    def save(self) -> None:
+        """Write the progress, after what it covers is flushed; if the queues are behind, later.
+
+        Used by one thread at a time.
+
+        Raises:
+            RmqStoreError: the log could not be flushed, or the progress could not be written.
+        """
+        with self._lock:
+            if self._known is None or self._is_saved:
+                return
+            oldest = self._known.oldest
+            half = self._half_end if oldest is None else oldest.queue_offset
+            op = self._ops.begin(half)
+            checks, end = self._known.checks(), self._store.log.max_offset
+            self._is_saved = True
+        try:
+            self._flusher.flush()
+            queues = self._store.queues
+            if (
+                queues.max_offset(TRANS_HALF_TOPIC, 0) < half
+                or queues.max_offset(TRANS_OP_HALF_TOPIC, 0) < op
+            ):
+                self._is_saved = False
+                return
+            if self._progress is None:
+                self._progress = TransactionProgress(self._store.path, self._store.consumer_offsets)
+            self._progress.save(half, op, checks, end)
+        except BaseException:
+            self._is_saved = False
+            raise
+
+    def close(self) -> None:
+        """Close the file that was read last."""
+        self._log.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Return metrics as JSON values."""
+        waiting = self._known
+        return {
+            "transactionsWaiting": 0 if waiting is None else len(waiting),
+            "transactionsCommitted": self._counts[COMMITTED],
+            "transactionsRolledBack": self._counts[ROLLED_BACK],
+            "transactionsEndedAgain": self._counts[ENDED_BEFORE],
+            "transactionsGivenUp": self._given_up,
+            "transactionChecks": self._checks,
+        }
+
+
+def _unknown(half: HalfId, group: str) -> Ended:
+    return Ended(
+        _ILLEGAL,
+        f"There is no half message of the producer group {group[:255]!r} at offset "
+        f"{half.queue_offset} (physical offset {half.physical_offset}).",
+    )
+
+
+def _records(buffer: U1, positions: I8, sizes: Sequence[int]) -> Records:
+    return decode_records(buffer, positions, np.array(sizes, np.int32))
+
+
+def _parts(waiting: Sequence[Transaction]) -> Iterator[Sequence[Transaction]]:
+    """Split transactions into parts that are stored together, by number and bytes."""
+    part: list[Transaction] = []
+    size = 0
+    for one in waiting:
+        if part and (len(part) == _MOST_AT_ONCE or size + one.place.size > _MOST_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += one.place.size
+    if part:
+        yield part

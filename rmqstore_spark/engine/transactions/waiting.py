@@ -1,0 +1,111 @@
+"""The transactions that wait for their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rmqstore_spark.reader.transactions import HalfPlace, Transaction
+
+__all__ = ["MOST_WAITING", "WaitingTransactions"]
+
+MOST_WAITING: Final = 1_000_000
+"""The most half messages that may wait; each takes about a kilobyte of memory."""
+
+
+class WaitingTransactions:
+    """The transactions that wait, by their half messages. Used under a lock.
+
+    Half messages with the same producer group and UNIQ_KEY belong to one transaction.
+
+    Args:
+        transactions: what waits at first, by the offset of the newest half message.
+    """
+
+    def __init__(self, transactions: Iterable[Transaction]) -> None:
+        self._by_offset: dict[int, Transaction] = {}
+        self._by_key: dict[tuple[str, str], Transaction] = {}
+        self._asked: dict[int, Transaction] = {}
+        found = list(transactions)
+        ascending = sorted((place.queue_offset, one) for one in found for place in one.places)
+        self._by_offset.update(ascending)
+        self._by_key.update(((one.group, one.key), one) for one in found if one.key)
+
+    def __len__(self) -> int:
+        return len(self._by_offset)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        """Iterate over the transactions, by the offset of the newest half message."""
+        for offset, one in self._by_offset.items():
+            if one.place.queue_offset == offset:
+                yield one
+
+    def add(self, halves: Iterable[Transaction]) -> None:
+        """Add half messages, which have later offsets than all others."""
+        for half in halves:
+            older = self._by_key.get((half.group, half.key)) if half.key else None
+            self._set(half if older is None else older.joined(half))
+
+    def find(self, queue_offset: int) -> Transaction | None:
+        """Return the transaction that a half message belongs to; None if it does not wait."""
+        return self._by_offset.get(queue_offset)
+
+    def find_by_key(self, group: str, key: str) -> Transaction | None:
+        """Return the transaction with a UNIQ_KEY; None if no such one waits."""
+        return self._by_key.get((group, key)) if key else None
+
+    def remove(self, ended: Iterable[Transaction]) -> None:
+        """Remove transactions that are ended."""
+        for one in ended:
+            for place in one.places:
+                self._by_offset.pop(place.queue_offset, None)
+                self._asked.pop(place.queue_offset, None)
+            self._by_key.pop((one.group, one.key), None)
+
+    def ask(self, due: Iterable[Transaction]) -> None:
+        """Count a check of transactions, and note that their producers are to be asked."""
+        for one in due:
+            checked = replace(one, checks=one.checks + 1)
+            self._set(checked)
+            self._asked[checked.place.queue_offset] = checked
+
+    def take_asked(self, group: str, most: int, most_bytes: int) -> Sequence[Transaction]:
+        """Return transactions of a group that are to be asked for; each check is returned once."""
+        found: list[tuple[int, Transaction]] = []
+        for offset, one in self._asked.items():
+            if len(found) == most:
+                break
+            if one.group == group:
+                most_bytes -= one.place.size
+                if most_bytes < 0 and found:
+                    break
+                found.append((offset, one))
+        for offset, _ in found:
+            del self._asked[offset]
+        return [one for _, one in found]
+
+    @property
+    def asked_groups(self) -> frozenset[str]:
+        """The producer groups that are to be asked."""
+        return frozenset(one.group for one in self._asked.values())
+
+    @property
+    def oldest(self) -> HalfPlace | None:
+        """The oldest half message that waits."""
+        offset = next(iter(self._by_offset), None)
+        if offset is None:
+            return None
+        return next(
+            place for place in self._by_offset[offset].places if place.queue_offset == offset
+        )
+
+    def checks(self) -> dict[int, int]:
+        """Return how often transactions were checked, by their newest half message."""
+        return {one.place.queue_offset: one.checks for one in self if one.checks}
+
+    def _set(self, one: Transaction) -> None:
+        for place in one.places:
+            self._by_offset[place.queue_offset] = one
+        if one.key:
+            self._by_key[one.group, one.key] = one

@@ -1,0 +1,324 @@
+"""Finds the transactions that wait for their end: half messages that nothing has ended.
+
+A broker keeps its progress as that of the consumer group CID_RMQ_SYS_TRANS: half messages before
+its offset in RMQ_SYS_TRANS_HALF_TOPIC are done, and op messages before its offset in
+RMQ_SYS_TRANS_OP_HALF_TOPIC end none of the others. The messages from these offsets on tell the
+rest. See docs/format.md, "Transactions" (upstream: TransactionalMessageServiceImpl.check).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import (
+    PROPERTY_CHECK_IMMUNITY_TIME,
+    PROPERTY_CHECK_TIMES,
+    PROPERTY_PGROUP,
+    PROPERTY_REAL_QID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQ_KEY,
+    TRANS_GROUP,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+from rmqstore_spark.layout.consumequeue import is_filler
+from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.layout.record.format import (
+    MAX_RECORD_SIZE,
+    MIN_RECORD_SIZE,
+    Records,
+    check_crcs,
+    decode_records,
+)
+from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.spans import I4, I8, string_array
+from rmqstore_spark.reader.groups import group_offset
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.rows.decoder import Decoder
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.store import Store
+
+__all__ = [
+    "CHECKS_FILE",
+    "Found",
+    "HalfPlace",
+    "Transaction",
+    "find_transactions",
+    "messages_of",
+    "named_halves",
+    "transactions_of",
+]
+
+CHECKS_FILE: Final = "transactionChecks"
+"""File in `config/` with what a store process knows of its checks. (A broker has none.)"""
+
+_AS_ASKED: Final = ReadOptions(mode="DROPMALFORMED")
+_AT_ONCE: Final = 1 << 13
+_MOST_DIGITS: Final = 18
+_NAMES: Final = (
+    PROPERTY_PGROUP,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_REAL_QID,
+    PROPERTY_CHECK_IMMUNITY_TIME,
+    PROPERTY_CHECK_TIMES,
+)
+
+
+class HalfPlace(NamedTuple):
+    """Where a half message is.
+
+    Attributes:
+        queue_offset: its offset in RMQ_SYS_TRANS_HALF_TOPIC.
+        physical_offset: where its record starts in the log.
+        size: bytes of its record.
+    """
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that waits for its end.
+
+    Attributes:
+        place: its half message; the newest one if there are several.
+        born, stored: bornTimestamp and storeTimestamp of that, milliseconds.
+        group: the producer group.
+        key: the UNIQ_KEY of the message; empty if it has none.
+        topic, queue_id: where the message goes when the transaction is committed, as the half
+            message has it.
+        immunity: CHECK_IMMUNITY_TIME_IN_SECONDS in milliseconds; -1 if the message has none.
+        checks: how often its producer group was asked for its outcome.
+        earlier: other half messages of the transaction: a broker stores one for each check, and a
+            producer one for each time that it sends the message.
+    """
+
+    place: HalfPlace
+    born: int
+    stored: int
+    group: str
+    key: str
+    topic: str
+    queue_id: str
+    immunity: int
+    checks: int
+    earlier: tuple[HalfPlace, ...] = ()
+
+    @property
+    def places(self) -> tuple[HalfPlace, ...]:
+        """All its half messages, ascending."""
+        return (*self.earlier, self.place)
+
+    def joined(self, newer: Transaction) -> Transaction:
+        """Return this transaction with another half message of it."""
+        checks = max(self.checks, newer.checks)
+        return replace(newer, earlier=(*self.earlier, self.place), checks=checks)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What waits in a store.
+
+    Attributes:
+        waiting: the transactions, by the offset of their newest half message.
+        half_end: one past the last half message.
+        op_offsets: n, offsets of the op messages that were read.
+        op_halves: n, the half message that each of them ends, or the last one of several; -1 if
+            it ends none.
+        log_offset: before this physical offset, no half message was committed without an op
+            message; None if the store does not say so.
+    """
+
+    waiting: tuple[Transaction, ...]
+    half_end: int
+    op_offsets: I8
+    op_halves: I8
+    log_offset: int | None
+
+
+def find_transactions(store: Store) -> Found:
+    """Find what waits in a store.
+
+    Raises:
+        RmqStoreError: the store cannot be read.
+    """
+    half_end, records = _records(store, TRANS_HALF_TOPIC)
+    ended: set[int] = set()
+    places, halves_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for offsets, part in _records(store, TRANS_OP_HALF_TOPIC)[1]:
+        named = named_halves(part)
+        ended.update(half for halves in named for half in halves)
+        places.append(offsets)
+        halves_of.append(np.array([max(halves, default=-1) for halves in named], np.int64))
+    table, log_offset = _own(store)
+    found = [
+        replace(half, checks=max(half.checks, table.get(half.place.queue_offset, 0)))
+        for offsets, part in records
+        for half in transactions_of(part, offsets)
+    ]
+    return Found(
+        tuple(_waiting(found, ended)),
+        half_end,
+        np.concatenate(places),
+        np.concatenate(halves_of),
+        log_offset,
+    )
+
+
+def transactions_of(records: Records, queue_offsets: I8) -> list[Transaction]:
+    """Return n half messages as transactions.
+
+    Args:
+        records: n sound records.
+        queue_offsets: n, their offsets in RMQ_SYS_TRANS_HALF_TOPIC.
+    """
+    found = find_properties(records.properties, _NAMES)
+    texts = {name: string_array(found[name]).to_pylist() for name in _NAMES}
+    places = map(
+        HalfPlace,
+        queue_offsets.tolist(),
+        records.physical_offset.tolist(),
+        records.store_size.tolist(),
+    )
+    return list(
+        map(
+            Transaction,
+            places,
+            records.born_timestamp.tolist(),
+            records.store_timestamp.tolist(),
+            (text or "" for text in texts[PROPERTY_PGROUP]),
+            (text or "" for text in texts[PROPERTY_UNIQ_KEY]),
+            (text or "" for text in texts[PROPERTY_REAL_TOPIC]),
+            (text or "" for text in texts[PROPERTY_REAL_QID]),
+            (_milliseconds(text) for text in texts[PROPERTY_CHECK_IMMUNITY_TIME]),
+            (_number(text) or 0 for text in texts[PROPERTY_CHECK_TIMES]),
+        )
+    )
+
+
+def named_halves(ops: Records) -> list[list[int]]:
+    """Return the offsets of the half messages that each op message ends.
+
+    One of RocketMQ 4 ends one; one of RocketMQ 5 can end several.
+    """
+    return [
+        [int(word) for word in (text or "").split(",") if _number(word) is not None]
+        for text in string_array(ops.body).to_pylist()
+    ]
+
+
+def messages_of(store: Store, waiting: Iterable[Transaction], max_bytes: int) -> pa.Table:
+    """Read the half messages of transactions. Damaged ones are skipped and logged.
+
+    Args:
+        store: the store that has them.
+        waiting: the transactions.
+        max_bytes: the most memory that decompressed messages may take. Further bodies stay
+            compressed, as sysFlag says.
+
+    Raises:
+        RmqStoreError: the store cannot be read.
+    """
+    batches: list[pa.RecordBatch] = []
+    packed = replace(_AS_ASKED, decompress=False)
+    for one in waiting:
+        try:
+            found = _message(store, one.place, _AS_ASKED, max_bytes)
+        except OptionError:
+            found = _message(store, one.place, packed, None)
+        else:
+            max_bytes -= sum(batch.nbytes for batch in found)
+        batches += found
+    schema = pa.schema([(name, COLUMNS[name]) for name in _AS_ASKED.columns])
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _message(
+    store: Store, place: HalfPlace, options: ReadOptions, max_bytes: int | None
+) -> list[pa.RecordBatch]:
+    offset, size = np.array([place.physical_offset]), np.array([place.size], np.int32)
+    decoder = Decoder(store.broker_name, options, store.log.place, max_bytes)
+    buffer, positions = store.log.read_entries(offset, size, None)
+    return list(decoder.decode(decode_records(buffer, positions, size), expected_offset=offset))
+
+
+def _waiting(halves: Iterable[Transaction], ended: set[int]) -> Iterator[Transaction]:
+    """Yield those transactions that no op message ends; all half messages of one together."""
+    groups: dict[tuple[str, str] | int, Transaction] = {}
+    done: set[tuple[str, str] | int] = set()
+    for half in halves:
+        identity = (half.group, half.key) if half.key else half.place.queue_offset
+        if half.place.queue_offset in ended:
+            done.add(identity)
+        older = groups.pop(identity, None)
+        groups[identity] = half if older is None else older.joined(half)
+    for identity, transaction in groups.items():
+        if identity not in done:
+            yield transaction
+
+
+def _records(store: Store, topic: str) -> tuple[int, Iterator[tuple[I8, Records]]]:
+    """Return where queue 0 of a topic ends, and its sound records that are not done."""
+    if 0 not in store.directory.topology.queues.get(topic, ()):
+        return 0, iter(())
+    queue = store.queue(topic, 0)
+    end = queue.max_offset
+    done = group_offset(store, TRANS_GROUP, topic, 0)
+    begin = min(max(queue.min_offset, done or 0), end)
+    return end, _read(store, topic, begin, end)
+
+
+def _read(store: Store, topic: str, begin: int, end: int) -> Iterator[tuple[I8, Records]]:
+    queue = store.queue(topic, 0)
+    for first in range(begin, end, _AT_ONCE):
+        entries = queue.entries(first, min(end, first + _AT_ONCE))
+        offsets = entries["physicalOffset"].astype(np.int64)
+        sizes = np.clip(entries["size"].astype(np.int64), 0, MAX_RECORD_SIZE).astype(np.int32)
+        held = (sizes >= MIN_RECORD_SIZE) & ~is_filler(entries)
+        held &= store.log.covers(offsets, sizes)
+        rows = np.flatnonzero(held)
+        if len(rows):
+            records = _decoded(store, offsets[rows], sizes[rows])
+            sound = np.flatnonzero(
+                (records.status == 0) & (records.physical_offset == offsets[rows])
+            )
+            yield first + rows[sound], records.take(sound)
+
+
+def _decoded(store: Store, offsets: I8, sizes: I4) -> Records:
+    buffer, positions = store.log.read_entries(offsets, sizes, None)
+    return check_crcs(decode_records(buffer, positions, sizes), bodies=False)
+
+
+def _own(store: Store) -> tuple[dict[int, int], int | None]:
+    """Return the checks by half message, and the log offset, that a store process has saved."""
+    value: Any = store.directory.config(f"{CHECKS_FILE}.json")
+    if not isinstance(value, Mapping):
+        return {}, None
+    checks, log_offset = value.get("checks"), value.get("logOffset")
+    table = {
+        int(offset): count
+        for offset, count in (checks.items() if isinstance(checks, Mapping) else ())
+        if _number(str(offset)) is not None and type(count) is int and count >= 0
+    }
+    return table, log_offset if type(log_offset) is int and log_offset >= 0 else None
+
+
+def _milliseconds(text: str | None) -> int:
+    number = _number(text)
+    return -1 if number is None else number * 1000
+
+
+def _number(text: str | None) -> int | None:
+    is_one = text is not None and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if text is not None and is_one else None
