@@ -52,27 +52,15 @@ class Key:
 
 
 def number(
-    default: int,
-    least: int,
-    most: int,
-    doc: str,
-    *,
-    group: str,
-    unit: str = "",
-    own: bool = False,
-    check: Callable[[int], int] = int,
+    default: int, least: int, most: int, doc: str, *, group: str, unit: str = "", own: bool = False
 ) -> Any:
-    """Define a key with a whole number between two bounds, both included.
-
-    Args:
-        check: normalizes a value; raises ValueError with a phrase.
-    """
+    """Define a key with a whole number between two bounds, both included."""
 
     def read(given: str) -> int:
         word = given.strip()
         if not _INTEGER.fullmatch(word) or not least <= int(word) <= most:
             raise ValueError(f"must be a whole number from {least} to {most}")
-        return check(int(word))
+        return int(word)
 
     bounds = f"{least} or more" if most >= _LONG_MAX else f"{least} to {most}"
     kind = f"{unit or 'number'}, {bounds}"

@@ -64,12 +64,6 @@ _USUAL_PORT: Final = 10911
 """The port of a broker, unless it is configured."""
 
 
-def _broker_port(port: int) -> int:
-    if not port:
-        raise ValueError("must be a port from 1 to 65535, or -1: clients have to know it")
-    return port
-
-
 @dataclass(frozen=True)
 class StoreConfig:
     """The configuration of a store. The table describes each field with its key.
@@ -98,9 +92,9 @@ class StoreConfig:
         group=_PLACE, kind="IP address", check=address,
     )  # fmt: skip
     listen_port: int = number(
-        -1, -1, 65_535, "Port where RocketMQ's clients find the store process as a broker "
-        "(docs/broker.md); also in storeHost and msgId of new records. -1: it is no broker, and "
-        "the records have 10911.", group=_PLACE, check=_broker_port,
+        0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
+        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is no broker, and the "
+        "records have 10911.", group=_PLACE,
     )  # fmt: skip
 
     mapped_file_size_commit_log: int = number(
@@ -318,7 +312,7 @@ class StoreConfig:
     )  # fmt: skip
     broker_cluster_name: str = text(
         "DefaultCluster", "Cluster that the broker registers as a part of; the property CLUSTER "
-        "of messages that clients send.", group=_BROKER, check=cluster,
+        "of messages that clients send.", group=_BROKER, kind="name", check=cluster,
     )  # fmt: skip
     broker_id: int = number(
         0, 0, _MAX_INT, "0: the master of its `brokerName`. A `SLAVE` needs a number above 0.",
@@ -478,7 +472,7 @@ class StoreConfig:
     @property
     def store_port(self) -> int:
         """The port in storeHost and msgId of new records."""
-        return self.listen_port if self.listen_port > 0 else _USUAL_PORT
+        return self.listen_port or _USUAL_PORT
 
     @property
     def store_host_v6(self) -> bool:

@@ -163,7 +163,7 @@ class WriterService(Service):
         if self._watch is not None and self._served.replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
         config = self._store.config
-        if config.listen_port > 0:
+        if config.listen_port:
             from rmqstore_spark.broker.face import BrokerFace
 
             self._face = BrokerFace(self._store, self.slaves or "")
