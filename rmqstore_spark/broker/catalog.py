@@ -169,8 +169,6 @@ class Catalog:
 
 
 def _check_topic(name: str) -> None:
-    if not name.strip():
-        raise _fault("The specified topic is blank.")
     if len(name) > MAX_TOPIC_LENGTH:
         raise _fault("The specified topic is longer than topic max length.")
     if not is_safe_topic_name(name):

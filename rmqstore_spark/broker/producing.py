@@ -47,6 +47,8 @@ _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What a broker adds to the answer of every send."""
 _LAST: Final = PROPERTY_SEPARATOR.encode()
 
 _CODES: Final = {
@@ -134,7 +136,7 @@ class Producing:
                 group.append(self._read(request))
                 size += request.command.size
             except RemotingError as error:
-                request.reply(request.command.answer(error.code, error.remark))
+                _refuse(request, error)
             except BaseException:
                 for one in jobs:
                     one.reply(one.command.answer(ResponseCode.SYSTEM_ERROR, "the send failed"))
@@ -246,7 +248,7 @@ class Producing:
         if not result.status.is_stored:
             error = refusal(result)
             for send in sends:
-                send.request.reply(send.request.command.answer(error.code, error.remark))
+                _refuse(send.request, error)
             return
         code, remark = _CODES[result.status], result.remark or None
         ids, offsets = result.msg_ids(), result.queue_offset.tolist()
@@ -256,11 +258,14 @@ class Producing:
                 "msgId": ids[at] if send.rows == 1 else ",".join(ids[at : at + send.rows]),
                 "queueId": str(send.queue_id),
                 "queueOffset": str(offsets[at]),
-                "MSG_REGION": "DefaultRegion",
-                "TRACE_ON": "true",
+                **_REGION,
             }
             at += send.rows
             send.request.reply(send.request.command.answer(code, remark, ext))
+
+
+def _refuse(request: Request, error: RemotingError) -> None:
+    request.reply(request.command.answer(error.code, error.remark, dict(_REGION)))
 
 
 def _joined(own: pa.BinaryArray, shared: bytes) -> pa.BinaryArray:

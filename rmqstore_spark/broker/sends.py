@@ -76,7 +76,7 @@ def read_header(request: Command) -> SendHeader:
     """Read the header of a request to send, with long names or short ones.
 
     Raises:
-        RemotingError: a field is missing or no number.
+        RemotingError: there is no topic, or a field is missing or no number.
     """
     is_long = request.code == RequestCode.SEND_MESSAGE
     names = _NAMES if is_long else _SHORT
@@ -84,9 +84,11 @@ def read_header(request: Command) -> SendHeader:
         names
     )
     fields, ext = Fields(request.ext), request.ext
+    if not ext.get(topic, "").strip():
+        raise RemotingError(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
     most_times = fields.long(most, -_INT, _INT - 1, _NOT_GIVEN)
     return SendHeader(
-        ext.get(topic, ""),
+        ext[topic],
         fields.long(queue_id, -_INT, _INT - 1),
         ext.get(default_topic, ""),
         fields.long(queue_nums, -_INT, _INT - 1, 0),
