@@ -2,7 +2,7 @@
 
     python tests/face/cpp_client.py NAME_SERVER TOPIC COUNT
 
-It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends as many messages as it is told, and
+It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends COUNT messages, and
 one for each line that it reads then. At the end of its input it ends.
 """
 

@@ -103,7 +103,7 @@ def test_requests_made_by_hand_are_answered_alike(tmp_path: Path) -> None:
     for exchange, ours in found:
         header = exchange.request.header
         if header.get("extFields", {}).get("b") == "RecReadOnly":
-            assert ours.code == 16  # a broker stores it: the permission of a topic is no matter
+            assert ours.code == 16  # a broker stores it: it does not look at the topic's permission
         elif exchange.request.body == b"xx" or _names_what_is_missing(exchange):
             assert ours.code in (1, 13)  # a broker says which of its lines failed
             assert ours.remark

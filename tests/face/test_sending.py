@@ -126,7 +126,7 @@ def test_what_arrives_together_is_one_put(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         frames = []
         for opaque in range(100):
-            # One of them is no zlib stream: the others must not suffer.
+            # One of them is not a zlib stream: the others must not suffer.
             request = message(
                 b"%d" % opaque, "together", queue=opaque % 4, f=str(int(opaque == 50))
             )

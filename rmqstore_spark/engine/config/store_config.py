@@ -93,7 +93,7 @@ class StoreConfig:
     )  # fmt: skip
     listen_port: int = number(
         0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
-        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is no broker, and the "
+        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is not one, and the "
         "records have 10911.", group=_PLACE,
     )  # fmt: skip
 
@@ -302,8 +302,8 @@ class StoreConfig:
     )  # fmt: skip
 
     remoting_bind_address: str = text(
-        "127.0.0.1", "Address on which `listenPort` is. RocketMQ's protocol has no passwords here: "
-        "whoever reaches the address can send and consume.", group=_BROKER, kind="IP address",
+        "127.0.0.1", "Address on which `listenPort` is. Nobody needs a password: anyone "
+        "who reaches the address can send and consume.", group=_BROKER, kind="IP address",
         own=True, check=address,
     )  # fmt: skip
     namesrv_addr: str = text(
