@@ -10,6 +10,7 @@ consuming    lets them wait until messages come
 offsets      answers questions about offsets, and takes those that consumers report
 locks        locks queues for consumers in order
 send_back    takes messages back: to be consumed again, or given up
+administration topics, single messages and connections, for administrators
 service      gives each request to its handler
 registering  tells the name servers about the topics
 worker, face the threads: of a handler, and of the event loop with all of this

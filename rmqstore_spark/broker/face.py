@@ -94,8 +94,8 @@ class BrokerFace:
             self.address = await server.start(config.remoting_bind_address, config.listen_port)
             if not ipaddress.ip_address(config.remoting_bind_address).is_loopback:
                 _log.warning(
-                    "The broker listens on %s. It asks nobody for a password: anyone who reaches this "
-                    "address can send and consume messages.", self.address,
+                    "The broker listens on %s. It asks nobody for a password: anyone who reaches "
+                    "this address can send and consume messages.", self.address,
                 )  # fmt: skip
             registering = Registering(config, catalog, self._ha_address)
             self._store.topics.watch(registering)

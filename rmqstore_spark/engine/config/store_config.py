@@ -302,9 +302,9 @@ class StoreConfig:
     )  # fmt: skip
 
     remoting_bind_address: str = text(
-        "127.0.0.1", "Address on which `listenPort` is. Nobody needs a password: anyone "
-        "who reaches the address can send and consume.", group=_BROKER, kind="IP address",
-        own=True, check=address,
+        "127.0.0.1", "Address on which `listenPort` is. Nobody needs a password: anyone who "
+        "reaches the address can send and consume.", group=_BROKER, kind="IP address", own=True,
+        check=address,
     )  # fmt: skip
     namesrv_addr: str = text(
         "", "Name servers with which the broker registers, as `host:port` with `;` between.",
