@@ -33,7 +33,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_SEPARATOR,
     RETRY_GROUP_TOPIC_PREFIX,
 )
-from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.encode import MessageFields, encode_messages, encode_records
 from rmqstore_spark.layout.spans import U1, binary_array
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -209,19 +209,21 @@ class Producing:
 
     def _singles(self, sends: Sequence[_Send]) -> U1:
         """Encode messages that came one by one."""
-        headers = [send.header for send in sends]
-        given = {
-            "topic": pa.array([header.topic for header in headers]),
-            "queueId": pa.array([header.queue_id for header in headers], pa.int32()),
-            "flag": pa.array([header.flag for header in headers], pa.int32()),
-            "sysFlag": pa.array([header.sys_flag for header in headers], pa.int32()),
-            "bornTimestamp": pa.array([header.born for header in headers], pa.int64()),
-            "bornHost": pa.array([send.request.connection.peer for send in sends]),
-            "reconsumeTimes": pa.array([header.reconsume_times for header in headers], pa.int32()),
-            "body": pa.array([send.request.command.body for send in sends], pa.binary()),
-            "properties": pa.array([send.properties for send in sends], pa.binary()),
-        }
-        return encode_records(record_batch(given, Origin(0, self._host), self._host)).data
+        messages = [
+            MessageFields(
+                header.topic.encode(),
+                send.request.command.body,
+                send.properties,
+                send.request.connection.peer,
+                header.born,
+                header.queue_id,
+                header.flag,
+                header.sys_flag,
+                header.reconsume_times,
+            )
+            for send, header in ((send, send.header) for send in sends)
+        ]
+        return encode_messages(messages, self._host).data
 
     # ---- from records to answers
 

@@ -9,8 +9,6 @@ import ipaddress
 import random
 from typing import Final
 
-import pyarrow as pa
-
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.producing import refusal
 from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
@@ -30,10 +28,9 @@ from rmqstore_spark.layout.constants import (
     STOREHOST_V6_FLAG,
     TRANSACTION_MASK,
 )
-from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import Spans
-from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -90,18 +87,18 @@ class SendBack:
             )
         delay = 0 if is_dead else level or _FIRST_LEVEL + times
         queue_id = 0 if is_dead else random.randrange(topic.write_queue_nums)  # noqa: S311
-        origin = Origin(int(record.born_timestamp[0]), _born_host(record))
-        given = {
-            "topic": pa.array([topic.name]),
-            "queueId": pa.array([queue_id], pa.int32()),
-            "flag": pa.array([int(record.flag[0])], pa.int32()),
-            "sysFlag": pa.array([int(record.sys_flag[0]) & ~_OWN_FLAGS], pa.int32()),
-            "reconsumeTimes": pa.array([times + 1], pa.int32()),
-            "body": pa.array([_bytes(record.body)], pa.binary()),
-            "properties": pa.array([self._properties(record, place, delay)], pa.binary()),
-        }
-        batch = record_batch(given, origin, self._store.config.host[0])
-        result = self._store.put(encode_records(batch).data)
+        message = MessageFields(
+            topic.name.encode(),
+            _bytes(record.body),
+            self._properties(record, place, delay),
+            _born_host(record),
+            int(record.born_timestamp[0]),
+            queue_id,
+            int(record.flag[0]),
+            int(record.sys_flag[0]) & ~_OWN_FLAGS,
+            times + 1,
+        )
+        result = self._store.put(encode_messages([message], self._store.config.host[0]).data)
         if not result.status.is_stored:
             error = refusal(result)
             raise RemotingError(ResponseCode.SYSTEM_ERROR, f"{result.status}: {error.remark}")
