@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from rmqstore_spark.broker.pulls import Pull, Pulls
 from rmqstore_spark.broker.worker import Worker
 from rmqstore_spark.engine.queue_reader import Reading
-from rmqstore_spark.errors import FrameError, RemotingError
+from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Connection, Request
 
@@ -25,6 +25,7 @@ _MOST_WAITING: Final = 100_000
 _LOOK_SECONDS: Final = 0.5
 _MOST_STEPS: Final = 16
 """How often a request without messages for it is read on at once, before it gets an answer."""
+_FAILED: Final = "the pull failed because of an error in the broker; its log says more"
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 _Queue: TypeAlias = tuple[str, int]
@@ -102,10 +103,10 @@ class Consuming:
             reading = self._pulls.read(pull)
         except RemotingError as error:
             request.reply(command.answer(error.code, error.remark))
-        except FrameError as error:
+        except (RmqStoreError, OSError) as error:
             request.reply(command.answer(ResponseCode.SYSTEM_ERROR, str(error)))
-        except Exception:
-            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, "the pull failed"))
+        except BaseException:
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, _FAILED))
             raise
         else:
             if self._pulls.may_wait(pull, reading):
@@ -132,19 +133,33 @@ class Consuming:
     def _look_again(self, pull: Pull) -> None:
         """Answer a request that waits if there are messages for it now."""
         steps = 0
-        reading = self._pulls.read(pull)
-        while reading.status == "NO_MATCHED_MESSAGE" and steps < _MOST_STEPS:
+        reading = self._read(pull)
+        while (
+            reading is not None and reading.status == "NO_MATCHED_MESSAGE" and steps < _MOST_STEPS
+        ):
             pull.offset = reading.next  # the next look begins there
             if reading.next >= reading.most:
                 return
-            reading, steps = self._pulls.read(pull), steps + 1
-        if not self._pulls.may_wait(pull, reading):
+            reading, steps = self._read(pull), steps + 1
+        if reading is not None and not self._pulls.may_wait(pull, reading):
             self._finish(pull, reading)
 
     def _end(self, pulls: Iterable[Pull]) -> None:
         """Answer requests whose time is over."""
         for pull in pulls:
-            self._finish(pull, self._pulls.read(pull))
+            reading = self._read(pull)
+            if reading is not None:
+                self._finish(pull, reading)
+
+    def _read(self, pull: Pull) -> Reading | None:
+        """Read messages for a request that waits; None if that failed, and it has its answer."""
+        try:
+            return self._pulls.read(pull)
+        except (RmqStoreError, OSError) as error:
+            self._release(pull)
+            answer = pull.request.command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            pull.request.reply(answer)
+            return None
 
     def _finish(self, pull: Pull, reading: Reading) -> None:
         self._release(pull)

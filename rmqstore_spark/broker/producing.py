@@ -47,6 +47,7 @@ _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_FAILED: Final = "the send failed because of an error in the broker; its log says more"
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What a broker adds to the answer of every send."""
 _LAST: Final = PROPERTY_SEPARATOR.encode()
@@ -126,6 +127,14 @@ class Producing:
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
+        try:
+            self._handle(jobs)
+        except BaseException:
+            for request in jobs:  # those that have an answer get no other
+                _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
+            raise
+
+    def _handle(self, jobs: Sequence[Request]) -> None:
         group: list[_Send] = []
         size = 0
         for request in jobs:
@@ -137,10 +146,6 @@ class Producing:
                 size += request.command.size
             except RemotingError as error:
                 _refuse(request, error)
-            except BaseException:
-                for one in jobs:
-                    one.reply(one.command.answer(ResponseCode.SYSTEM_ERROR, "the send failed"))
-                raise
         if group:
             self._store_all(group)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,7 +165,7 @@ class Heard:
     def opened(self, connection: Connection) -> None:
         """Do nothing."""
 
-    def requests(self, requests: list[Request]) -> None:
+    def requests(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self.told.append(request.command)
             request.drop()

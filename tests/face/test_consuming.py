@@ -30,7 +30,7 @@ from tests.face.broker import (
 from tests.support.batches import commit_batch, rows_block
 from tests.support.waiting import eventually
 
-_HOLD = {"sysFlag": "6", "suspendTimeoutMillis": "20000"}
+_HOLD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "20000"}
 _LONG = 30.0
 
 
