@@ -431,3 +431,28 @@ def test_a_held_pull_of_another_thread_is_not_forgotten(tmp_path: Path) -> None:
 
         assert all(answer.code == 0 for answer in run(served, work))
         assert eventually(lambda: served.store.stats()["queues"]["orders"]["0"][1] == 100)
+
+
+def test_a_slave_is_read_and_accepts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with broker(path) as served:
+        send(served, "a", "b")
+    where = {"consumerGroup": "consumers", "topic": "orders", "queueId": 0}
+    with broker(path, broker_role="SLAVE", broker_id=1) as served:
+        found, past, sent, beat, _, progress, new = ask(
+            served,
+            pull(0),
+            pull(9),
+            message(b"x"),
+            heartbeat("client", {"orders": "*"}),
+            request(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **where),
+            request(RequestCode.QUERY_CONSUMER_OFFSET, **where),
+            message(b"x", "new"),
+        )
+        assert (found.code, len(records_in(found.body))) == (0, 2)
+        # What is past its end may only not have come yet.
+        assert (past.code, number(past, "nextBeginOffset")) == (20, 9)
+        assert (sent.code, beat.code) == (ResponseCode.SERVICE_NOT_AVAILABLE, 0)
+        assert progress.ext["offset"] == "0"
+        assert new.code == ResponseCode.TOPIC_NOT_EXIST
+    assert not (path / "config" / "consumerOffset.json").exists()
