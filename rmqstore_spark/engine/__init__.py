@@ -9,6 +9,7 @@
     append/      handles a put, from its block to its answer
     log/         writes, flushes and cuts the CommitLog
     dispatch/    writes queues and index
+    queue_reader reads queues and their records, for consumers
     batches/     stages and commits Spark's batches
     delay/       delivers delayed messages
     transactions/  holds half messages, and ends their transactions

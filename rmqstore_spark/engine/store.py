@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,14 +21,18 @@ from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
 from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
+from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.status import PutResult
+from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
+from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
@@ -39,6 +43,8 @@ from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.types import CommitRequest, CommitResult
 
 __all__ = ["StoreWriter"]
+
+_MOST_GROUPS: Final = 10_000
 
 
 def _wall_clock() -> int:
@@ -51,6 +57,7 @@ class StoreWriter:
     Attributes:
         config: the store's configuration.
         topics: the store's topics.
+        groups: the consumer groups that RocketMQ's clients use.
         slaves: the slaves that have a copy of the log.
         replica: appends the bytes of a master's log, if the store is a slave.
         transactions: holds half messages, and ends their transactions.
@@ -59,6 +66,7 @@ class StoreWriter:
     def __init__(self, store: OpenStore) -> None:
         self.config = store.config
         self.topics = store.topics
+        self.groups = ConsumerGroups(store.path, store.clock, _MOST_GROUPS)
         self._store = store
         self._opened = time.monotonic()
         self._closing = threading.Lock()
@@ -143,6 +151,14 @@ class StoreWriter:
     def published(self) -> PublishedEnd:
         """Where the log ends for readers, and how to wait for more."""
         return self._store.log.published
+
+    def queue_reader(self) -> QueueReader:
+        """Return a reader of the queues and their records; the caller closes it."""
+        return QueueReader(self._store)
+
+    def watch_queues(self, watcher: QueueWatcher | None) -> None:
+        """Tell a watcher, in place of the last one, when queues have grown; None: nobody."""
+        self._store.queues.watcher = watcher
 
     def published_log(self) -> PublishedLog:
         """Return a reader of the log's bytes that readers may see; the caller closes it."""
@@ -234,6 +250,11 @@ class StoreWriter:
             self._appender.forget(name)
 
     # ---- consumer groups -----------------------------------------------------------------------
+
+    @property
+    def consumer_offsets(self) -> ConsumerOffsets:
+        """The offsets of consumer groups."""
+        return self._store.consumer_offsets
 
     def commit_offsets(
         self, group: str, offsets: Mapping[str, Mapping[int, int]], *, reset: bool = False

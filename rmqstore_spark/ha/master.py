@@ -123,6 +123,6 @@ def _port(store: StoreWriter) -> int:
     config = store.config
     if config.ha_listen_port >= 0:
         return config.ha_listen_port
-    if config.listen_port == 65_535:
+    if config.store_port == 65_535:
         raise OptionError("listenPort + 1 is not a port. Set haListenPort.")
-    return config.listen_port + 1
+    return config.store_port + 1

@@ -31,7 +31,6 @@ from rmqstore_spark.server.server import StoreServer
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-    from rmqstore_spark.server.stores.served import ServedStore
     from rmqstore_spark.server.stores.service import StoreService
     from rmqstore_spark.server.stores.sidecar import StorePlace
     from rmqstore_spark.server.stores.written import FollowerWatch
@@ -64,8 +63,9 @@ def serve(
     Args:
         config: the store's configuration.
         ready_file: JSON with `endpoint`, `endpoints`, `store` (its path), `stores` (the path by
-            name), `pid`, `metrics` and `slaves` (where to scrape, and where slaves connect, as
-            `host:port`; null without), written once the store is served, and removed at the end.
+            name), `pid`, `metrics`, `slaves` and `broker` (where to scrape, and where slaves and
+            RocketMQ's clients connect, as `host:port`; null without), written once the store is
+            served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
         watch: looks at the follower of a slave a few times a second, and may end the process.
         announce: called with one line once the store is served.
@@ -211,12 +211,13 @@ class _Run:
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
         if self._ready_path is not None:
-            _write_ready(self._ready_path, endpoints, stores, metrics, service.slaves)
+            _write_ready(self._ready_path, endpoints, metrics, service)
             opened.callback(_remove, self._ready_path)
         names = ", ".join(store.path for store in stores)
         if len(stores) > 1:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
-        more = f"; metrics on http://{metrics}/metrics" if metrics else ""
+        more = f"; broker on {service.broker}" if service.broker else ""
+        more += f"; metrics on http://{metrics}/metrics" if metrics else ""
         self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
         while not end.wait(service.look_seconds) and service.continues():
             pass
@@ -344,10 +345,10 @@ def _ready_path(given: str | os.PathLike[str]) -> str:
 def _write_ready(
     path: str,
     endpoints: list[str],
-    stores: Sequence[ServedStore],
     metrics: str | None,
-    slaves: str | None,
+    service: StoreService,
 ) -> None:
+    stores = service.stores
     ready = {
         "endpoint": endpoints[0],
         "endpoints": endpoints,
@@ -355,7 +356,8 @@ def _write_ready(
         "stores": {store.name: store.path for store in stores},
         "pid": os.getpid(),
         "metrics": metrics,
-        "slaves": slaves,
+        "slaves": service.slaves,
+        "broker": service.broker,
     }
     replace_file(path, json.dumps(ready).encode())
 

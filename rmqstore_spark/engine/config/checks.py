@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
 
 from rmqstore_spark.layout.delays import delays
 
-__all__ = ["address", "beginning", "delay_levels", "host_and_port", "hours", "networks"]
+__all__ = [
+    "address",
+    "addresses",
+    "beginning",
+    "cluster",
+    "delay_levels",
+    "host_and_port",
+    "hours",
+    "networks",
+]
 
 _MAX_OFFSET: Final = 2**63 - 1
 _MOST_LEVELS: Final = 256
 _LONGEST_DELAY_MS: Final = 3650 * 86_400_000
+_MOST_ADDRESSES: Final = 16
+_CLUSTER: Final = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
 
 
 def address(word: str) -> str:
@@ -29,6 +41,24 @@ def host_and_port(word: str) -> str:
     host, separator, port = word.rpartition(":")
     if word and not (host and separator and port.isdecimal() and 0 < int(port) < 65_536):
         raise ValueError("must be host:port")
+    return word
+
+
+def addresses(word: str) -> str:
+    """Normalize some `host:port` with `;` between; "" is allowed."""
+    parts = [part.strip() for part in word.split(";") if part.strip()]
+    if len(parts) > _MOST_ADDRESSES:
+        raise ValueError(f"must be at most {_MOST_ADDRESSES} addresses")
+    try:
+        return ";".join(map(host_and_port, parts))
+    except ValueError:
+        raise ValueError("must be host:port, or several with ; between them") from None
+
+
+def cluster(word: str) -> str:
+    """Check the name of a cluster."""
+    if not _CLUSTER.fullmatch(word):
+        raise ValueError("must be 1 to 127 letters, digits and characters of %|_.-")
     return word
 
 

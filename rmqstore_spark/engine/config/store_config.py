@@ -21,7 +21,9 @@ from rmqstore_spark.engine.config.broker_keys import (
 )
 from rmqstore_spark.engine.config.checks import (
     address,
+    addresses,
     beginning,
+    cluster,
     delay_levels,
     host_and_port,
     hours,
@@ -57,6 +59,10 @@ _TRANSACTIONS: Final = "Transactions"
 _STAGING: Final = "Batches of Spark"
 _REPLICATION: Final = "Replication"
 _SERVICE: Final = "Service"
+_BROKER: Final = "Broker"
+
+_USUAL_PORT: Final = 10911
+"""The port of a broker, unless it is configured."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,9 @@ class StoreConfig:
         group=_PLACE, kind="IP address", check=address,
     )  # fmt: skip
     listen_port: int = number(
-        10911, 1, 65_535, "Port in storeHost and msgId of new records: the port of a broker that "
-        "may serve the store later.", group=_PLACE,
+        0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
+        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is not one, and the "
+        "records have 10911.", group=_PLACE,
     )  # fmt: skip
 
     mapped_file_size_commit_log: int = number(
@@ -312,13 +319,42 @@ class StoreConfig:
         "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
     )  # fmt: skip
 
+    remoting_bind_address: str = text(
+        "127.0.0.1", "Address on which `listenPort` is. Nobody needs a password: anyone who "
+        "reaches the address can send and consume.", group=_BROKER, kind="IP address", own=True,
+        check=address,
+    )  # fmt: skip
+    namesrv_addr: str = text(
+        "", "Name servers with which the broker registers, as `host:port` with `;` between.",
+        group=_BROKER, kind="addresses", check=addresses,
+    )  # fmt: skip
+    broker_cluster_name: str = text(
+        "DefaultCluster", "Cluster that the broker registers as a part of; the property CLUSTER "
+        "of messages that clients send.", group=_BROKER, kind="name", check=cluster,
+    )  # fmt: skip
+    broker_id: int = number(
+        0, 0, _MAX_INT, "0: the master of its `brokerName`. A `SLAVE` needs a number above 0.",
+        group=_BROKER,
+    )  # fmt: skip
+    register_name_server_period: int = number(
+        30_000, 10_000, 60_000, "How often the broker registers; also at once when a topic "
+        "changes.", group=_BROKER, unit="ms",
+    )  # fmt: skip
+    auto_create_subscription_group: bool = flag(
+        True, "Accept consumer groups that the store does not know.", group=_BROKER,
+    )  # fmt: skip
+    flush_consumer_offset_interval: int = number(
+        5000, 100, _HOUR_MS, "How often the progress that RocketMQ's consumers report is written.",
+        group=_BROKER, unit="ms",
+    )  # fmt: skip
+
     bind_address: str = text(
         "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
         group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
     flight_port: int = number(
         10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
-        "-1: none, if `flightSocket` is set. Clients do not use `listenPort`.",
+        "-1: none, if `flightSocket` is set. `listenPort` is for RocketMQ's clients.",
         group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
@@ -443,13 +479,18 @@ class StoreConfig:
     @property
     def store_host(self) -> bytes:
         """Address and 4-byte port as in new records: 8 bytes, or 20 for IPv6."""
-        return encode_host(f"{self.broker_ip1}:{self.listen_port}")
+        return encode_host(f"{self.broker_ip1}:{self.store_port}")
 
     @property
     def host(self) -> tuple[str, bytes]:
         """The store's address as text (`ip:port` or `[ip]:port`), and as in new records."""
         address = f"[{self.broker_ip1}]" if self.store_host_v6 else self.broker_ip1
-        return f"{address}:{self.listen_port}", self.store_host
+        return f"{address}:{self.store_port}", self.store_host
+
+    @property
+    def store_port(self) -> int:
+        """The port in storeHost and msgId of new records."""
+        return self.listen_port or _USUAL_PORT
 
     @property
     def store_host_v6(self) -> bool:

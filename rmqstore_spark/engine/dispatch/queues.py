@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ from rmqstore_spark.layout.consumequeue import (
 )
 from rmqstore_spark.layout.consumequeue_ext import ext_offset, is_ext_address
 
-__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries"]
+__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries", "QueueWatcher"]
 
 Entries = npt.NDArray[np.void]
 
@@ -61,6 +62,13 @@ class _State:
     written_end: int = -1
 
 
+class QueueWatcher(Protocol):
+    """Wants to know when queues have grown."""
+
+    def queue_grew(self, topic: str, queue_id: int) -> None:
+        """Take note that a queue has new entries. Called by the dispatcher; must not wait."""
+
+
 class ConsumeQueues:
     """All ConsumeQueues of a store.
 
@@ -70,6 +78,9 @@ class ConsumeQueues:
             existing files is used.
         open_files: the most files that are kept open.
         keep_units: keep entries that point at extension units. Otherwise they get plain tagsCodes.
+
+    Attributes:
+        watcher: is told when a queue has grown; None: nobody is.
     """
 
     def __init__(
@@ -82,6 +93,7 @@ class ConsumeQueues:
     ) -> None:
         self._files = QueueFiles(os.path.join(store, "consumequeue"), file_size, open_files)
         self._keep_units = keep_units
+        self.watcher: QueueWatcher | None = None
         self._states: dict[tuple[str, int], _State] = {}
         self._sizes: Counter[int] = Counter()
         self._removing = threading.Lock()
@@ -177,6 +189,8 @@ class ConsumeQueues:
             self._fill(topic, queue_id, state, first_offset)
         self._write(topic, queue_id, state, entries, first_offset)
         state.max_offset = first_offset + len(entries)
+        if self.watcher is not None:
+            self.watcher.queue_grew(topic, queue_id)
 
     def reconcile(self, topic: str, queue_id: int, entries: Entries, first_offset: int) -> int:
         """Write entries as `append` does, but only if they differ from those in the file.

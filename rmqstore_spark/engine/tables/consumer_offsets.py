@@ -1,8 +1,8 @@
 """The progress of consumer groups, in `config/consumerOffset.json` as a broker keeps it.
 
 See docs/format.md, "A store directory" (upstream: ConsumerOffsetManager). A broker writes the file
-every five seconds and accepts any value. Here an offset is on disk when its commit is answered, and
-moves forward unless it is reset.
+every five seconds and accepts any value, and so do `report` and `save` for RocketMQ's consumers.
+An offset that Spark commits is on disk when that is answered, and moves forward unless it is reset.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
 
 _TABLE: Final = "offsetTable"
+_MOST_ENTRIES: Final = 100_000
+"""Most pairs of a topic and a group that RocketMQ's consumers may add."""
 
 
 class ConsumerOffsets:
@@ -40,6 +42,7 @@ class ConsumerOffsets:
         self._ends: _Ends = {}
         self._lock = threading.Lock()
         self._opened: ConfigFile | None = None
+        self._reported: dict[str, dict[int, int]] = {}
 
     def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> int:
         """Move the offsets of a group forward; all of them or none.
@@ -92,6 +95,59 @@ class ConsumerOffsets:
 
         return self._move(group, offsets, moves)
 
+    def get(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the next offset that a group consumes of a queue; -1 if none is known.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        name = f"{topic}@{group}"
+        with self._lock:
+            reported = self._reported.get(name, {}).get(queue_id)
+            if reported is not None:
+                return reported
+            held = self._file().value[_TABLE].get(name)
+            return _offset(held.get(queue_id)) if isinstance(held, dict) else -1
+
+    def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.
+
+        Args:
+            group, topic: valid names.
+            queue_id: of the topic's queues.
+            offset: not negative.
+
+        Returns:
+            False if there are too many groups with offsets; then nothing has changed.
+        """
+        name = f"{topic}@{group}"
+        with self._lock:
+            if name not in self._reported:
+                known = self._file().value[_TABLE]
+                if name not in known and len(known) + len(self._reported) >= _MOST_ENTRIES:
+                    return False
+            self._reported.setdefault(name, {})[queue_id] = offset
+            return True
+
+    def save(self) -> None:
+        """Write the reported offsets.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; the offsets are kept for the next time.
+        """
+        with self._lock:
+            if self._reported:
+                file = self._file()
+                file.replace({**file.value, _TABLE: self._with_reported(file)})
+                self._reported = {}
+
+    def _with_reported(self, file: ConfigFile) -> dict[str, Any]:
+        table = _objects(file.value.get(_TABLE))
+        for name, offsets in self._reported.items():
+            table[name] = {**_objects(table.get(name)), **offsets}
+        return table
+
     def follow(self, table: Mapping[str, Any]) -> None:
         """Take the offsets of a master, which may be ahead of what a slave has of its queues.
 
@@ -125,7 +181,7 @@ class ConsumerOffsets:
         with self._lock:
             self._ends = self._read_ends()
             file = self._file()
-            table = _objects(file.value.get(_TABLE))
+            table = self._with_reported(file)
             changed = 0
             for topic, wanted in offsets.items():
                 name = f"{topic}@{group}"
@@ -140,6 +196,7 @@ class ConsumerOffsets:
                     changed += len(moved)
             if changed:
                 file.replace({**file.value, _TABLE: table})
+                self._reported = {}
             return changed
 
     def _end(self, queue: _Queue) -> int:
@@ -156,10 +213,11 @@ class ConsumerOffsets:
         """
         with self._lock:
             file = self._file()
-            table = _objects(file.value.get(_TABLE))
+            table = self._with_reported(file)
             kept = {name: held for name, held in table.items() if name.partition("@")[0] != topic}
             if len(kept) != len(table):
                 file.replace({**file.value, _TABLE: kept})
+                self._reported = {}
 
     def _file(self) -> ConfigFile:
         if self._opened is None:

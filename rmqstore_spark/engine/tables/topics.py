@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
@@ -27,6 +27,7 @@ __all__ = [
     "PERM_WRITE",
     "TopicConfig",
     "TopicTable",
+    "TopicWatcher",
     "require_clients_topic",
 ]
 
@@ -106,6 +107,13 @@ class TopicConfig:
         return cls(name, read, write, perm, rest)
 
 
+class TopicWatcher(Protocol):
+    """Wants to know when topics have changed."""
+
+    def topics_changed(self) -> None:
+        """Take note of it. Called in the thread of the change; must not wait."""
+
+
 class TopicTable:
     """The topics of a store. Thread-safe; every change is on disk before it takes effect.
 
@@ -122,6 +130,7 @@ class TopicTable:
         self._most = most
         self._lock = threading.Lock()
         self._unknown: dict[str, Any] = {}
+        self._watchers: tuple[TopicWatcher, ...] = ()
         self._topics = dict(self._load())
 
     def _load(self) -> Iterator[tuple[str, TopicConfig]]:
@@ -146,6 +155,20 @@ class TopicTable:
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None if it does not exist."""
         return self._topics.get(name)
+
+    @property
+    def version(self) -> dict[str, Any]:
+        """The `dataVersion` of the table: `counter` and `timestamp`; empty before any change."""
+        found = self._file.value.get("dataVersion")
+        return dict(found) if isinstance(found, dict) else {}
+
+    def watch(self, watcher: TopicWatcher) -> None:
+        """Tell a watcher of all changes from now on."""
+        self._watchers = (*self._watchers, watcher)
+
+    def unwatch(self, watcher: TopicWatcher) -> None:
+        """Tell a watcher of no more changes."""
+        self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     def create(
         self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
@@ -284,6 +307,8 @@ class TopicTable:
         made = {**self._file.value, "dataVersion": version, "topicConfigTable": table}
         self._file.replace(made)
         self._topics = topics
+        for watcher in self._watchers:
+            watcher.topics_changed()
 
 
 def _table_of(value: dict[str, Any]) -> dict[str, Any]:

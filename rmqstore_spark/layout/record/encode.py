@@ -5,8 +5,9 @@ See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,16 @@ from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
 )
-from rmqstore_spark.layout.hosts import encode_hosts
+from rmqstore_spark.layout.hosts import encode_host, encode_hosts
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts
 
-__all__ = ["RECORD_COLUMNS", "EncodedRecords", "encode_records"]
+__all__ = [
+    "RECORD_COLUMNS",
+    "EncodedRecords",
+    "MessageFields",
+    "encode_messages",
+    "encode_records",
+]
 
 RECORD_COLUMNS: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -68,6 +75,27 @@ class EncodedRecords:
     sizes: I4
 
 
+class MessageFields(NamedTuple):
+    """A message on its way into a record.
+
+    Attributes:
+        topic, body, properties: as they are stored.
+        born_host: `ip:port` or `[ip]:port`.
+        born_timestamp: milliseconds.
+        queue_id, flag, sys_flag, reconsume_times: numbers of 32 bits.
+    """
+
+    topic: bytes
+    body: bytes
+    properties: bytes
+    born_host: str
+    born_timestamp: int
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+
+
 def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRecords:
     """Encode a batch of messages.
 
@@ -90,9 +118,46 @@ def encode_records(batch: pa.RecordBatch, *, magic: int = MAGIC_V1) -> EncodedRe
     hosts, wide, codes = encode_hosts(*(batch[name] for name in _HOSTS))
     ints = np.stack([*(batch[name].to_numpy() for name in _INTS), *codes])
     longs = np.stack([batch[name].to_numpy() for name in _LONGS])
-    n = len(batch)
-    heads = n * (_LEAST + wide_topic) + 12 * sum(
-        int(wide[code].sum(dtype=np.int64)) for code in codes
+    return _written(magic, ints, longs, hosts, wide, texts)
+
+
+def encode_messages(messages: Sequence[MessageFields], store_host: str) -> EncodedRecords:
+    """Encode a few messages, without the cost of columns.
+
+    Args:
+        messages: at least one. Their topics and properties are not too long for the format.
+        store_host: `ip:port` or `[ip]:port`, for the room that the store needs.
+
+    Raises:
+        OptionError: a host is invalid.
+    """
+    fields = list(zip(*messages, strict=True))
+    topics, bodies, properties, born_hosts, born = fields[:5]
+    numbers = {host: number for number, host in enumerate(dict.fromkeys((*born_hosts, store_host)))}
+    packed = [encode_host(host) for host in numbers]
+    hosts = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
+    wide = np.array([len(p) == 20 for p in packed], np.uint8)
+    codes = [numbers[host] for host in born_hosts], [numbers[store_host]] * len(messages)
+    ints = np.array([*fields[5:], *codes], np.int32)
+    longs = np.zeros((len(_LONGS), len(messages)), np.int64)
+    longs[_LONGS.index("bornTimestamp")] = born
+    texts = [_joined(bodies), _joined(topics), _joined(properties)]
+    return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    return offsets, np.frombuffer(b"".join(parts), np.uint8)
+
+
+def _written(
+    magic: int, ints: I4, longs: I8, hosts: U1, wide: U1, texts: Sequence[tuple[I4, U1]]
+) -> EncodedRecords:
+    """Write records: `ints` are _INTS and the numbers of the hosts, `longs` _LONGS."""
+    n = ints.shape[1]
+    heads = n * (_LEAST + (magic == MAGIC_V2)) + 12 * sum(
+        int(wide[code].sum(dtype=np.int64)) for code in ints[len(_INTS) :]
     )
     total = heads + sum(int(offsets[-1]) - int(offsets[0]) for offsets, _ in texts)
     starts, sizes, data = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(total, np.uint8)

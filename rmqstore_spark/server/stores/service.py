@@ -28,6 +28,11 @@ class StoreService(ABC):
         """Where slaves connect, as host:port; None if none are taken."""
         return None
 
+    @property
+    def broker(self) -> str | None:
+        """Where RocketMQ's clients connect, as host:port; None if none are served."""
+        return None
+
     @abstractmethod
     def start(self) -> None:
         """Start what works besides the calls of clients, once those can come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,11 +18,14 @@ from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, 
 from rmqstore_spark.wire.protocol import PROTOCOL
 
 if TYPE_CHECKING:
+    from rmqstore_spark.broker.face import BrokerFace
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
     from rmqstore_spark.ha.follower import LogFollower
 
 __all__ = ["FollowerWatch", "WriterService", "WrittenStore"]
+
+_log = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 0.2
 
@@ -134,6 +138,12 @@ class WriterService(StoreService):
         super().__init__([self._served])
         self._store = store
         self._watch = watch
+        self._face: BrokerFace | None = None
+
+    @property
+    def broker(self) -> str | None:
+        """Where RocketMQ's clients connect, as host:port; None if none are served."""
+        return self._face.address if self._face is not None else None
 
     @property
     def slaves(self) -> str | None:
@@ -143,15 +153,25 @@ class WriterService(StoreService):
         return master.address if master is not None else None
 
     def start(self) -> None:
-        """Follow a master, or serve slaves, as the store's role says.
+        """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.
 
         Raises:
-            OptionError: there is no port for slaves.
-            ServiceError: the address for slaves cannot be bound.
+            OptionError: there is no port for slaves, or `brokerId` does not fit the role.
+            ServiceError: the address for slaves or for clients cannot be bound.
         """
         self._served.replication = Replication(self._store)
         if self._watch is not None and self._served.replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
+        config = self._store.config
+        if config.listen_port:
+            from rmqstore_spark.broker.face import BrokerFace
+
+            self._face = BrokerFace(self._store, self.slaves or "")
+        elif config.namesrv_addr:
+            _log.warning(
+                "namesrvAddr is %s, but no broker registers there: listenPort is not set.",
+                config.namesrv_addr,
+            )
 
     def stats(self) -> Mapping[str, Any]:
         """Return the figures of the store, ready for JSON."""
@@ -164,7 +184,9 @@ class WriterService(StoreService):
         return self._watch is None or follower is None or self._watch.continues(follower)
 
     def close(self) -> None:
-        """End the replication, and close the store."""
+        """End the broker and the replication, and close the store."""
+        if self._face is not None:
+            self._face.close()
         if self._served.replication is not None:
             self._served.replication.close()
         self._store.close()

@@ -24,6 +24,8 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "host:port": st.sampled_from(["", "broker-1:10912", "10.0.0.7:1", "[::1]:65535"]),
     "`earliest`, `latest` or an offset": st.sampled_from(["earliest", "latest", "0", "1073741824"]),
     "delays": st.sampled_from(["1s", "1s 5m 2h 1d"]),
+    "addresses": st.sampled_from(["", "ns1:9876", "10.0.0.7:9876;[::1]:1"]),
+    "name": st.sampled_from(["DefaultCluster", "c-1.a"]),
     "networks": st.sampled_from(["10.0.0.0/8", "::1/128,10.1.2.3/32"]),
     "path": st.sampled_from(["", "/data/store", "/data/a b/#x", "C:\\x", "/täst=1"]),
     "text": st.sampled_from(["", "broker-b", "a = b", "!x", "ü"]),
@@ -123,7 +125,7 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     )
     assert acl.startswith("aclEnable=true: ")
     assert alone == (
-        "ignored keys that only a broker uses: brokerClusterName, brokerId, checkCRCOnRecover, "
+        "ignored keys that only a broker uses: checkCRCOnRecover, "
         "enableDLegerCommitLog, rmqAddressServerDomain, rocketmqHome, "
         "sendThreadPoolQueueCapacity, transientStorePoolEnable."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,16 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import MAGIC_V1, MAGIC_V2
 from rmqstore_spark.layout.hosts import same_host
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
+from rmqstore_spark.layout.record.encode import (
+    RECORD_COLUMNS,
+    MessageFields,
+    encode_messages,
+    encode_records,
+)
 from rmqstore_spark.layout.spans import join_texts
 from tests.support.golden import RecordReport
 from tests.support.records import record_batch
-from tests.support.strategies import RECORDS
+from tests.support.strategies import HOSTS, RECORDS
 
 
 @given(
@@ -44,6 +50,33 @@ def test_both_kernels_write_the_same_bytes(
     assert len(seen[0][0]) == sum(seen[0][2])
     alone = [encode_records(record_batch([m]), magic=magic).data.tobytes() for m in messages]
     assert seen[0][0] == b"".join(alone[first : first + count])
+
+
+@given(messages=st.lists(RECORDS, min_size=1, max_size=12), store_host=HOSTS)
+def test_a_few_messages_are_encoded_as_columns_are(
+    messages: list[RecordReport], store_host: str
+) -> None:
+    given = [
+        replace(
+            each, queue_offset=0, physical_offset=0, store_timestamp=0, store_host=store_host,
+            prepared_transaction_offset=0,
+        )
+        for each in messages
+    ]  # fmt: skip
+    found = encode_messages(
+        [
+            MessageFields(
+                each.topic.encode(), each.body, each.properties_raw, each.born_host,
+                each.born_timestamp, each.queue_id, each.flag, each.sys_flag, each.reconsume_times,
+            )
+            for each in given
+        ],
+        store_host,
+    )  # fmt: skip
+    expected = encode_records(record_batch(given))
+    assert found.data.tobytes() == expected.data.tobytes()
+    assert found.starts.tolist() == expected.starts.tolist()
+    assert found.sizes.tolist() == expected.sizes.tolist()
 
 
 def one_row(**changes: Any) -> pa.RecordBatch:

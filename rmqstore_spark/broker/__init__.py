@@ -1,0 +1,20 @@
+"""A store process as a broker: RocketMQ's producers and consumers talk to it.
+
+catalog      the topics and groups, and which of them clients may create
+sends        reads requests to send, and batches
+producing    stores what producers send: one block, one append, one flush for all that has gathered
+heartbeat    reads what clients say of themselves, and their subscriptions
+clients      which connections belong to which groups
+pulls        answers requests for messages
+consuming    lets them wait until messages come
+offsets      answers questions about offsets, and takes those that consumers report
+locks        locks queues for consumers in order
+send_back    takes messages back: to be consumed again, or given up
+administration topics, single messages and connections, for administrators
+service      gives each request to its handler
+registering  tells the name servers about the topics
+worker, face the threads: of a handler, and of the event loop with all of this
+
+From outside it imports `remoting`, `engine`, `layout`, `produce.records`, `errors` and `printable`.
+It behaves as RocketMQ 4.9.8; docs/broker.md says where it does not.
+"""

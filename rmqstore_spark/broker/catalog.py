@@ -1,0 +1,193 @@
+"""The topics and consumer groups of a broker, as its clients may use them.
+
+Upstream: TopicConfigManager, SubscriptionGroupManager, TopicValidator.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.groups import ConsumerGroup
+from rmqstore_spark.engine.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
+from rmqstore_spark.errors import OptionError, RefusedError, RemotingError, StoreWriteError
+from rmqstore_spark.layout.constants import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    MAX_TOPIC_LENGTH,
+    RETRY_GROUP_TOPIC_PREFIX,
+    is_safe_group_name,
+    is_safe_topic_name,
+    is_writable_topic,
+)
+from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+
+__all__ = ["Catalog"]
+
+_DEFAULT_TOPIC: Final = "TBW102"
+_INHERIT: Final = 1
+_SHOWN: Final = 255
+
+
+class Catalog:
+    """Finds topics and groups, and creates those that may be created. Thread-safe.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: StoreWriter) -> None:
+        self._store = store
+        self._config = store.config
+        self.is_slave = store.config.broker_role == "SLAVE"
+
+    # ---- topics
+
+    def topic_to_send(self, name: str, default_topic: str, queues: int) -> TopicConfig:
+        """Return a topic that takes messages of clients; create it if that is allowed.
+
+        Args:
+            name: its name, as the client sent it.
+            default_topic: the topic whose settings a new one takes.
+            queues: how many queues the client wants for a new one.
+
+        Raises:
+            RemotingError: there is no such topic, or it takes no messages.
+        """
+        _check_topic(name)
+        found = self._store.topics.get(name)
+        if found is None:
+            found = self._created(name, default_topic, queues)
+        if not found.perm & PERM_WRITE:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+        return found
+
+    def topic_to_read(self, name: str) -> TopicConfig:
+        """Return a topic that may be consumed.
+
+        Raises:
+            RemotingError: there is no such topic, or it may not be read.
+        """
+        found = self._store.topics.get(name)
+        if found is None:
+            raise _no_topic(name)
+        if not found.perm & PERM_READ:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden"
+            )
+        return found
+
+    def retry_topic(self, group: ConsumerGroup) -> TopicConfig:
+        """Return the topic of the messages that a group consumes again; create it if needed."""
+        return self._own(RETRY_GROUP_TOPIC_PREFIX + group.name, max(1, group.retry_queues))
+
+    def dead_topic(self, group: ConsumerGroup) -> TopicConfig:
+        """Return the topic of the messages that a group gave up; create it if needed."""
+        return self._own(DLQ_GROUP_TOPIC_PREFIX + group.name, 1)
+
+    def registered(self) -> dict[str, Any]:
+        """Return all topics by name, as a broker registers them."""
+        topics = {topic.name: topic.to_json() for topic in self._store.topics}
+        default = self._default(_DEFAULT_TOPIC)
+        if default is not None:
+            topics.setdefault(default.name, default.to_json())
+        return topics
+
+    def version(self) -> dict[str, int]:
+        """Return the number of the topics' last change, and its time."""
+        found = self._store.topics.version
+        return {name: int(found.get(name) or 0) for name in ("counter", "timestamp")}
+
+    def _created(self, name: str, default_topic: str, queues: int) -> TopicConfig:
+        if name.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return self._own(name, 1)
+        default = self._default(default_topic)
+        if default is None or not default.perm & _INHERIT or self.is_slave:
+            raise _no_topic(name)
+        count = max(1, min(queues, default.write_queue_nums))
+        return self._make(name, count, default.perm & (PERM_READ | PERM_WRITE))
+
+    def _default(self, name: str) -> TopicConfig | None:
+        found = self._store.topics.get(name)
+        if name != _DEFAULT_TOPIC:
+            return found
+        if not self._config.auto_create_topic_enable:
+            return None
+        count = self._config.default_topic_queue_nums
+        return found or TopicConfig(name, count, count, PERM_READ | PERM_WRITE | _INHERIT)
+
+    def _own(self, name: str, queues: int) -> TopicConfig:
+        """Return a topic that every group may have, and create it if it is missing."""
+        found = self._store.topics.get(name)
+        return found or self._make(name, queues, PERM_READ | PERM_WRITE)
+
+    def _make(self, name: str, queues: int, perm: int) -> TopicConfig:
+        try:
+            return self._store.create_topic(
+                name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+            )
+        except OptionError as error:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"the topic {name} cannot be created: {error}"
+            ) from error
+        except (RefusedError, StoreWriteError) as error:
+            raise RemotingError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"the topic {name} cannot be created: {error}"
+            ) from error
+
+    # ---- groups
+
+    def group(self, name: str) -> ConsumerGroup:
+        """Return a consumer group; create it if that is allowed.
+
+        Raises:
+            RemotingError: there is no such group.
+        """
+        found = self._store.groups.get(name)
+        if found is not None:
+            return found
+        if not is_safe_group_name(name) or not self._config.auto_create_subscription_group:
+            raise RemotingError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{escaped(name[:_SHOWN])}] does not exist",
+            )
+        if self.is_slave:
+            return ConsumerGroup.from_json(name, {})
+        try:
+            return self._store.groups.create(name)
+        except (OptionError, StoreWriteError) as error:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"the group {name} cannot be created: {error}"
+            ) from error
+
+    def is_known(self, group: str) -> bool:
+        """Return whether a group and its retry topic exist."""
+        topic = RETRY_GROUP_TOPIC_PREFIX + group
+        return self._store.groups.get(group) is not None and topic in self._store.topics
+
+
+def _check_topic(name: str) -> None:
+    if len(name) > MAX_TOPIC_LENGTH:
+        raise _fault("The specified topic is longer than topic max length.")
+    if not is_safe_topic_name(name):
+        raise _fault(
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+    if not is_writable_topic(name):
+        raise RemotingError(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+        )
+
+
+def _fault(remark: str) -> RemotingError:
+    return RemotingError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _no_topic(name: str) -> RemotingError:
+    return RemotingError(
+        ResponseCode.TOPIC_NOT_EXIST,
+        f"topic[{escaped(name[:_SHOWN])}] not exist, apply first please!\n"
+        "Create it with `rmqstore create-topic`, or set autoCreateTopicEnable.",
+    )

@@ -1,0 +1,181 @@
+"""The clients of a broker: which connections belong to which groups.
+
+Changed in the thread of the event loop; others may read. Upstream: ConsumerManager,
+ConsumerGroupInfo, ProducerManager, ClientManageProcessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rmqstore_spark.broker.heartbeat import Heartbeat, Membership, Subscription
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.connection import RemotingConnection
+
+__all__ = ["Clients", "Group", "Member"]
+
+_MOST_MEMBERS: Final = 100_000
+"""Most memberships of all connections in all groups."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A connection in a group.
+
+    Attributes:
+        client_id: the client's name.
+        language, version: as its requests say.
+    """
+
+    client_id: str
+    language: str
+    version: int
+
+
+@dataclass
+class Group:
+    """A consumer group of which at least one client is connected.
+
+    Attributes:
+        told: how it consumes, as its member said last, with its subscriptions.
+        is_notified: whether its members are told when others come or go.
+        members: by connection, in the order in which they came.
+    """
+
+    told: Membership
+    is_notified: bool
+    members: dict[RemotingConnection, Member] = field(default_factory=dict)
+
+    def subscription(self, topic: str) -> Subscription | None:
+        """Return what the group consumes of a topic; None if nothing."""
+        return self.told.subscriptions.get(topic)
+
+
+class Clients:
+    """Groups of consumers and producers, and the times of heartbeats."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, Group] = {}
+        self._producers: dict[str, dict[RemotingConnection, Member]] = {}
+        self._heard: dict[RemotingConnection, float] = {}
+        self._memberships = 0
+
+    def group(self, name: str) -> Group | None:
+        """Return a consumer group; None if no member of it is connected."""
+        return self._consumers.get(name)
+
+    def producers(self, name: str) -> list[tuple[RemotingConnection, Member]]:
+        """Return the connected members of a producer group."""
+        return list(self._producers.get(name, {}).items())
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return the names of a consumer group's members, each once."""
+        found = self._consumers.get(group)
+        members = found.members.values() if found is not None else ()
+        return list(dict.fromkeys(member.client_id for member in members))
+
+    def hear(
+        self,
+        connection: RemotingConnection,
+        request: Command,
+        beat: Heartbeat,
+        quiet: frozenset[str],
+        now: float,
+    ) -> None:
+        """Take note of a heartbeat.
+
+        Args:
+            connection, request: as it came.
+            beat: what it says.
+            quiet: the groups whose members are not told of others.
+            now: the event loop's time.
+
+        Raises:
+            RemotingError: there are too many members.
+        """
+        self._heard[connection] = now
+        member = Member(beat.client_id, request.language, request.version)
+        for name in beat.producers:
+            of_group = self._producers.get(name, {})
+            self._check_room(connection in of_group)
+            self._memberships += connection not in of_group
+            self._producers.setdefault(name, {})[connection] = member
+        for told in beat.consumers:
+            self._join(connection, member, told, told.group not in quiet)
+
+    def leave(
+        self, connection: RemotingConnection, producer_group: str, consumer_group: str
+    ) -> None:
+        """Take a connection out of a group of each kind; empty names mean none."""
+        self._leave_producers(connection, producer_group)
+        self._leave_consumers(connection, consumer_group)
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Take a connection that has ended out of all groups."""
+        if self._heard.pop(connection, None) is None:
+            return
+        for name in [name for name, of in self._producers.items() if connection in of]:
+            self._leave_producers(connection, name)
+        for name in [name for name, of in self._consumers.items() if connection in of.members]:
+            self._leave_consumers(connection, name)
+
+    def silent(self, before: float) -> list[RemotingConnection]:
+        """Return the connections whose last heartbeat came before a time."""
+        return [connection for connection, heard in self._heard.items() if heard < before]
+
+    def _join(
+        self, connection: RemotingConnection, member: Member, told: Membership, is_notified: bool
+    ) -> None:
+        group = self._consumers.get(told.group)
+        is_new = group is None or connection not in group.members
+        self._check_room(not is_new)
+        if group is None:
+            group = self._consumers[told.group] = Group(
+                replace(told, subscriptions={}), is_notified
+            )
+        self._memberships += is_new
+        group.members[connection] = member
+        group.is_notified = is_notified
+        before = group.told.subscriptions
+        subscriptions = {
+            topic: before[topic] if topic in before and before[topic].version > new.version else new
+            for topic, new in told.subscriptions.items()
+        }
+        group.told = replace(told, subscriptions=subscriptions)  # others read it meanwhile
+        if is_new or before.keys() != subscriptions.keys():
+            _notify(told.group, group)
+
+    def _check_room(self, is_known: bool) -> None:
+        if not is_known and self._memberships >= _MOST_MEMBERS:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the broker has {_MOST_MEMBERS} members of groups, as many as it may have",
+            )
+
+    def _leave_producers(self, connection: RemotingConnection, name: str) -> None:
+        of_group = self._producers.get(name, {})
+        if of_group.pop(connection, None) is not None:
+            self._memberships -= 1
+            if not of_group:
+                del self._producers[name]
+
+    def _leave_consumers(self, connection: RemotingConnection, name: str) -> None:
+        group = self._consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        self._memberships -= 1
+        if not group.members:
+            del self._consumers[name]
+        _notify(name, group)
+
+
+def _notify(name: str, group: Group) -> None:
+    """Tell all members of a group that it has changed."""
+    if group.is_notified:
+        for connection in group.members:
+            connection.one_way(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+            )

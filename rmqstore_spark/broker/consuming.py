@@ -1,0 +1,178 @@
+"""Gives messages to consumers. Requests for messages that are not there yet wait for them.
+
+Upstream: PullRequestHoldService, NotifyMessageArrivingListener.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from rmqstore_spark.broker.pulls import Pull, Pulls
+from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.engine.queue_reader import Reading
+from rmqstore_spark.errors import RemotingError, RmqStoreError
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+
+__all__ = ["Consuming"]
+
+_MOST_HELD: Final = 100_000
+"""Requests that may wait for messages, over all connections."""
+_MOST_HELD_OF_ONE: Final = 16_384
+_MOST_WAITING: Final = 100_000
+_LOOK_SECONDS: Final = 0.5
+_MOST_STEPS: Final = 16
+"""How often a request without messages for it is read on at once, before it gets an answer."""
+_FAILED: Final = "the pull failed because of an error in the broker; its log says more"
+_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+
+_Queue: TypeAlias = tuple[str, int]
+_Job: TypeAlias = Request | RemotingConnection | _Queue
+
+
+class Consuming:
+    """Answers requests for messages, in a thread of its own. It watches the queues of the store.
+
+    Args:
+        pulls: reads them, and what they ask for.
+    """
+
+    def __init__(self, pulls: Pulls) -> None:
+        self._pulls = pulls
+        self._held: dict[_Queue, dict[Pull, None]] = {}
+        self._of: dict[RemotingConnection, set[Pull]] = {}
+        self._count = 0
+        self._looked = time.monotonic()
+        self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS)
+        self._worker.start()
+
+    @property
+    def held(self) -> int:
+        """How many requests wait for messages."""
+        return self._count
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """Take requests for messages that arrived together; see `dispatch.GroupHandler`."""
+        room = max(0, _MOST_WAITING - len(self._worker))
+        self._worker.add(requests[:room])
+        for request in requests[room:]:
+            request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+
+    def queue_grew(self, topic: str, queue_id: int) -> None:
+        """Wake the requests that wait for messages of a queue; see `QueueWatcher`."""
+        queue = topic, queue_id
+        if queue in self._held:
+            self._worker.add((queue,))
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Forget the requests of a connection that has ended."""
+        self._worker.add((connection,))
+
+    def close(self) -> None:
+        """Answer what waits, and end the thread."""
+        self._worker.close()
+        self._end([pull for of_queue in self._held.values() for pull in of_queue])
+        self._pulls.close()
+
+    def handle(self, jobs: Sequence[_Job]) -> None:
+        """Answer or hold requests, and answer those whose messages have come or time is over."""
+        woken: dict[_Queue, None] = {}
+        for job in jobs:
+            if isinstance(job, Request):
+                self._take(job)
+            elif isinstance(job, tuple):
+                woken[job] = None
+            else:
+                for pull in list(self._of.get(job, ())):
+                    self._release(pull)
+                    pull.request.drop()
+        for queue in woken:
+            for pull in list(self._held.get(queue, ())):
+                self._look_again(pull)
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._end([pull for of in self._held.values() for pull in of if pull.ends <= now])
+
+    def _take(self, request: Request) -> None:
+        command = request.command
+        try:
+            pull = self._pulls.accept(request)
+            reading = self._pulls.read(pull)
+        except RemotingError as error:
+            request.reply(command.answer(error.code, error.remark))
+        except (RmqStoreError, OSError) as error:
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, str(error)))
+        except BaseException:
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, _FAILED))
+            raise
+        else:
+            if self._pulls.may_wait(pull, reading):
+                self._hold(pull)
+            else:
+                request.reply(self._pulls.answer(pull, reading))
+
+    def _hold(self, pull: Pull) -> None:
+        connection = pull.request.connection
+        if self._count >= _MOST_HELD or len(self._of.get(connection, ())) >= _MOST_HELD_OF_ONE:
+            remark = f"{self._count} requests wait for messages, as many as may"
+            pull.request.reply(pull.request.command.answer(ResponseCode.SYSTEM_BUSY, remark))
+            return
+        pull.ends = time.monotonic() + pull.hold_seconds
+        self._of.setdefault(connection, set()).add(pull)
+        self._held.setdefault(pull.queue, {})[pull] = None
+        self._count += 1
+        if not connection.is_open:
+            self._release(pull)
+            pull.request.drop()
+        elif self._pulls.has_more(pull):  # it came before anybody knew that this one waits
+            self._look_again(pull)
+
+    def _look_again(self, pull: Pull) -> None:
+        """Answer a request that waits if there are messages for it now."""
+        steps = 0
+        reading = self._read(pull)
+        while (
+            reading is not None and reading.status == "NO_MATCHED_MESSAGE" and steps < _MOST_STEPS
+        ):
+            pull.offset = reading.next  # the next look begins there
+            if reading.next >= reading.most:
+                return
+            reading, steps = self._read(pull), steps + 1
+        if reading is not None and not self._pulls.may_wait(pull, reading):
+            self._finish(pull, reading)
+
+    def _end(self, pulls: Iterable[Pull]) -> None:
+        """Answer requests whose time is over."""
+        for pull in pulls:
+            reading = self._read(pull)
+            if reading is not None:
+                self._finish(pull, reading)
+
+    def _read(self, pull: Pull) -> Reading | None:
+        """Read messages for a request that waits; None if that failed, and it has its answer."""
+        try:
+            return self._pulls.read(pull)
+        except (RmqStoreError, OSError) as error:
+            self._release(pull)
+            answer = pull.request.command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            pull.request.reply(answer)
+            return None
+
+    def _finish(self, pull: Pull, reading: Reading) -> None:
+        self._release(pull)
+        pull.request.reply(self._pulls.answer(pull, reading))
+
+    def _release(self, pull: Pull) -> None:
+        of_queue = self._held.get(pull.queue, {})
+        if of_queue.pop(pull, self) is not None:
+            return
+        self._count -= 1
+        if not of_queue:
+            del self._held[pull.queue]
+        of_one = self._of[pull.request.connection]
+        of_one.discard(pull)
+        if not of_one:
+            del self._of[pull.request.connection]

@@ -1,0 +1,115 @@
+"""Runs a broker beside the rest of a store process: its event loop has a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import uvloop
+
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.registering import Registering
+from rmqstore_spark.broker.service import Broker
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.server import RemotingServer
+
+__all__ = ["BrokerFace"]
+
+_log = logging.getLogger(__name__)
+
+_LIMITS: Final = Limits(in_flight=20_000)
+
+
+class BrokerFace:
+    """Lets RocketMQ's clients use a store, from its construction until `close`.
+
+    Args:
+        store: the store; it is not closed here.
+        ha_address: where slaves connect, as `host:port`; "" if none are taken.
+
+    Attributes:
+        address: where clients connect, as `host:port`.
+
+    Raises:
+        OptionError: `brokerId` does not fit the store's role.
+        ServiceError: nothing can listen there.
+    """
+
+    def __init__(self, store: StoreWriter, ha_address: str = "") -> None:
+        config = store.config
+        is_slave = config.broker_role == "SLAVE"
+        if is_slave != (config.broker_id > 0):
+            raise OptionError(
+                f"brokerId is {config.broker_id}: a SLAVE that is a broker (listenPort) needs a "
+                "number above 0, and a master has 0."
+            )
+        self._store = store
+        self._ha_address = ha_address or _next_port(config.host[0])
+        self.address = ""
+        self._ended: Callable[[], object] = lambda: None
+        self._failure: BaseException | None = None
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmqstore-broker", daemon=True)
+        self._thread.start()
+        self._is_ready.wait()
+        self._check()
+
+    def close(self) -> None:
+        """Unregister, finish what is being handled, and close all connections."""
+        self._ended()
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def _run(self) -> None:
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the constructor raises it, or the log has it
+            self._failure = error
+            if self._is_ready.is_set():
+                _log.exception("The broker has ended.")
+        finally:
+            self._is_ready.set()
+            loop.close()
+
+    async def _serve(self) -> None:
+        config = self._store.config
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        catalog = Catalog(self._store)
+        broker = Broker(self._store, catalog)
+        try:
+            server = RemotingServer(broker, _LIMITS)
+            self.address = await server.start(config.remoting_bind_address, config.listen_port)
+            if not ipaddress.ip_address(config.remoting_bind_address).is_loopback:
+                _log.warning(
+                    "The broker listens on %s. It asks nobody for a password: anyone who reaches "
+                    "this address can send and consume messages.", self.address,
+                )  # fmt: skip
+            registering = Registering(config, catalog, self._ha_address)
+            self._store.topics.watch(registering)
+            self._ended = lambda: loop.call_soon_threadsafe(ended.set)
+            self._is_ready.set()
+            await ended.wait()
+            self._store.topics.unwatch(registering)
+            await registering.close()
+        finally:
+            await broker.close()
+        await server.close()
+
+
+def _next_port(address: str) -> str:
+    """Return where a broker at an address serves slaves, unless it is configured."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"

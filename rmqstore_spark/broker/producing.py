@@ -1,0 +1,282 @@
+"""Stores what producers send: all that has gathered is one block, one append, and one flush.
+
+Upstream: SendMessageProcessor. Unlike it, this looks at the permission of the topic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.sends import (
+    SendHeader,
+    limits_text,
+    read_header,
+    split_batch,
+    stored_properties,
+)
+from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+    PROPERTY_SEPARATOR,
+    RETRY_GROUP_TOPIC_PREFIX,
+)
+from rmqstore_spark.layout.record.encode import MessageFields, encode_messages, encode_records
+from rmqstore_spark.layout.spans import U1, binary_array
+from rmqstore_spark.produce.records import Origin, record_batch
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.connection import Request
+
+__all__ = ["Producing", "refusal"]
+
+_MOST_WAITING: Final = 10_000
+"""Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
+_MOST_BYTES: Final = 4 << 20
+"""Bytes of requests that are stored at once, if there is more than one."""
+_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
+_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_FAILED: Final = "the send failed because of an error in the broker; its log says more"
+_REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What a broker adds to the answer of every send."""
+_LAST: Final = PROPERTY_SEPARATOR.encode()
+
+_CODES: Final = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.CREATE_MAPEDFILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGECACHE_BUSY: ResponseCode.SYSTEM_ERROR,
+    PutStatus.TOPIC_NOT_EXIST: ResponseCode.TOPIC_NOT_EXIST,
+    PutStatus.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+}
+
+
+def refusal(result: PutResult) -> RemotingError:
+    """Return the answer to messages that are not stored."""
+    if result.status is PutStatus.OS_PAGECACHE_BUSY:
+        return RemotingError(ResponseCode.SYSTEM_ERROR, _BUSY)
+    return RemotingError(_CODES[result.status], result.remark)
+
+
+@dataclass(slots=True)
+class _Send:
+    """A request whose messages can be stored.
+
+    Attributes:
+        request: the request.
+        header: its header; topic and queueId are those that the messages get.
+        queue_id: the queue that the answer names.
+        properties: of a single message, as they are stored.
+        data: the records of a batch.
+        rows: how many messages it has.
+    """
+
+    request: Request
+    header: SendHeader
+    queue_id: int
+    properties: bytes = b""
+    data: U1 | None = None
+    rows: int = 1
+
+
+class Producing:
+    """Stores messages of producers, in a thread of its own.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+        config = store.config
+        self._max_body = config.max_message_size
+        self._cluster = config.broker_cluster_name
+        self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
+        self._host = config.host[0]
+        self._worker: Worker[Request] = Worker("rmqstore-send", self)
+        self._worker.start()
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
+        room = max(0, _MOST_WAITING - len(self._worker))
+        self._worker.add(requests[:room])
+        for request in requests[room:]:
+            request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+
+    def close(self) -> None:
+        """Store what waits, and end the thread."""
+        self._worker.close()
+
+    def handle(self, jobs: Sequence[Request]) -> None:
+        """Store the messages of requests, and answer them."""
+        try:
+            self._handle(jobs)
+        except BaseException:
+            for request in jobs:  # those that have an answer get no other
+                _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
+            raise
+
+    def _handle(self, jobs: Sequence[Request]) -> None:
+        group: list[_Send] = []
+        size = 0
+        for request in jobs:
+            if group and size + request.command.size > _MOST_BYTES:
+                self._store_all(group)
+                group, size = [], 0
+            try:
+                group.append(self._read(request))
+                size += request.command.size
+            except RemotingError as error:
+                _refuse(request, error)
+        if group:
+            self._store_all(group)
+
+    # ---- from requests to records
+
+    def _read(self, request: Request) -> _Send:
+        command = request.command
+        header = read_header(command)
+        topic = self._catalog.topic_to_send(header.topic, header.default_topic, header.queue_nums)
+        queues = topic.write_queue_nums
+        if header.queue_id >= queues:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, TopicConfig "
+                f"[topicName={topic.name}, readQueueNums={topic.read_queue_nums}, "
+                f"writeQueueNums={queues}, perm={topic.perm}] Producer: {request.connection.peer}",
+            )
+        if len(command.body) > self._max_body:
+            raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(self._max_body))
+        if header.queue_id < 0:
+            header.queue_id = random.randrange(queues)  # noqa: S311 - any queue will do
+        queue_id = header.queue_id
+        if command.code == RequestCode.SEND_BATCH_MESSAGE:
+            return self._batch(request, header)
+        is_dead = self._is_dead(header)
+        properties = stored_properties(header, self._cluster, is_dead=is_dead)
+        return _Send(request, header, queue_id, properties)
+
+    def _is_dead(self, header: SendHeader) -> bool:
+        """Send a message that was consumed too often to the dead letters of its group."""
+        if not header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return False
+        group = self._catalog.group(header.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
+        most = header.most_times if header.most_times >= 0 else group.retry_times
+        if header.reconsume_times < most:
+            return False
+        header.topic, header.queue_id = self._catalog.dead_topic(group).name, 0
+        return True
+
+    def _batch(self, request: Request, header: SendHeader) -> _Send:
+        if header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to the topic of a group's retries"
+            )
+        batch = split_batch(request.command.body, self._store.config.max_block_rows)
+        count = len(batch.flags)
+        shared = _LAST.join(filter(None, (header.properties.encode().rstrip(_LAST), self._lead)))
+        joined = _joined(binary_array(batch.properties), shared)
+        if pc.max(pc.binary_length(joined)).as_py() > MAX_PROPERTIES_LENGTH:
+            raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(self._max_body))
+        columns = record_batch(
+            {
+                "topic": pa.repeat(header.topic, count),
+                "queueId": pa.repeat(pa.scalar(header.queue_id, pa.int32()), count),
+                "flag": pa.array(batch.flags),
+                "sysFlag": pa.repeat(pa.scalar(header.sys_flag, pa.int32()), count),
+                "body": binary_array(batch.bodies),
+                "properties": joined,
+            },
+            Origin(header.born, request.connection.peer),
+            self._host,
+        )
+        return _Send(
+            request, header, header.queue_id, data=encode_records(columns).data, rows=count
+        )
+
+    def _singles(self, sends: Sequence[_Send]) -> U1:
+        """Encode messages that came one by one."""
+        messages = [
+            MessageFields(
+                header.topic.encode(),
+                send.request.command.body,
+                send.properties,
+                send.request.connection.peer,
+                header.born,
+                header.queue_id,
+                header.flag,
+                header.sys_flag,
+                header.reconsume_times,
+            )
+            for send, header in ((send, send.header) for send in sends)
+        ]
+        return encode_messages(messages, self._host).data
+
+    # ---- from records to answers
+
+    def _store_all(self, sends: Sequence[_Send]) -> None:
+        singles = [send for send in sends if send.data is None]
+        batches = [send for send in sends if send.data is not None]
+        ordered = singles + batches
+        parts = [self._singles(singles)] if singles else []
+        parts += [send.data for send in batches if send.data is not None]
+        rows = sum(send.rows for send in sends)
+        config = self._store.config
+        if sum(map(len, parts)) <= config.max_block_bytes and rows <= config.max_block_rows:
+            result = self._store.put(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
+                self._answer(ordered, result)
+                return
+        # One of them cannot be stored, or they are too many: each gets an outcome of its own.
+        pieces = [self._singles([send]) if send.data is None else send.data for send in ordered]
+        results = self._store.put_all(pieces)
+        for at, send in enumerate(ordered):
+            self._answer([send], results[min(at, len(results) - 1)])
+
+    def _answer(self, sends: Sequence[_Send], result: PutResult) -> None:
+        if not result.status.is_stored:
+            error = refusal(result)
+            for send in sends:
+                _refuse(send.request, error)
+            return
+        code, remark = _CODES[result.status], result.remark or None
+        ids, offsets = result.msg_ids(), result.queue_offset.tolist()
+        at = 0
+        for send in sends:
+            ext = {
+                "msgId": ids[at] if send.rows == 1 else ",".join(ids[at : at + send.rows]),
+                "queueId": str(send.queue_id),
+                "queueOffset": str(offsets[at]),
+                **_REGION,
+            }
+            at += send.rows
+            send.request.reply(send.request.command.answer(code, remark, ext))
+
+
+def _refuse(request: Request, error: RemotingError) -> None:
+    request.reply(request.command.answer(error.code, error.remark, dict(_REGION)))
+
+
+def _joined(own: pa.BinaryArray, shared: bytes) -> pa.BinaryArray:
+    """Return properties with those that a whole batch shares behind them."""
+    closed = pc.replace_substring_regex(own, pattern=rb"\x02+$", replacement=b"")
+    joined = pc.binary_join_element_wise(closed, shared, _LAST)
+    return pc.if_else(pc.equal(pc.binary_length(closed), 0), shared, joined)

@@ -1,0 +1,143 @@
+"""Takes messages back that a consumer could not handle: to be consumed again, or given up.
+
+Upstream: SendMessageProcessor.asyncConsumerSendMsgBack.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from typing import Final
+
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.producing import refusal
+from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
+from rmqstore_spark.engine.queue_reader import QueueReader
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.layout.constants import (
+    BORNHOST_V6_FLAG,
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_SEPARATOR,
+    PROPERTY_WAIT,
+    STOREHOST_V6_FLAG,
+    TRANSACTION_MASK,
+)
+from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
+from rmqstore_spark.layout.record.format import Records
+from rmqstore_spark.layout.spans import Spans
+from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import Fields
+
+__all__ = ["SendBack"]
+
+_RECONSUMES_SINCE: Final = 121
+"""The version (3.4.9) from which on `maxReconsumeTimes` counts."""
+_FIRST_LEVEL: Final = 3
+_OWN_FLAGS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG | TRANSACTION_MASK
+
+
+class SendBack:
+    """Handles messages that are sent back. Used by one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+        reader: of its records.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog, reader: QueueReader) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._reader = reader
+
+    def handle(self, request: Command) -> Command:
+        """Store a copy of a message for later, or among the dead letters of its group.
+
+        Raises:
+            RemotingError: it cannot be taken back.
+        """
+        fields = Fields(request.ext)
+        place = fields.long("offset", -MAX_LONG, MAX_LONG)
+        group = self._catalog.group(fields.text("group"))
+        level = fields.long("delayLevel", -MAX_INT, MAX_INT)
+        if group.retry_queues <= 0:
+            return request.answer()
+        most = group.retry_times
+        if request.version >= _RECONSUMES_SINCE:
+            most = fields.long("maxReconsumeTimes", -MAX_INT, MAX_INT, most)
+        record = self._reader.record(place) if place >= 0 else None
+        if record is None:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {place}"
+            )
+        times = int(record.reconsume_times[0])
+        is_dead = times >= most or level < 0
+        topic = self._catalog.dead_topic(group) if is_dead else self._catalog.retry_topic(group)
+        if not topic.is_writable:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden"
+            )
+        delay = 0 if is_dead else level or _FIRST_LEVEL + times
+        queue_id = 0 if is_dead else random.randrange(topic.write_queue_nums)  # noqa: S311
+        message = MessageFields(
+            topic.name.encode(),
+            _bytes(record.body),
+            self._properties(record, place, delay),
+            _born_host(record),
+            int(record.born_timestamp[0]),
+            queue_id,
+            int(record.flag[0]),
+            int(record.sys_flag[0]) & ~_OWN_FLAGS,
+            times + 1,
+        )
+        result = self._store.put(encode_messages([message], self._store.config.host[0]).data)
+        if not result.status.is_stored:
+            error = refusal(result)
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, f"{result.status}: {error.remark}")
+        return request.answer()
+
+    def _properties(self, record: Records, place: int, delay: int) -> bytes:
+        parts = _bytes(record.properties).decode("utf-8", "replace").split(PROPERTY_SEPARATOR)
+        pairs = (part.partition(NAME_VALUE_SEPARATOR) for part in parts if part)
+        properties = {name: value for name, _, value in pairs}
+        for name in (PROPERTY_CRC32, PROPERTY_DELAY, PROPERTY_WAIT):
+            properties.pop(name, None)
+        properties.setdefault(PROPERTY_RETRY_TOPIC, _bytes(record.topic).decode())
+        msg_id = f"{self._store_host(record).hex().upper()}{place:016X}"
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, msg_id)
+        if delay:
+            properties[PROPERTY_DELAY] = str(delay)
+        text = PROPERTY_SEPARATOR.join(
+            f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items()
+        )
+        found = text.encode()
+        if len(found) > MAX_PROPERTIES_LENGTH:
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL, "the message has no room for RETRY_TOPIC"
+            )
+        return found
+
+    def _store_host(self, record: Records) -> bytes:
+        at = int(record.store_host_at[0])
+        width = 20 if record.store_host_v6[0] else 8
+        return record.buffer[at : at + width].tobytes()
+
+
+def _born_host(record: Records) -> str:
+    at = int(record.born_host_at[0])
+    width = 16 if record.born_host_v6[0] else 4
+    data = record.buffer[at : at + width + 4].tobytes()
+    return address_text((str(ipaddress.ip_address(data[:width])), int.from_bytes(data[-2:], "big")))
+
+
+def _bytes(spans: Spans) -> bytes:
+    at, length = int(spans.starts[0]), int(spans.lengths[0])
+    return spans.buffer[at : at + length].tobytes()

@@ -1,0 +1,200 @@
+"""Reads the requests of producers: messages to send, one or a batch.
+
+Upstream: SendMessageRequestHeader, SendMessageRequestHeaderV2, MessageDecoder.decodeMessages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout.constants import (
+    BORNHOST_V6_FLAG,
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TRAN_MSG,
+    PROPERTY_WAIT,
+    STOREHOST_V6_FLAG,
+)
+from rmqstore_spark.layout.spans import I4, Spans
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import Fields
+
+__all__ = ["Batch", "SendHeader", "limits_text", "read_header", "split_batch", "stored_properties"]
+
+_NAMES: Final = (
+    "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+    "flag", "properties", "reconsumeTimes", "maxReconsumeTimes",
+)  # fmt: skip
+_SHORT: Final = ("b", "c", "d", "e", "f", "g", "h", "i", "j", "l")
+_INT: Final = 1 << 31
+_LONG: Final = 1 << 63
+_HOST_BITS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
+_RECONSUMES_SINCE: Final = 121
+"""The version (3.4.9) from which on `maxReconsumeTimes` counts."""
+_NOT_GIVEN: Final = -1
+_ENTRY_HEAD: Final = 20
+_LEAST_ENTRY: Final = 22
+
+
+@dataclass(slots=True)
+class SendHeader:
+    """What a request says about its messages.
+
+    Attributes:
+        topic, queue_id: where they go; a negative queueId is for the broker to choose.
+        default_topic, queue_nums: for a topic that does not exist.
+        sys_flag: without the bits for hosts.
+        born: milliseconds.
+        flag: the user's.
+        properties: as text.
+        reconsume_times: how often the message was consumed before.
+        most_times: how often it may be; -1 if the request does not say.
+    """
+
+    topic: str
+    queue_id: int
+    default_topic: str
+    queue_nums: int
+    sys_flag: int
+    born: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    most_times: int
+
+
+def read_header(request: Command) -> SendHeader:
+    """Read the header of a request to send, with long names or short ones.
+
+    Raises:
+        RemotingError: there is no topic, or a field is missing or no number.
+    """
+    is_long = request.code == RequestCode.SEND_MESSAGE
+    names = _NAMES if is_long else _SHORT
+    topic, default_topic, queue_nums, queue_id, sys_flag, born, flag, properties, times, most = (
+        names
+    )
+    fields, ext = Fields(request.ext), request.ext
+    if not ext.get(topic, "").strip():
+        raise RemotingError(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
+    most_times = fields.long(most, -_INT, _INT - 1, _NOT_GIVEN)
+    return SendHeader(
+        ext[topic],
+        fields.long(queue_id, -_INT, _INT - 1),
+        ext.get(default_topic, ""),
+        fields.long(queue_nums, -_INT, _INT - 1, 0),
+        fields.long(sys_flag, -_INT, _INT - 1) & ~_HOST_BITS,
+        fields.long(born, -_LONG, _LONG - 1),
+        fields.long(flag, -_INT, _INT - 1),
+        ext.get(properties, ""),
+        fields.long(times, 0, _INT - 1, 0),
+        most_times if request.version >= _RECONSUMES_SINCE else _NOT_GIVEN,
+    )
+
+
+def stored_properties(header: SendHeader, cluster: str, *, is_dead: bool) -> bytes:
+    """Return the properties of a single message as they are stored.
+
+    Args:
+        header: of its request.
+        cluster: name of the broker's cluster.
+        is_dead: whether it goes to the dead letters, at once whatever its delay.
+
+    Raises:
+        RemotingError: they are too long, or the message belongs to a transaction.
+    """
+    text = header.properties
+    dropped = (PROPERTY_CLUSTER, PROPERTY_WAIT, *((PROPERTY_DELAY,) if is_dead else ()))
+    leads = tuple(name + NAME_VALUE_SEPARATOR for name in dropped)
+    parts = [part for part in text.split(PROPERTY_SEPARATOR) if part and not part.startswith(leads)]
+    if PROPERTY_TRAN_MSG in text and _is_transaction(parts):
+        raise RemotingError(
+            ResponseCode.NO_PERMISSION,
+            "sending transaction message is forbidden: this broker does not support transactions",
+        )
+    parts.append(f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{cluster}")
+    found = PROPERTY_SEPARATOR.join(parts).encode("utf-8", "replace")
+    if len(found) > MAX_PROPERTIES_LENGTH:
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, "the properties are too long")
+    return found
+
+
+def _is_transaction(parts: list[str]) -> bool:
+    lead = PROPERTY_TRAN_MSG + NAME_VALUE_SEPARATOR
+    return any(part.startswith(lead) and part[len(lead) :].lower() == "true" for part in parts)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The n messages of a batch.
+
+    Attributes:
+        bodies, properties: n spans.
+        flags: n.
+    """
+
+    bodies: Spans
+    properties: Spans
+    flags: I4
+
+
+def split_batch(body: bytes, most: int) -> Batch:
+    """Find the messages in the body of a batch.
+
+    Args:
+        body: the body.
+        most: most messages.
+
+    Raises:
+        RemotingError: it is none, or has too many messages.
+    """
+    places = []
+    at, end = 0, len(body)
+    while at < end:
+        places.append(at)
+        size = int.from_bytes(body[at : at + 4], "big")
+        if not _LEAST_ENTRY <= size <= end - at or len(places) > most:
+            raise _broken(at)
+        at += size
+    data, starts = np.frombuffer(body, np.uint8), np.array(places, np.int64)
+    if not places:
+        raise _broken(0)
+    sizes = np.diff(np.append(starts, end))
+    lengths = values_at(data, np.dtype(">i4"), starts + 16).astype(np.int64)
+    bad = (lengths < 0) | (lengths > sizes - _LEAST_ENTRY)
+    if bad.any():
+        raise _broken(int(starts[np.argmax(bad)]))
+    after = starts + _ENTRY_HEAD + lengths
+    rest = values_at(data, np.dtype(">i2"), after).astype(np.int64)
+    bad = rest != sizes - _LEAST_ENTRY - lengths
+    if bad.any():
+        raise _broken(int(starts[np.argmax(bad)]))
+    return Batch(
+        Spans(data, starts + _ENTRY_HEAD, lengths.astype(np.int32)),
+        Spans(data, after + 2, rest.astype(np.int32)),
+        values_at(data, np.dtype(">i4"), starts + 12).astype(np.int32),
+    )
+
+
+def limits_text(max_message_size: int) -> str:
+    """Return what RocketMQ says of a message that is too large."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. msg body length "
+        f"limit {max_message_size}B, msg properties length limit 32KB."
+    )
+
+
+def _broken(at: int) -> RemotingError:
+    return RemotingError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the body is not a batch of messages, or has too many: see its byte {at}",
+    )

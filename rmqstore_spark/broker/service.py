@@ -1,0 +1,180 @@
+"""The broker as a service: gives each request to its handler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rmqstore_spark.broker.administration import Administration
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.clients import Clients
+from rmqstore_spark.broker.consuming import Consuming
+from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
+from rmqstore_spark.broker.locks import Locks
+from rmqstore_spark.broker.offsets import Offsets
+from rmqstore_spark.broker.producing import Producing
+from rmqstore_spark.broker.pulls import Pulls
+from rmqstore_spark.broker.send_back import SendBack
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import FrameError, RemotingError
+from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.dispatch import Dispatch, Handler
+from rmqstore_spark.remoting.peerlog import PeerLog
+
+__all__ = ["Broker"]
+
+_SILENT_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 10.0
+
+
+class Broker:
+    """Answers producers and consumers. Use it in the thread of a running event loop.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._loop = asyncio.get_running_loop()
+        self._log = PeerLog(logging.getLogger(__name__))
+        self._clients = Clients()
+        self._producing = Producing(store, catalog)
+        self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
+        # Files are read and written by a thread of its own, one after the other.
+        self._files = ThreadPoolExecutor(1, "rmqstore-broker-files")
+        self._reader = store.queue_reader()
+        self._offsets = Offsets(store, catalog, self._reader)
+        self._send_back = SendBack(store, catalog, self._reader)
+        administration = Administration(store, catalog, self._clients, self._reader)
+        in_files = {**self._offsets.handlers(), **administration.file_handlers()}
+        self._saving = asyncio.create_task(self._save())
+        self._expiring = asyncio.create_task(self._expire())
+        sends = (
+            RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+        )  # fmt: skip
+        self._dispatch = Dispatch(
+            {
+                **{code: self._in_files(handler) for code, handler in in_files.items()},
+                **administration.handlers(),
+                **Locks(store).handlers(),
+                RequestCode.CONSUMER_SEND_MSG_BACK: self._in_files(
+                    lambda _, request: self._send_back.handle(request)
+                ),
+                RequestCode.HEART_BEAT: self._heartbeat,
+                RequestCode.UNREGISTER_CLIENT: self._unregister,
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+                RequestCode.CHECK_CLIENT_CONFIG: self._check_client,
+            },
+            {
+                **dict.fromkeys(sends, self._producing.take),
+                RequestCode.PULL_MESSAGE: self._consuming.take,
+            },
+        )
+        store.watch_queues(self._consuming)
+
+    # ---- for the server
+
+    def opened(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+    def requests(self, requests: Sequence[Request]) -> None:
+        self._dispatch.handle(requests)
+
+    def closed(self, connection: RemotingConnection) -> None:
+        self._clients.closed(connection)
+        self._consuming.closed(connection)
+
+    async def close(self) -> None:
+        """Finish the requests that are being handled, and write what consumers reported."""
+        for task in (self._saving, self._expiring):
+            task.cancel()
+        await asyncio.gather(self._saving, self._expiring, return_exceptions=True)
+        self._store.watch_queues(None)
+        await asyncio.to_thread(self._producing.close)
+        await asyncio.to_thread(self._consuming.close)
+        await self._dispatch.drain()
+        await asyncio.to_thread(self._offsets.save)
+        self._files.shutdown()
+        self._reader.close()
+
+    # ---- clients
+
+    async def _heartbeat(self, connection: RemotingConnection, request: Command) -> Command:
+        beat = read_heartbeat(request.body)
+        names = [told.group for told in beat.consumers]
+        if not all(map(self._catalog.is_known, names)):
+            await self._loop.run_in_executor(self._files, self._make_groups, names)
+        quiet = {name for name in names if not self._catalog.group(name).is_notified}
+        if connection.is_open:
+            self._clients.hear(connection, request, beat, frozenset(quiet), self._loop.time())
+        return request.answer()
+
+    def _make_groups(self, names: Sequence[str]) -> None:
+        for name in names:
+            group = self._catalog.group(name)
+            if not self._catalog.is_slave:
+                self._catalog.retry_topic(group)
+
+    def _unregister(self, connection: RemotingConnection, request: Command) -> Command:
+        ext = request.ext
+        self._clients.leave(
+            connection, ext.get("producerGroup") or "", ext.get("consumerGroup") or ""
+        )
+        return request.answer()
+
+    def _consumer_list(self, _: RemotingConnection, request: Command) -> Command:
+        group = Fields(request.ext).text("consumerGroup")
+        found = self._clients.client_ids(group)
+        if not found:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"no consumer for this group, {escaped(group[:MAX_NAME])}",
+            )
+        return request.answer(body=dump_body({"consumerIdList": found}))
+
+    def _check_client(self, _: RemotingConnection, request: Command) -> Command:
+        told = parse_body(request.body) if request.body else None
+        subscription = told.get("subscriptionData") if isinstance(told, dict) else None
+        if not isinstance(subscription, dict):
+            raise FrameError("the request has no subscription")
+        kind = subscription.get("expressionType") or TAG
+        if kind != TAG:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by "
+                f"{escaped(str(kind)[:MAX_NAME])}",
+            )
+        return request.answer()
+
+    # ---- its own
+
+    def _in_files(self, handler: Handler) -> Handler:
+        """Return a handler that runs in the thread for files."""
+        run: Callable[..., asyncio.Future[Command]] = self._loop.run_in_executor
+        return lambda connection, request: run(self._files, handler, connection, request)
+
+    async def _save(self) -> None:
+        while True:
+            await asyncio.sleep(self._store.config.flush_consumer_offset_interval / 1000)
+            await self._loop.run_in_executor(self._files, self._offsets.save)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for connection in self._clients.silent(self._loop.time() - _SILENT_SECONDS):
+                self._log.warning(
+                    connection.peer, "The client %s has sent no heartbeat for %d s; its "
+                    "connection was closed.", escaped(connection.peer), int(_SILENT_SECONDS),
+                )  # fmt: skip
+                connection.close()

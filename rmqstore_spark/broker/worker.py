@@ -1,0 +1,78 @@
+"""A thread that takes whatever has gathered while it was at work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+__all__ = ["Handles", "Worker"]
+
+_log = logging.getLogger(__name__)
+
+_J = TypeVar("_J")
+_J_contra = TypeVar("_J_contra", contravariant=True)
+
+_MOST: Final = 1024
+"""Most jobs that are taken at once."""
+
+
+class Handles(Protocol[_J_contra]):
+    """Does jobs."""
+
+    def handle(self, jobs: Sequence[_J_contra]) -> None:
+        """Do some jobs; none if the time was over first."""
+
+
+class Worker(Generic[_J]):
+    """Hands jobs to a handler, in one thread, until it is closed.
+
+    Args:
+        name: of the thread.
+        handler: does the jobs.
+        period: seconds after which the handler is called even without jobs; None: it is not.
+    """
+
+    def __init__(self, name: str, handler: Handles[_J], period: float | None = None) -> None:
+        self._handler = handler
+        self._period = period
+        self._changed = threading.Condition()
+        self._jobs: deque[_J] = deque()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, jobs: Iterable[_J]) -> None:
+        """Add jobs. From any thread."""
+        with self._changed:
+            self._jobs.extend(jobs)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Do the jobs that are left, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        has_work: Callable[[], object] = lambda: self._jobs or self._is_closed  # noqa: E731
+        while True:
+            with self._changed:
+                self._changed.wait_for(has_work, self._period)
+                if self._is_closed and not self._jobs:
+                    return
+                count = min(len(self._jobs), _MOST)
+                jobs = [self._jobs.popleft() for _ in range(count)]
+            try:
+                self._handler.handle(jobs)
+            except Exception:  # noqa: BLE001 - one job must not end all others
+                _log.exception("%s failed.", self._thread.name)

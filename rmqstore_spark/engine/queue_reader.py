@@ -1,0 +1,219 @@
+"""Reads the queues of an open store, and the records that they name, for consumers.
+
+It follows `DefaultMessageStore.getMessage` and `ConsumeQueue.getOffsetInQueueByTime` of RocketMQ.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rmqstore_spark.engine.log.published_log import PublishedLog
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, live_mask
+from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.record.format import (
+    MAX_RECORD_SIZE,
+    MIN_RECORD_SIZE,
+    Records,
+    decode_records,
+)
+from rmqstore_spark.layout.spans import I4, I8
+
+__all__ = ["QueueReader", "Reading"]
+
+_LOOKED_AT: Final = 800
+_MOST: Final = 32
+_MOST_BYTES: Final = 256 << 10
+_MOST_OLD: Final = 8
+_MOST_OLD_BYTES: Final = 64 << 10
+_HEAD: Final = 256
+
+
+def _resident_bytes() -> int:
+    """Return 40 % of the machine's memory: what lies further back is taken to be on disk."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 5
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read of a queue.
+
+    Attributes:
+        status: a name of RocketMQ's GetMessageStatus.
+        next: the offset to read from next.
+        least, most: the queue's offsets: its first, and one past its last.
+        data: the records, as they are in the log.
+        count: how many.
+    """
+
+    status: str
+    next: int
+    least: int
+    most: int
+    data: bytes = b""
+    count: int = 0
+
+
+class QueueReader:
+    """Reads queues. Used by one thread at a time.
+
+    Args:
+        store: the open store.
+    """
+
+    def __init__(self, store: OpenStore) -> None:
+        self._queues = store.queues
+        self._log = PublishedLog(store.log, store.log_folder)
+        self._resident = _resident_bytes()
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return a queue's first offset, and one past its last; 0 and 0 if there is none."""
+        queues = self._queues
+        return queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, most: int, codes: I4 | None = None
+    ) -> Reading:
+        """Read messages of a queue, as many as a broker gives at once.
+
+        Args:
+            topic, queue_id: the queue.
+            offset: from which on.
+            most: most messages; at least one is given.
+            codes: hash codes of the tags that are wanted; None: all messages.
+        """
+        least, end = self.range(topic, queue_id)
+        if not end:
+            return Reading("NO_MESSAGE_IN_QUEUE", 0, least, end)
+        if offset < least:
+            return Reading("OFFSET_TOO_SMALL", least, least, end)
+        if offset >= end:
+            status = "OFFSET_OVERFLOW_ONE" if offset == end else "OFFSET_OVERFLOW_BADLY"
+            return Reading(status, end, least, end)
+        most = max(1, min(most, _MOST))
+        count = min(end - offset, most if codes is None else _LOOKED_AT)
+        entries = self._queues.read(topic, queue_id, offset, count)
+        if not len(entries):
+            slots = self._queues.file_size // ENTRY_SIZE
+            return Reading("OFFSET_FOUND_NULL", (offset // slots + 1) * slots, least, end)
+        places = entries["physicalOffset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int64)
+        matched = live_mask(entries) & _has_tag(entries["tagsCode"].astype(np.int64), codes)
+        rows = np.flatnonzero(matched & self._is_there(places, sizes))
+        if not len(rows):
+            status = "MESSAGE_WAS_REMOVING" if matched.any() else "NO_MATCHED_MESSAGE"
+            return Reading(status, offset + len(entries), least, end)
+        taken = rows[: self._fitting(places[rows], sizes[rows], most)]
+        try:
+            data, _ = self._log.read_spans(places[taken], sizes[taken].astype(np.int32))
+        except SegmentExpiredError:
+            return Reading("MESSAGE_WAS_REMOVING", offset + len(entries), least, end)
+        is_cut = len(taken) < len(rows) or len(taken) == most
+        after = int(taken[-1]) + 1 if is_cut else len(entries)
+        return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken))
+
+    def is_resident(self, topic: str, queue_id: int) -> bool:
+        """Return whether the first message of a queue is near enough to the log's end.
+
+        So near that a new group begins with it; see `ConsumerManageProcessor.queryConsumerOffset`.
+        """
+        least, end = self.range(topic, queue_id)
+        if least == end:
+            return True
+        entries = self._queues.read(topic, queue_id, least, 1)
+        if not len(entries):
+            return True
+        return self._log.end - int(entries["physicalOffset"][0]) <= self._resident
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the storeTimestamp of a message, milliseconds; -1 if it is not there."""
+        entries = self._queues.read(topic, queue_id, offset, 1)
+        places = entries["physicalOffset"].astype(np.int64)
+        sizes = entries["size"].astype(np.int64)
+        if not len(entries) or not self._is_there(places, sizes)[0]:
+            return -1
+        found = self.record(int(places[0]))
+        return -1 if found is None else int(found.store_timestamp[0])
+
+    def offset_near(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Return the offset of the message whose storeTimestamp is next to a time, before or after.
+
+        A time after all messages gives the last one, and an empty queue 0.
+
+        Args:
+            topic, queue_id: the queue.
+            timestamp: milliseconds.
+        """
+        least, end = self.range(topic, queue_id)
+        low, high = least, end - 1
+        before = after = -1
+        before_time = after_time = 0
+        while low <= high:
+            middle = (low + high) // 2
+            time = self.stored_at(topic, queue_id, middle)
+            if time == timestamp:
+                return middle
+            if time < timestamp:  # one that is gone is before all others
+                low = middle + 1
+                if time >= 0:
+                    before, before_time = middle, time
+            else:
+                high = middle - 1
+                after, after_time = middle, time
+        if before < 0:
+            return max(after, 0)
+        is_after = after >= 0 and timestamp - before_time > after_time - timestamp
+        return after if is_after else before
+
+    def record(self, place: int) -> Records | None:
+        """Return the one record that begins at a physical offset; None if none does."""
+        try:
+            room = self._log.readable(place)
+            head = self._log.read(place, place + min(room, _HEAD))
+            size = int.from_bytes(head[:4], "big")
+            if not MIN_RECORD_SIZE <= size <= min(room, MAX_RECORD_SIZE):
+                return None
+            data = np.frombuffer(self._log.read(place, place + size), np.uint8)
+        except SegmentExpiredError:
+            return None
+        found = decode_records(data, np.zeros(1, np.int64), np.array([size], np.int32))
+        is_whole = not found.status[0] and int(found.physical_offset[0]) == place
+        return found if is_whole else None
+
+    def close(self) -> None:
+        """Close the file that was read last."""
+        self._log.close()
+
+    def _is_there(self, places: I8, sizes: I8) -> npt.NDArray[np.bool_]:
+        """Return which records the log can hold."""
+        log = self._log
+        inside: npt.NDArray[np.bool_] = (places >= log.begin) & (places + sizes <= log.end)
+        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
+        inside &= places % log.segment_size + sizes <= log.segment_size
+        return inside
+
+    def _fitting(self, places: I8, sizes: I8, most: int) -> int:
+        """Return how many records one answer takes: fewer of those that are on disk."""
+        is_old = self._log.end - places > self._resident
+        ends = np.cumsum(sizes)
+        too_much = ends > np.where(is_old, _MOST_OLD_BYTES, _MOST_BYTES)
+        too_much |= np.arange(len(sizes)) >= np.where(is_old, min(most, _MOST_OLD), most)
+        too_much[0] = False
+        return int(np.argmax(too_much)) if too_much.any() else len(sizes)
+
+
+def _has_tag(tags: I8, codes: I4 | None) -> npt.NDArray[np.bool_]:
+    """Return which entries have one of some hash codes.
+
+    Units hold the code of entries that point at them: consumers look at the tag itself then.
+    """
+    if codes is None:
+        return np.ones(len(tags), np.bool_)
+    found: npt.NDArray[np.bool_] = np.isin(tags.astype(np.int32), codes) | is_ext_address(tags)
+    return found

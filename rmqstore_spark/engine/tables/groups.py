@@ -1,0 +1,148 @@
+"""The consumer groups of a store, in `config/subscriptionGroup.json` as a broker keeps it.
+
+See docs/format.md, "A store directory" (upstream: SubscriptionGroupManager). Fields that this
+project does not know are preserved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import is_safe_group_name
+
+__all__ = ["ConsumerGroup", "ConsumerGroups"]
+
+_TABLE: Final = "subscriptionGroupTable"
+_VERSION: Final = "dataVersion"
+
+_USUAL: Final[dict[str, Any]] = {
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""What a broker writes for a group that it creates."""
+
+
+@dataclass(frozen=True)
+class ConsumerGroup:
+    """The configuration of a consumer group.
+
+    Attributes:
+        name: its name.
+        may_consume: whether it may consume at all.
+        may_broadcast: whether each of its members may consume all messages.
+        retry_queues: queues of its topic for messages that are consumed again; 0: they are not.
+        retry_times: how often a message is consumed again.
+        is_notified: whether its members are told when others come or go.
+    """
+
+    name: str
+    may_consume: bool
+    may_broadcast: bool
+    retry_queues: int
+    retry_times: int
+    is_notified: bool
+
+    @classmethod
+    def from_json(cls, name: str, raw: Mapping[str, Any]) -> ConsumerGroup:
+        """Parse an entry of the file. What is not of its type has its usual value."""
+
+        def value(key: str) -> Any:
+            found = raw.get(key)
+            return found if type(found) is type(_USUAL[key]) else _USUAL[key]
+
+        return cls(
+            name,
+            may_consume=value("consumeEnable"),
+            may_broadcast=value("consumeBroadcastEnable"),
+            retry_queues=value("retryQueueNums"),
+            retry_times=value("retryMaxTimes"),
+            is_notified=value("notifyConsumerIdsChangedEnable"),
+        )
+
+
+class ConsumerGroups:
+    """The consumer groups of a store. Thread-safe.
+
+    The file is read at the first use. So a damaged one does not keep a store from opening.
+
+    Args:
+        store: the store directory.
+        clock: returns milliseconds since the epoch.
+        most: the most groups that may be created.
+    """
+
+    def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._most = most
+        self._lock = threading.Lock()
+        self._opened: ConfigFile | None = None
+        self._groups: dict[str, ConsumerGroup] = {}
+
+    def get(self, name: str) -> ConsumerGroup | None:
+        """Return a group, or None if it does not exist.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        self._file()
+        return self._groups.get(name)
+
+    def create(self, name: str) -> ConsumerGroup:
+        """Create a group with the usual settings. An existing group stays as it is.
+
+        Raises:
+            OptionError: no broker accepts the name, or there are too many groups.
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        found = self.get(name)
+        if found is not None:
+            return found
+        if not is_safe_group_name(name):
+            raise OptionError(
+                f"No broker accepts {name[:255]!r} as the name of a consumer group: use 1 to 255 "
+                "letters, digits and the characters %|_-."
+            )
+        file = self._file()
+        with self._lock:
+            if len(self._groups) >= self._most:
+                raise OptionError(f"There are {self._most} consumer groups, as many as may be.")
+            table = file.value.get(_TABLE)
+            made = {
+                **(table if isinstance(table, dict) else {}),
+                name: {**_USUAL, "groupName": name},
+            }
+            file.replace({**file.value, _VERSION: self._next_version(file), _TABLE: made})
+            self._groups[name] = ConsumerGroup.from_json(name, _USUAL)
+            return self._groups[name]
+
+    def _next_version(self, file: ConfigFile) -> dict[str, int]:
+        old = file.value.get(_VERSION)
+        counter = old.get("counter") if isinstance(old, dict) else 0
+        return {"counter": (counter if type(counter) is int else 0) + 1, "timestamp": self._clock()}
+
+    def _file(self) -> ConfigFile:
+        with self._lock:
+            if self._opened is None:
+                file = ConfigFile(self._store, "subscriptionGroup")
+                self._groups = dict(_read(file.value.get(_TABLE)))
+                self._opened = file
+            return self._opened
+
+
+def _read(table: Any) -> Iterator[tuple[str, ConsumerGroup]]:
+    for name, raw in table.items() if isinstance(table, dict) else ():
+        if isinstance(raw, dict) and is_safe_group_name(name):
+            yield name, ConsumerGroup.from_json(name, raw)

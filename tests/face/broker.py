@@ -1,0 +1,175 @@
+"""A store as a broker, in this process; and the requests of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.namesrv.config import NamesrvConfig
+from rmqstore_spark.namesrv.process import running
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from tests.support.waiting import eventually
+
+__all__ = [
+    *("Heard", "Served", "batch", "broker", "free_port", "heartbeat", "message", "name_server"),
+    *("number", "pull", "records_in", "route"),
+]
+
+SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 1000}
+
+
+class Served(NamedTuple):
+    """A store that is a broker."""
+
+    store: StoreWriter
+    address: str
+
+
+@contextmanager
+def broker(path: Path, **settings: Any) -> Iterator[Served]:
+    """Open a store, and let clients use it.
+
+    Args:
+        path: the store.
+        settings: attributes of StoreConfig.
+    """
+    config = StoreConfig(**{**SMALL, "listen_port": free_port(), **settings})
+    with StoreWriter.open(path, config) as store:
+        face = BrokerFace(store)
+        try:
+            yield Served(store, face.address)
+        finally:
+            face.close()
+
+
+@contextmanager
+def name_server(folder: Path, port: int = 0) -> Iterator[str]:
+    """Run a name server in a thread; its address is the value of the context."""
+    loop, ended, found = asyncio.new_event_loop(), asyncio.Event(), []
+    config = NamesrvConfig(listen_port=port, kv_config_path=str(folder / "kv.json"))
+
+    async def serve() -> None:
+        async with running(config) as address:
+            found.append(address)
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        yield eventually(lambda: found)[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+def route(name_server: str, topic: str) -> Any:
+    """The route of a topic; None if there is none."""
+
+    async def ask() -> Any:
+        async with await RemotingClient.connect(name_server, seconds=30) as client:
+            asked = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            answer = await client.ask(asked, 30)
+            return json.loads(answer.body) if answer.code == 0 else None
+
+    return asyncio.run(ask())
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def message(body: bytes, topic: str = "orders", queue: int = 0, **more: Any) -> Command:
+    """A request to send a message, as Java makes it."""
+    fields = {
+        "a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
+        "g": "1700000000000", "h": "0", "i": "", **more,
+    }  # fmt: skip
+    return Command(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def batch(bodies: list[bytes], properties: bytes = b"", **more: Any) -> Command:
+    """A request to send a batch."""
+    parts = []
+    for body in bodies:
+        size = 22 + len(body) + len(properties)
+        parts += [value.to_bytes(4, "big") for value in (size, 0, 0, 7, len(body))]
+        parts += [body, len(properties).to_bytes(2, "big"), properties]
+    made = message(b"".join(parts), **{"m": "true", **more})
+    made.code = RequestCode.SEND_BATCH_MESSAGE
+    return made
+
+
+def pull(offset: int, topic: str = "orders", queue: int = 0, **more: Any) -> Command:
+    """A request for messages with a subscription of its own."""
+    fields = {
+        "consumerGroup": "consumers", "topic": topic, "queueId": str(queue),
+        "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
+        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", **more,
+    }  # fmt: skip
+    return Command(RequestCode.PULL_MESSAGE, fields)
+
+
+def heartbeat(client: str, topics: dict[str, str], group: str = "consumers") -> Command:
+    """The heartbeat of a consumer; its expressions by topic."""
+    subscriptions = [
+        {"topic": topic, "subString": expression, "subVersion": 1}
+        for topic, expression in topics.items()
+    ]
+    told = {"groupName": group, "subscriptionDataSet": subscriptions}
+    body = {"clientID": client, "consumerDataSet": [told], "producerDataSet": []}
+    return Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+
+def number(answer: Command, name: str) -> int:
+    """A number of an answer's header."""
+    return int(answer.ext[name])
+
+
+def records_in(data: bytes) -> list[bytes]:
+    """The records that lie one after the other in a body."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+class Heard:
+    """A client's side: keeps the codes of what the broker asks or tells.
+
+    Attributes:
+        told: each command that came.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Command] = []
+        self.has_more = asyncio.Event()
+
+    def opened(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.told.append(request.command)
+            request.drop()
+        self.has_more.set()
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Do nothing."""

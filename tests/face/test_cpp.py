@@ -1,0 +1,110 @@
+"""RocketMQ's C++ client, with our name server and broker in place of RocketMQ's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.reader import Store
+from tests.face.broker import broker, name_server, route
+from tests.support.batches import commit_batch, expected
+from tests.support.waiting import eventually
+
+_PATIENCE = 120.0
+_CLIENT = Path(__file__).with_name("cpp_client.py")
+
+
+class _Client:
+    """The client's process.
+
+    Args:
+        home: for the files that it logs to.
+        arguments: of its command.
+
+    Attributes:
+        said: the lines that it has printed.
+    """
+
+    def __init__(self, home: Path, *arguments: object) -> None:
+        self.said: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(_CLIENT), *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "HOME": str(home)},
+        )  # fmt: skip
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            self.said.extend(iter(lines.readline, ""))
+
+    def words(self, first: str) -> list[list[str]]:
+        """The words of the lines that begin with one."""
+        return [line.split()[1:] for line in list(self.said) if line.split()[:1] == [first]]
+
+    def send(self, body: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{body}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(_PATIENCE) == 0
+        self._reading.join()
+
+    def got(self) -> set[str]:
+        """The bodies that it has consumed. On a starved machine, it sends one twice."""
+        return {words[0] for words in self.words("got")}
+
+
+@pytest.mark.skipif(find_spec("rocketmq") is None, reason="the C++ client is not installed")
+def test_it_sends_and_consumes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with (
+        name_server(tmp_path) as address,
+        broker(path, namesrv_addr=address, message_delay_level="1s 1s 1s") as served,
+    ):
+        served.store.create_topic("orders", read_queue_nums=8)
+        eventually(lambda: route(address, "orders"))
+
+        def refused() -> list[list[str]]:
+            return [words[1:] for words in client.words("got") if words[0] == "refused"]
+
+        client = _Client(tmp_path, address, "orders", 10)
+        try:
+            eventually(lambda: client.words("ready"), _PATIENCE)
+            first = [f"body-{number}" for number in range(10)]
+            assert [body for _, body in client.words("sent")] == first
+            eventually(lambda: client.got() >= set(first), _PATIENCE)
+            # One that it refuses once comes again, and is shown with its own topic's key and tag.
+            client.send("refused")
+            eventually(lambda: len(refused()) > 1, _PATIENCE)
+            assert ["0", "key-refused", "TagA"] in refused()
+            assert ["1", "key-refused", "TagA"] in refused()
+            # And what a Spark stream commits comes to it.
+            commit_batch(served.store, 1)
+            served.store.flush()
+            with Store.open(path) as store:
+                rows = [row for part in store.scan() for row in part.to_pylist()]
+            committed = [
+                row["body"].decode()
+                for row in rows
+                if row["topic"] == "orders" and row["body"] in expected(1)
+            ]
+            assert committed
+            eventually(lambda: client.got() >= set(committed), _PATIENCE)
+            client.end()
+        finally:
+            client.process.kill()
+            client.process.wait()
+    sent = [row["body"].decode() for row in rows if row["topic"] == "orders"]
+    assert list(dict.fromkeys(sent))[:11] == [*first, "refused"]

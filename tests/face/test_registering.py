@@ -1,0 +1,75 @@
+"""How a broker registers with name servers, and unregisters."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.command import Command
+from tests.face.broker import broker, free_port, message, name_server, route
+from tests.support.waiting import eventually
+
+
+def send(address: str, *requests: Command) -> None:
+    async def work() -> None:
+        async with await RemotingClient.connect(address, seconds=30) as client:
+            for each in requests:
+                await client.ask_for(each, 30)
+
+    asyncio.run(work())
+
+
+def test_topics_are_registered_at_once_and_unregistered_at_the_end(tmp_path: Path) -> None:
+    with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
+        with broker(
+            tmp_path / "store", namesrv_addr=f"{one};{two}", broker_cluster_name="C1"
+        ) as served:
+            told = eventually(lambda: route(one, "TBW102"))
+            assert told["brokerDatas"] == [
+                {
+                    "brokerAddrs": {"0": served.address},
+                    "brokerName": "broker-a",
+                    "cluster": "C1",
+                }
+            ]
+            assert told["queueDatas"][0]["perm"] == 7
+            send(served.address, message(b"x", "new", d="3"))
+            for server in (one, two):
+                found = eventually(lambda server=server: route(server, "new"))
+                assert found["queueDatas"][0]["writeQueueNums"] == 3
+        assert route(one, "new") is None
+        assert route(two, "TBW102") is None
+
+
+def test_it_registers_again_with_a_name_server_that_comes_back(tmp_path: Path) -> None:
+    port = free_port()
+    with broker(tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}"):
+        for _ in range(2):
+            with name_server(tmp_path / "ns", port) as address:
+                assert eventually(lambda: route(address, "TBW102"))
+
+
+def test_without_automatic_topics_there_is_no_default_topic(tmp_path: Path) -> None:
+    with (
+        name_server(tmp_path / "ns") as address,
+        broker(tmp_path / "store", namesrv_addr=address, auto_create_topic_enable=False) as served,
+    ):
+        served.store.create_topic("orders")
+        assert eventually(lambda: route(address, "orders"))
+        assert route(address, "TBW102") is None
+
+
+def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:
+    with broker(tmp_path / "one") as served:
+        port = int(served.address.rpartition(":")[2])
+        with (
+            pytest.raises(ServiceError, match="Choose an address"),
+            broker(tmp_path / "two", listen_port=port),
+        ):
+            pass
+    with pytest.raises(OptionError, match="brokerId is 1"), broker(tmp_path / "s", broker_id=1):
+        pass

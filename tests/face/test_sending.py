@@ -1,0 +1,224 @@
+"""What producers send."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.broker.sends import split_batch
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.layout.spans import binary_array
+from rmqstore_spark.reader import Store
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
+from tests.face.broker import Served, batch, broker, message
+
+LONG = (
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
+    "bornTimestamp", "flag", "properties", "reconsumeTimes",
+)  # fmt: skip
+
+
+def talk(served: Served, work: Callable[[RemotingClient], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        async with await RemotingClient.connect(served.address, seconds=30) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def ask(served: Served, *requests: Command) -> list[Command]:
+    async def work(client: RemotingClient) -> list[Command]:
+        return [await client.ask(request, 30) for request in requests]
+
+    return talk(served, work)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    with Store.open(path) as store:
+        return [row for part in store.scan() for row in part.to_pylist()]
+
+
+def test_messages_are_stored_as_a_broker_stores_them(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    old = message(b"long names", queue=1)
+    old = Command(
+        RequestCode.SEND_MESSAGE, dict(zip(LONG, old.ext.values(), strict=False)), old.body
+    )
+    with broker(path, broker_cluster_name="C1") as served:
+        first = message(
+            "über".encode(), i="KEYS\x01k1\x02WAIT\x01true\x02TAGS\x01a", h="7", queue=2
+        )
+        one, two, some = ask(served, first, old, batch([b"b0", b"b1"], b"TAGS\x01t\x02", e="3"))
+        assert [each.code for each in (one, two, some)] == [0, 0, 0]
+        assert one.ext["queueId"] == "2"
+        assert one.ext["queueOffset"] == "0"
+        assert (one.ext["MSG_REGION"], one.ext["TRACE_ON"]) == ("DefaultRegion", "true")
+        assert some.ext["msgId"].count(",") == 1
+        port = served.store.config.listen_port
+    found = rows(path)
+    assert [row["body"] for row in found] == ["über".encode(), b"long names", b"b0", b"b1"]
+    assert dict(found[0]["properties"]) == {"KEYS": "k1", "TAGS": "a", "CLUSTER": "C1"}
+    assert dict(found[2]["properties"]) == {"TAGS": "t", "CLUSTER": "C1"}
+    assert [row["queueId"] for row in found] == [2, 1, 3, 3]
+    assert [row["queueOffset"] for row in found[2:]] == [0, 1]
+    assert [row["flag"] for row in found] == [7, 0, 7, 7]
+    assert found[0]["storeHost"] == f"127.0.0.1:{port}"
+    assert found[0]["bornHost"].startswith("127.0.0.1:")
+    assert found[0]["msgId"] == one.ext["msgId"]
+
+
+def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
+    with broker(tmp_path / "store", default_topic_queue_nums=3) as served:
+        few, many, none = ask(
+            served,
+            message(b"x", "few", d="2"),
+            message(b"x", "many", d="9"),
+            message(b"x", "none", c="Nope"),
+        )
+        assert [few.code, many.code, none.code] == [0, 0, ResponseCode.TOPIC_NOT_EXIST]
+        assert (none.remark or "").startswith("topic[none] not exist, apply first please!")
+        counts = {topic.name: topic.write_queue_nums for topic in served.store.topics}
+        assert counts == {"few": 2, "many": 3}
+
+
+def test_no_topic_is_created_where_that_is_forbidden(tmp_path: Path) -> None:
+    with broker(tmp_path / "store", auto_create_topic_enable=False) as served:
+        (answer,) = ask(served, message(b"x"))
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert not len(served.store.topics)
+
+
+def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
+    with broker(tmp_path / "store", max_message_size=1000) as served:
+        served.store.create_topic("closed", perm=4)
+        answers = ask(
+            served,
+            message(b"x" * 1001),
+            message(b"x", i="KEYS\x01" + "k" * 32_767),
+            message(b"x", queue=8),
+            message(b"x", "closed"),
+            message(b"x", i="TRAN_MSG\x01true"),
+            message(b"x", "SCHEDULE_TOPIC_XXXX"),
+            batch([b"x"], e="8"),
+            message(b"xx", f="1"),
+        )
+        assert [answer.code for answer in answers] == [
+            ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR,
+            ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION,
+            ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL,
+        ]  # fmt: skip
+        assert served.store.stats()["putMessages"] == 0
+
+
+def test_what_arrives_together_is_one_put(tmp_path: Path) -> None:
+    async def many(address: str) -> list[Command]:
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        frames = []
+        for opaque in range(100):
+            # One of them is not a zlib stream: the others must not suffer.
+            request = message(
+                b"%d" % opaque, "together", queue=opaque % 4, f=str(int(opaque == 50))
+            )
+            request.opaque = opaque
+            frames.append(encode_frame(request))
+        writer.write(b"".join(frames))
+        found: list[Command] = []
+        frames_in = FrameReader()
+        while len(found) < 100:
+            commands, error = frames_in.feed(await asyncio.wait_for(reader.read(1 << 20), 30))
+            assert error is None
+            found += commands
+        writer.close()
+        return found
+
+    path = tmp_path / "store"
+    with broker(path) as served:
+        ask(served, message(b"first", "together"))
+        answers = asyncio.run(many(served.address))
+        bad = {answer.opaque: answer.code for answer in answers if answer.code}
+        assert bad == {50: ResponseCode.MESSAGE_ILLEGAL}
+        assert sorted(answer.opaque for answer in answers) == list(range(100))
+        good = asyncio.run(many(served.address))
+        stats = served.store.stats()
+        assert stats["putMessages"] == 1 + 2 * 99
+    by_place = {(row["queueId"], row["queueOffset"]): row["body"] for row in rows(path)}
+    for answer in (answer for answer in good if not answer.code):
+        place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
+        assert by_place[place] == b"%d" % answer.opaque
+
+
+def test_nobody_answers_what_is_one_way(tmp_path: Path) -> None:
+    async def work(client: RemotingClient) -> Command:
+        await client.tell(message(b"one way"))
+        await client.tell(message(b"refused", queue=99))
+        return await client.ask(message(b"asked"), 30)
+
+    path = tmp_path / "store"
+    with broker(path) as served:
+        assert talk(served, work).ext["queueOffset"] == "1"
+    assert [row["body"] for row in rows(path)] == [b"one way", b"asked"]
+
+
+def test_delayed_messages_wait(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with broker(path) as served:
+        (answer,) = ask(served, message(b"later", queue=3, i="DELAY\x0118"))
+        assert (answer.code, answer.ext["queueId"]) == (0, "3")
+        served.store.flush()
+        assert served.store.stats()["queues"] == {"SCHEDULE_TOPIC_XXXX": {"17": [0, 1]}}
+
+
+def test_what_was_consumed_too_often_is_a_dead_letter(tmp_path: Path) -> None:
+    with broker(tmp_path / "store") as served:
+        again, dead, by_request = ask(
+            served,
+            message(b"again", "%RETRY%group", j="15"),
+            message(b"dead", "%RETRY%group", j="16", i="DELAY\x013"),
+            message(b"dead too", "%RETRY%group", j="2", l="2"),
+        )
+        assert [again.code, dead.code, by_request.code] == [0, 0, 0]
+        served.store.flush()
+        queues = served.store.stats()["queues"]
+        assert queues == {"%RETRY%group": {"0": [0, 1]}, "%DLQ%group": {"0": [0, 2]}}
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), min_size=1, max_size=9))
+def test_a_batch_is_split_as_it_was_made(messages: list[tuple[bytes, bytes]]) -> None:
+    body = b"".join(batch([body], properties).body for body, properties in messages)
+    found = split_batch(body, 9)
+    bodies, properties = (
+        binary_array(spans).to_pylist() for spans in (found.bodies, found.properties)
+    )
+    assert list(zip(bodies, properties, strict=True)) == messages
+    assert found.flags.tolist() == [7] * len(messages)
+    with pytest.raises(RemotingError):
+        split_batch(body, len(messages) - 1)
+    with pytest.raises(RemotingError):
+        split_batch(body[:-1], 9)
+
+
+def test_damaged_batches_are_refused() -> None:
+    good = batch([b"one", b"two"], b"a\x01b").body
+    random.seed(7)
+    for _ in range(300):
+        damaged = bytearray(good)
+        for _ in range(random.randint(1, 4)):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        try:
+            found = split_batch(bytes(damaged), 10)
+        except RemotingError:
+            continue
+        assert int((found.bodies.starts + found.bodies.lengths).max()) <= len(damaged)
+        assert int(found.bodies.lengths.min()) >= 0
+        assert int(found.properties.lengths.min()) >= 0
