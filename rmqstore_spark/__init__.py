@@ -16,6 +16,7 @@ The folders, from the bytes up (`docs/architecture.md`):
     verify      verification of a store
     engine      the single writer of a store: append, commit, recovery
     ha          replication: a store follows a master, or is followed
+    broker      a store process as a broker: producers and consumers of RocketMQ
     wire        the protocol between store process and clients
     client      calls a store process
     server      is that process

@@ -30,7 +30,7 @@ from rmqstore_spark.remoting.codec.fields import Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
-__all__ = ["Administration"]
+__all__ = ["TopicAdministration"]
 
 _SLAVE: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
@@ -38,7 +38,7 @@ _SLAVE: Final = (
 )
 
 
-class Administration:
+class TopicAdministration:
     """Answers administrators. The handlers for files belong to one thread.
 
     Args:

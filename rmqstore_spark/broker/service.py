@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from rmqstore_spark.broker.administration import Administration
+from rmqstore_spark.broker.administration import TopicAdministration
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.consuming import Consuming
@@ -56,7 +56,7 @@ class Broker:
         self._reader = store.queue_reader()
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
-        administration = Administration(store, catalog, self._clients, self._reader)
+        administration = TopicAdministration(store, catalog, self._clients, self._reader)
         in_files = {**self._offsets.handlers(), **administration.file_handlers()}
         self._saving = asyncio.create_task(self._save())
         self._expiring = asyncio.create_task(self._expire())
