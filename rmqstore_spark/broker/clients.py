@@ -19,6 +19,8 @@ __all__ = ["Clients", "Group", "Member"]
 
 _MOST_MEMBERS: Final = 100_000
 """Most memberships of all connections in all groups."""
+_MOST_CHARACTERS: Final = 16 << 20
+"""Most characters of the subscriptions of all groups."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Clients:
         self._producers: dict[str, dict[RemotingConnection, Member]] = {}
         self._heard: dict[RemotingConnection, float] = {}
         self._memberships = 0
+        self._sizes: dict[str, int] = {}
 
     def group(self, name: str) -> Group | None:
         """Return a consumer group; None if no member of it is connected."""
@@ -132,6 +135,7 @@ class Clients:
         group = self._consumers.get(told.group)
         is_new = group is None or connection not in group.members
         self._check_room(not is_new)
+        self._sizes[told.group] = self._size_of(told)
         if group is None:
             group = self._consumers[told.group] = Group(
                 replace(told, subscriptions={}), is_notified
@@ -147,6 +151,18 @@ class Clients:
         group.told = replace(told, subscriptions=subscriptions)  # others read it meanwhile
         if is_new or before.keys() != subscriptions.keys():
             _notify(told.group, group)
+
+    def _size_of(self, told: Membership) -> int:
+        """Return how long a group's subscriptions are, if there is room for them."""
+        size = sum(
+            len(one.topic) + len(one.expression) + len(one.kind)
+            for one in told.subscriptions.values()
+        )
+        if sum(self._sizes.values()) - self._sizes.get(told.group, 0) + size > _MOST_CHARACTERS:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY, "the subscriptions of all groups are too long"
+            )
+        return size
 
     def _check_room(self, is_known: bool) -> None:
         if not is_known and self._memberships >= _MOST_MEMBERS:
@@ -169,6 +185,7 @@ class Clients:
         self._memberships -= 1
         if not group.members:
             del self._consumers[name]
+            del self._sizes[name]
         _notify(name, group)
 
 

@@ -5,6 +5,7 @@ Upstream: PullRequestHoldService, NotifyMessageArrivingListener.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
@@ -17,6 +18,8 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
 __all__ = ["Consuming"]
+
+_log = logging.getLogger(__name__)
 
 _MOST_HELD: Final = 100_000
 """Requests that may wait for messages, over all connections."""
@@ -81,7 +84,10 @@ class Consuming:
         woken: dict[_Queue, None] = {}
         for job in jobs:
             if isinstance(job, Request):
-                self._take(job)
+                try:
+                    self._take(job)
+                except Exception:  # noqa: BLE001 - one must not fail those of other clients
+                    _log.exception("A pull failed.")
             elif isinstance(job, tuple):
                 woken[job] = None
             else:

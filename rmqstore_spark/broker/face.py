@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import uvloop
@@ -62,7 +63,8 @@ class BrokerFace:
 
     def close(self) -> None:
         """Unregister, finish what is being handled, and close all connections."""
-        self._ended()
+        with suppress(RuntimeError):  # the event loop has ended with an error
+            self._ended()
         self._thread.join()
 
     def _check(self) -> None:

@@ -12,7 +12,6 @@ from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.layout.constants import is_safe_group_name
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -77,9 +76,11 @@ class Offsets:
         group, (topic, queue_id) = fields.text("consumerGroup"), _queue(request)
         offset = fields.long("commitOffset", -MAX_LONG, MAX_LONG)
         # JavaScript's clients send -1 for what they have not read yet. RocketMQ stores offsets of
-        # topics and groups that do not exist too: nobody can ask for them.
-        is_known = topic in self._store.topics and is_safe_group_name(group)
-        if offset < 0 or not is_known or self._catalog.is_slave or not 0 <= queue_id < MOST_QUEUES:
+        # topics, queues and groups that do not exist too: nobody can ask for them.
+        config = self._store.topics.get(topic)
+        queues = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+        is_known = 0 <= queue_id < queues and is_safe_group_name(group)
+        if offset < 0 or not is_known or self._catalog.is_slave:
             return request.answer()
         if not self._table.report(group, topic, queue_id, offset):
             raise RemotingError(

@@ -5,6 +5,7 @@ Upstream: SendMessageProcessor. Unlike it, this looks at the permission of the t
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
 __all__ = ["Producing", "refusal"]
+
+_log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
@@ -146,6 +149,9 @@ class Producing:
                 size += request.command.size
             except RemotingError as error:
                 _refuse(request, error)
+            except Exception:  # noqa: BLE001 - one must not fail those of other clients
+                _log.exception("A send failed.")
+                _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
         if group:
             self._store_all(group)
 
@@ -192,7 +198,9 @@ class Producing:
             )
         batch = split_batch(request.command.body, self._store.config.max_block_rows)
         count = len(batch.flags)
-        shared = _LAST.join(filter(None, (header.properties.encode().rstrip(_LAST), self._lead)))
+        shared = _LAST.join(
+            filter(None, (header.properties.encode("utf-8", "replace").rstrip(_LAST), self._lead))
+        )
         joined = _joined(binary_array(batch.properties), shared)
         if pc.max(pc.binary_length(joined)).as_py() > MAX_PROPERTIES_LENGTH:
             raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(self._max_body))

@@ -33,6 +33,7 @@ __all__ = ["Broker"]
 
 _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
+_CLOSING: Final = "the broker is shutting down"
 
 
 class Broker:
@@ -58,6 +59,7 @@ class Broker:
         self._send_back = SendBack(store, catalog, self._reader)
         administration = TopicAdministration(store, catalog, self._clients, self._reader)
         in_files = {**self._offsets.handlers(), **administration.file_handlers()}
+        self._is_closing = False
         self._saving = asyncio.create_task(self._save())
         self._expiring = asyncio.create_task(self._expire())
         sends = (
@@ -89,7 +91,11 @@ class Broker:
         """Do nothing."""
 
     def requests(self, requests: Sequence[Request]) -> None:
-        self._dispatch.handle(requests)
+        if not self._is_closing:
+            self._dispatch.handle(requests)
+            return
+        for request in requests:  # with this code, clients try another broker, or again later
+            request.reply(request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, _CLOSING))
 
     def closed(self, connection: RemotingConnection) -> None:
         self._clients.closed(connection)
@@ -97,6 +103,7 @@ class Broker:
 
     async def close(self) -> None:
         """Finish the requests that are being handled, and write what consumers reported."""
+        self._is_closing = True
         for task in (self._saving, self._expiring):
             task.cancel()
         await asyncio.gather(self._saving, self._expiring, return_exceptions=True)

@@ -104,7 +104,8 @@ class TransactionProducer:
 
         Raises:
             RowError: a message cannot be stored.
-            RefusedError: the store did not store them.
+            RefusedError: the store did not store them, or not as safely as it is configured to; then
+                they are rolled back.
             ServiceError: the store process cannot be reached. Half messages that it stored then
                 are checked.
         """
@@ -122,7 +123,12 @@ class TransactionProducer:
         if done.queue_offset is None or done.physical_offset is None:
             raise RefusedError(f"The half messages were not stored: {done.remark}", done.status)
         places = zip(done.queue_offset.tolist(), done.physical_offset.tolist(), strict=True)
-        return [HalfId(*place) for place in places]
+        halves = [HalfId(*place) for place in places]
+        if done.status != "PUT_OK":
+            # As RocketMQ's client: a program must not rely on halves that a power cut can lose.
+            self.roll_back(halves)
+            raise RefusedError(f"The half messages may not last: {done.remark}", done.status)
+        return halves
 
     def commit(self, halves: Sequence[HalfId]) -> EndReply:
         """Commit transactions: their messages can be read, each once.

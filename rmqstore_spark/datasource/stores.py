@@ -60,6 +60,9 @@ def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
 
 def most_replicas(options: Options) -> int:
     """Return how many replicas a store of the query has at most; 0 if none has any."""
+    connection = options.connection
+    if not any(REPLICA in url for url in (connection.endpoints if connection else options.paths)):
+        return 0  # without a look at the stores
     most = max(map(len, _groups(options)))
     return most if most > 1 else 0
 

@@ -66,7 +66,9 @@ class StoreWriter:
     def __init__(self, store: OpenStore) -> None:
         self.config = store.config
         self.topics = store.topics
-        self.groups = ConsumerGroups(store.path, store.clock, _MOST_GROUPS)
+        # Each group has a topic for what it consumes again: leave most topics to others.
+        most = min(_MOST_GROUPS, max(1, store.config.max_topics // 4))
+        self.groups = ConsumerGroups(store.path, store.clock, most)
         self._store = store
         self._opened = time.monotonic()
         self._closing = threading.Lock()

@@ -242,6 +242,12 @@ def test_progress_is_served_and_saved(tmp_path: Path) -> None:
             request(RequestCode.QUERY_CONSUMER_OFFSET, **where),
             pull(3, sysFlag="5", commitOffset="3"),
             request(RequestCode.QUERY_CONSUMER_OFFSET, **where),
+            request(RequestCode.UPDATE_CONSUMER_OFFSET, **{**where, "queueId": 8}, commitOffset=1),
+            request(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                **{**where, "consumerGroup": "CID_RMQ_SYS_TRANS"},
+                commitOffset=1,
+            ),
             request(RequestCode.UPDATE_CONSUMER_OFFSET, **{**where, "topic": "x"}, commitOffset=1),
         )
         offsets = [each.ext["offset"] for each in answers if "offset" in each.ext]

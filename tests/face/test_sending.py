@@ -120,6 +120,19 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
         assert served.store.stats()["putMessages"] == 0
 
 
+def test_a_request_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+    """Half of a character is JSON, but not a text that can be stored."""
+
+    async def both(client: RemotingClient) -> list[Command]:
+        odd = batch([b"x"], i="a\x01\ud800")
+        return list(await asyncio.gather(client.ask(odd, 30), client.ask(message(b"good"), 30)))
+
+    path = tmp_path / "store"
+    with broker(path) as served:
+        assert talk(served, both)[1].code == ResponseCode.SUCCESS
+    assert b"good" in {row["body"] for row in rows(path)}
+
+
 def test_what_arrives_together_is_one_put(tmp_path: Path) -> None:
     async def many(address: str) -> list[Command]:
         host, port = address.split(":")

@@ -73,7 +73,9 @@ def follow(
     config = read_config(config_file, settings, flags)
     if not config.ha_master_address:
         raise OptionError("MASTER must be host:port, such as broker-1:10912.")
-    config = replace(config, broker_role="SLAVE", flight_port=port)
+    # A master's configuration names its port for clients; a slave with brokerId can be a broker.
+    clients_port = config.listen_port if config.broker_id else 0
+    config = replace(config, broker_role="SLAVE", flight_port=port, listen_port=clients_port)
     if restart_from is not None:
         aside = set_aside(path, time.time_ns() // 1_000_000)
         if aside is not None:

@@ -129,18 +129,22 @@ class Follower:
         for _ in rounds(seconds):
             for _ in range(_MOVES):
                 try:
-                    return work(self._strict)
+                    done = work(self._strict)
                 except FAILURES as error:
                     failure = error
+                else:
+                    self._standby.works()
+                    return done
+                before = [of.spec for of in self._standby.opened]
                 state = self._standby.repair(needed)
-                if state is State.MOVED:
-                    self._moved()
-                elif state is State.LOST or (
+                if before != [of.spec for of in self._standby.opened]:
+                    self._moved()  # also if another store waits for a replica
+                if state is State.WAITING:
+                    break
+                if state is State.LOST or (
                     state is State.FINE and not isinstance(failure, ServiceError)
                 ):
                     return work(self._options)
-                elif state is State.WAITING:
-                    break
         raise ReplicaError(
             f"No replica holds what the next micro-batch needs. {failure}", can_pass=True
         ) from failure
@@ -211,11 +215,12 @@ class Follower:
         needed = list(self._known.items())
         if self._standby.has_replicas and self._standby.prefer(needed):
             self._moved()
+        patience = patience_s(self._options) if self.is_at_end else 0.0
         try:
-            return self._read(lambda options: self._latest(options, limited), needed, 0.0)
+            return self._read(lambda options: self._latest(options, limited), needed, patience)
         except ReplicaError as error:
-            if not error.can_pass:
-                raise
+            if self.is_at_end or not error.can_pass:
+                raise  # with no news, Spark would end a query that reads up to now
             self._look_anyway = True
             self._look_again_at = self._clock() + _WAITING
             return None  # a replica that is behind has no news

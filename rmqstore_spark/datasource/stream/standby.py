@@ -111,6 +111,10 @@ class Standby:
             if part.evidence is not None:
                 self._evidence[str(part.store.broker_name)] = part.evidence
 
+    def works(self) -> None:
+        """Take note that the chosen replicas have what is needed: nothing is waited for."""
+        self._waiting_since = None
+
     def repair(self, needed: Needed) -> State:
         """Check the chosen replicas, and choose others for those that lack something.
 
@@ -120,7 +124,7 @@ class Standby:
         states = [self._repair(number, needed) for number in range(len(self.opened))]
         state = max(states, key=lambda each: each.value)
         if state is not State.WAITING:
-            self._waiting_since = None
+            self.works()
         return state
 
     def _repair(self, number: int, needed: Needed) -> State:
@@ -153,7 +157,9 @@ class Standby:
         if is_over and all(answering):
             return State.LOST
         if is_over and not any(answering):
-            raise no_replica(of.store.broker_name, failures)
+            lost = no_replica(of.store.broker_name, failures)
+            lost.can_pass = False  # the time for that is over
+            raise lost
         if now - self._reminded >= _REMINDER_S:
             self._reminded = now
             _log.warning("The stream waits for a replica that has caught up. %s", told(failures))
@@ -175,8 +181,10 @@ class Standby:
                         f"{store.path} begins {key} at {queue.min_offset}, and offset {mark.next} "
                         "is needed."
                     )
-            if broker in self._evidence:
-                self._evidence[broker].check(store, ())
+            evidence = self._evidence.get(broker)
+            held = {(key.topic, key.queue_id) for key, _ in needed if key.broker == broker}
+            if evidence is not None and (not needed or evidence.queue in held):
+                evidence.check(store, ())  # the queue may be that of a topic that was deleted
         except FAILURES as error:
             return error
         return None

@@ -14,7 +14,11 @@ from typing import Any, Final
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.layout.constants import is_safe_group_name, is_safe_topic_name
+from rmqstore_spark.layout.constants import (
+    TRANS_GROUP,
+    is_safe_group_name,
+    is_safe_topic_name,
+)
 
 __all__ = ["ConsumerOffsets"]
 
@@ -112,6 +116,9 @@ class ConsumerOffsets:
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.
 
+        The group of the store's own transactions is left alone: its offsets tell which of them
+        wait.
+
         Args:
             group, topic: valid names.
             queue_id: of the topic's queues.
@@ -120,6 +127,8 @@ class ConsumerOffsets:
         Returns:
             False if there are too many groups with offsets; then nothing has changed.
         """
+        if group == TRANS_GROUP:
+            return True
         name = f"{topic}@{group}"
         with self._lock:
             if name not in self._reported:

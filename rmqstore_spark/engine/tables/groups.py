@@ -96,8 +96,9 @@ class ConsumerGroups:
         Raises:
             CorruptStoreError: the file is damaged, and so is its backup.
         """
-        self._file()
-        return self._groups.get(name)
+        if self._opened is None:
+            self._file()
+        return self._groups.get(name)  # without the lock, which is held while files are written
 
     def create(self, name: str) -> ConsumerGroup:
         """Create a group with the usual settings. An existing group stays as it is.
@@ -117,6 +118,8 @@ class ConsumerGroups:
             )
         file = self._file()
         with self._lock:
+            if name in self._groups:
+                return self._groups[name]
             if len(self._groups) >= self._most:
                 raise OptionError(f"There are {self._most} consumer groups, as many as may be.")
             table = file.value.get(_TABLE)

@@ -71,7 +71,7 @@ class Checks:
                 self._has_begun = True
             if is_due:
                 self._checked = now
-                self._admission.check_state()
+                self._admission.require_master()
                 self._transactions.check()
                 self._checked = time.monotonic()
             self._transactions.save()

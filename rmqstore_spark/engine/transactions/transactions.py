@@ -163,7 +163,7 @@ class Transactions:
         Raises:
             RefusedError: the store accepts no messages. Transactions that were not ended wait on.
         """
-        self._admission.check_state()
+        self._admission.require_master()
         with self._lock:
             waiting = self._waiting()
             found = [self._find(waiting, group, half) for half in halves]
@@ -299,10 +299,14 @@ class Transactions:
         """
         with self._lock:
             now = self._store.clock()
-            due = [one for one in self._waiting() if not self._is_immune(one, now)]
-            hopeless = [one for one in due if self._is_hopeless(one, now)]
+            waiting = list(self._waiting())
+            hopeless = [one for one in waiting if self._is_hopeless(one, now)]
             lost = {one.place.queue_offset for one in hopeless}
-            asked = [one for one in due if one.place.queue_offset not in lost]
+            asked = [
+                one
+                for one in waiting
+                if one.place.queue_offset not in lost and not self._is_immune(one, now)
+            ]
             self._waiting().ask(asked)
             self._checks += len(asked)
             self._is_saved = self._is_saved and not asked
@@ -315,8 +319,10 @@ class Transactions:
 
     def _is_hopeless(self, one: Transaction, now: int) -> bool:
         kept = self._config.file_reserved_time * _HOUR_MS
-        is_old = bool(kept) and now - one.stored > kept
-        return is_old or one.checks >= self._config.transaction_check_max
+        if kept and now - one.stored > kept:
+            return True  # whatever its immunity: it would keep the log from expiring
+        is_worn = one.checks >= self._config.transaction_check_max
+        return is_worn and not self._is_immune(one, now)
 
     def _give_up(self, part: Sequence[Transaction]) -> None:
         made = self._outcomes.surrender(part, *self._read_halves(part))
@@ -350,7 +356,7 @@ class Transactions:
         Raises:
             RefusedError: the store accepts no messages.
         """
-        self._admission.check_state()
+        self._admission.require_master()
         with self._lock:
             return self._waiting().take_asked(group, most, _MOST_BYTES)
 
@@ -393,7 +399,7 @@ class Transactions:
         Raises:
             RefusedError: it cannot be found, or the store accepts no messages.
         """
-        self._admission.check_state()
+        self._admission.require_master()
         with self._lock:
             self._waiting()
 

@@ -59,7 +59,8 @@ def commit_all(path: Path, told: Counter[str]) -> None:
     """
     with StoreWriter.open(path, half_config()) as store:
         halves = all_halves(path)
-        assert len(halves) >= (COUNT if told["committed"] else 4)
+        # The progress is written by a thread of its own, at any time after the first one.
+        assert len(halves) >= (COUNT if told["committed"] else 1)
         waited = {one.place.queue_offset for one in store.transactions.waiting()}
         answers = dict(zip(halves, ends(store, list(halves.values()), is_commit=True), strict=True))
         assert ends(store, list(halves.values()), is_commit=True) == ["ENDED_BEFORE"] * len(halves)
