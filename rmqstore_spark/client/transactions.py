@@ -104,7 +104,7 @@ class TransactionProducer:
 
         Raises:
             RowError: a message cannot be stored.
-            RefusedError: the store did not store them, or not as safely as it is configured to; then
+            RefusedError: the store did not store them, or not as safely as it should; then
                 they are rolled back.
             ServiceError: the store process cannot be reached. Half messages that it stored then
                 are checked.
@@ -124,7 +124,7 @@ class TransactionProducer:
             raise RefusedError(f"The half messages were not stored: {done.remark}", done.status)
         places = zip(done.queue_offset.tolist(), done.physical_offset.tolist(), strict=True)
         halves = [HalfId(*place) for place in places]
-        if done.status != "PUT_OK":
+        if not done.is_ok:
             # As RocketMQ's client: a program must not rely on halves that a power cut can lose.
             self.roll_back(halves)
             raise RefusedError(f"The half messages may not last: {done.remark}", done.status)

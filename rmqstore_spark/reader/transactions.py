@@ -152,10 +152,14 @@ def find_transactions(store: Store) -> Found:
     Raises:
         RmqStoreError: the store cannot be read.
     """
-    half_end, records = _records(store, TRANS_HALF_TOPIC)
+    # A live store moves its progress in both queues meanwhile. An op message that is not read
+    # leaves its half message waiting, so the progress of these is looked up first.
+    ops_done = group_offset(store, TRANS_GROUP, TRANS_OP_HALF_TOPIC, 0)
+    half_done = group_offset(store, TRANS_GROUP, TRANS_HALF_TOPIC, 0)
+    half_end, records = _records(store, TRANS_HALF_TOPIC, half_done)
     ended: set[int] = set()
     places, halves_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for offsets, part in _records(store, TRANS_OP_HALF_TOPIC)[1]:
+    for offsets, part in _records(store, TRANS_OP_HALF_TOPIC, ops_done)[1]:
         named = named_halves(part)
         ended.update(half for halves in named for half in halves)
         places.append(offsets)
@@ -267,13 +271,14 @@ def _waiting(halves: Iterable[Transaction], ended: set[int]) -> Iterator[Transac
             yield transaction
 
 
-def _records(store: Store, topic: str) -> tuple[int, Iterator[tuple[I8, Records]]]:
-    """Return where queue 0 of a topic ends, and its sound records that are not done."""
+def _records(
+    store: Store, topic: str, done: int | None
+) -> tuple[int, Iterator[tuple[I8, Records]]]:
+    """Return where queue 0 of a topic ends, and its sound records from an offset on."""
     if 0 not in store.directory.topology.queues.get(topic, ()):
         return 0, iter(())
     queue = store.queue(topic, 0)
     end = queue.max_offset
-    done = group_offset(store, TRANS_GROUP, topic, 0)
     begin = min(max(queue.min_offset, done or 0), end)
     return end, _read(store, topic, begin, end)
 
