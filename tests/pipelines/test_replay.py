@@ -207,7 +207,7 @@ def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "no RocketMQ store"),
+        ([], "does not exist"),
         (["--parquet"], "is not a readable folder of Parquet files: [PATH_NOT_FOUND]"),
         (["--parquet", "--subscribe", "a"], "remove subscribe"),
     ],
