@@ -115,6 +115,14 @@ class Transaction:
     earlier: tuple[HalfPlace, ...] = ()
 
     @property
+    def identity(self) -> tuple[str, str, str] | None:
+        """What all half messages of the transaction have in common; None without a UNIQ_KEY.
+
+        The topic belongs to it: a message that is forwarded to several keeps its UNIQ_KEY.
+        """
+        return (self.group, self.topic, self.key) if self.key else None
+
+    @property
     def places(self) -> tuple[HalfPlace, ...]:
         """All its half messages, ascending."""
         return (*self.earlier, self.place)
@@ -157,19 +165,20 @@ def find_transactions(store: Store) -> Found:
     ops_done = group_offset(store, TRANS_GROUP, TRANS_OP_HALF_TOPIC, 0)
     half_done = group_offset(store, TRANS_GROUP, TRANS_HALF_TOPIC, 0)
     half_end, records = _records(store, TRANS_HALF_TOPIC, half_done)
-    ended: set[int] = set()
+    ended: dict[int, int] = {}
     places, halves_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for offsets, part in _records(store, TRANS_OP_HALF_TOPIC, ops_done)[1]:
         named = named_halves(part)
-        ended.update(half for halves in named for half in halves)
+        for halves, end in zip(named, part.physical_offset.tolist(), strict=True):
+            ended.update(dict.fromkeys(halves, end))
         places.append(offsets)
         halves_of.append(np.array([max(halves, default=-1) for halves in named], np.int64))
     table, log_offset = _own(store)
-    found = [
+    found = (
         replace(half, checks=max(half.checks, table.get(half.place.queue_offset, 0)))
         for offsets, part in records
         for half in transactions_of(part, offsets)
-    ]
+    )
     return Found(
         tuple(_waiting(found, ended)),
         half_end,
@@ -256,19 +265,27 @@ def _message(
     return list(decoder.decode(decode_records(buffer, positions, size), expected_offset=offset))
 
 
-def _waiting(halves: Iterable[Transaction], ended: set[int]) -> Iterator[Transaction]:
-    """Yield those transactions that no op message ends; all half messages of one together."""
-    groups: dict[tuple[str, str] | int, Transaction] = {}
-    done: set[tuple[str, str] | int] = set()
+def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterable[Transaction]:
+    """Return those transactions that no op message ends; all half messages of one together.
+
+    An op message ends the half messages of its transaction that are before it in the log. One that
+    is put later, with the same UNIQ_KEY, begins another transaction.
+
+    Args:
+        halves: half messages, ascending.
+        ended: the physical offsets of op messages, by the half message that each names.
+    """
+    groups: dict[tuple[str, str, str] | int, Transaction] = {}
+    done: dict[tuple[str, str, str] | int, int] = {}
     for half in halves:
-        identity = (half.group, half.key) if half.key else half.place.queue_offset
-        if half.place.queue_offset in ended:
-            done.add(identity)
+        identity = half.identity or half.place.queue_offset
+        end = max(ended.get(half.place.queue_offset, -1), done.get(identity, -1))
         older = groups.pop(identity, None)
-        groups[identity] = half if older is None else older.joined(half)
-    for identity, transaction in groups.items():
-        if identity not in done:
-            yield transaction
+        if half.place.physical_offset < end:
+            done[identity] = end
+        else:
+            groups[identity] = half if older is None else older.joined(half)
+    return groups.values()
 
 
 def _records(

@@ -2,6 +2,9 @@
 
 waiting        the transactions that wait for their end, in memory
 halves         the way in: a put whose messages become half messages
+half_log       reads half messages in the log
+answers        the answers to requests to end transactions
+check_rule     decides which are checked, and which are given up
 outcomes       makes what is stored when transactions end: messages and op messages
 recall         finds in the log what waits, after a start
 progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`

@@ -16,7 +16,7 @@ from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.addressee import addressees
 from rmqstore_spark.layout.record.block import Block, Route, read_block
-from rmqstore_spark.layout.record.delayed import schedule
+from rmqstore_spark.layout.record.delayed import has_sound_delay, schedule
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.layout.record.half import committed, given_up
@@ -95,7 +95,8 @@ class Outcomes:
     def commits(self, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> Made:
         """Return the messages of transactions, and their op messages.
 
-        Transactions whose half message is damaged, or names no queue, are left out.
+        Transactions whose half message is damaged, or names no queue, or a delay that is not a
+        number, are left out.
 
         Args:
             waiting: n transactions.
@@ -104,7 +105,7 @@ class Outcomes:
         """
         found = _Halves.read(waiting, buffer, positions)
         to = addressees(found.records, MOST_QUEUES)
-        good = np.flatnonzero(to.known)
+        good = np.flatnonzero(to.known & has_sound_delay(found.records))
         if len(good) < len(found.rows):
             found = _Halves(found.records.take(good), found.rows[good])
             to = addressees(found.records, MOST_QUEUES)

@@ -16,10 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-
-import numpy as np
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender, Stored
@@ -28,8 +25,17 @@ from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.transactions.answers import (
+    COMMITTED,
+    ENDED_BEFORE,
+    ROLLED_BACK,
+    Ended,
+    answers,
+    unknown,
+)
+from rmqstore_spark.engine.transactions.check_rule import CheckRule
+from rmqstore_spark.engine.transactions.half_log import HalfLog
 from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfAppender
 from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
 from rmqstore_spark.engine.transactions.progress import OpNotes, TransactionProgress
@@ -39,43 +45,24 @@ from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
     RmqStoreError,
-    SegmentExpiredError,
     StoreWriteError,
 )
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block, read_block
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records, decode_records
-from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.reader.transactions import Transaction, transactions_of
 from rmqstore_spark.types import HalfId
 
-__all__ = ["Ended", "Transactions"]
+__all__ = ["Transactions"]
 
 _log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE: Final = 1 << 12
 _MOST_BYTES: Final = 16 << 20
-_HOUR_MS: Final = 3_600_000
+_MOST_UNSEEN: Final = 64 << 20
+"""Bytes of log after which the progress is written again, though no transaction has changed: the
+next start looks for commits in what is behind it."""
 _DRAIN_S: Final = 0.2
-
-COMMITTED: Final = "COMMITTED"
-ROLLED_BACK: Final = "ROLLED_BACK"
-ENDED_BEFORE: Final = "ENDED_BEFORE"
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The answer to a request to end a transaction.
-
-    Attributes:
-        status: COMMITTED, ROLLED_BACK, or ENDED_BEFORE: the transaction had ended, however, and
-            nothing was stored. Otherwise a status of a put, and the transaction waits on.
-        remark: why it waits on, or what its message lacks that is in the log.
-    """
-
-    status: str
-    remark: str = ""
 
 
 class Transactions:
@@ -110,13 +97,15 @@ class Transactions:
         self._dispatcher = dispatcher
         self._flusher = flusher
         self._outcomes = Outcomes(config, store.clock)
-        self._log = PublishedLog(store.log, store.log_folder)
+        self._rule = CheckRule(config)
+        self._log = HalfLog(store)
         self._lock = threading.RLock()
         self._known: WaitingTransactions | None = None
         self._progress: TransactionProgress | None = None
         self._ops = OpNotes()
         self._half_end = 0
         self._is_saved = True
+        self._saved_end = 0
         self._counts = {COMMITTED: 0, ROLLED_BACK: 0, ENDED_BEFORE: 0}
         self._given_up = self._checks = 0
         self.puts = Puts(
@@ -168,15 +157,15 @@ class Transactions:
             waiting = self._waiting()
             found = [self._find(waiting, group, half) for half in halves]
             chosen = {one.place.queue_offset: one for one in found if isinstance(one, Transaction)}
-            done: dict[int, Ended] = {}
+            done: dict[int, str] = {}
             end = 0
             for part in _parts(list(chosen.values())):
                 made = self._commits(part) if is_commit else self._outcomes.ops(part)
                 status = COMMITTED if is_commit else ROLLED_BACK
                 end = self._append(made) or end
                 self._counts[status] += len(made.ended)
-                done.update({one.place.queue_offset: Ended(status) for one in made.ended})
-        return self._answers(found, done, self._lacking(end))
+                done.update({one.place.queue_offset: status for one in made.ended})
+        return answers(found, done, self._lacking(end))
 
     def _lacking(self, end: int) -> str:
         """Wait for the disk and slaves, as configured; return what is lacking then."""
@@ -191,24 +180,6 @@ class Transactions:
             ) from error
         return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
 
-    def _answers(
-        self, found: Sequence[Transaction | Ended], done: dict[int, Ended], lacking: str
-    ) -> list[Ended]:
-        answers = []
-        for one in found:
-            if isinstance(one, Ended):
-                answers.append(one)
-                continue
-            ended = done.pop(one.place.queue_offset, None)
-            if ended is not None:
-                answers.append(Ended(ended.status, lacking))
-                done[one.place.queue_offset] = Ended(ENDED_BEFORE)
-            else:
-                answers.append(
-                    Ended(_ILLEGAL, "The half message is damaged, or names no topic and queue.")
-                )
-        return answers
-
     def _find(self, waiting: WaitingTransactions, group: str, half: HalfId) -> Transaction | Ended:
         """Return the transaction of a half message that waits, or an answer for any other."""
         one = waiting.find(half.queue_offset)
@@ -218,39 +189,23 @@ class Transactions:
                 == (half.queue_offset, half.physical_offset)
                 for place in one.places
             )
-            return one if is_it and one.group == group else _unknown(half, group)
+            return one if is_it and one.group == group else unknown(half, group)
         if half.physical_offset < self._store.log.min_offset:
             self._counts[ENDED_BEFORE] += 1
             return Ended(ENDED_BEFORE)  # segments with half messages that wait do not expire
-        old = self._read_old(half)
+        old = self._log.find(half)
         if old is None or old.group != group:
-            return _unknown(half, group)
-        # A broker that checked it has stored a copy of it, which may wait still.
-        newer = waiting.find_by_key(old.group, old.key)
-        if newer is not None:
+            return unknown(half, group)
+        # A broker that checked it has stored a copy of it, which may wait still. A producer that
+        # put the same message again began another transaction, with a bornTimestamp of its own.
+        newer = waiting.like(old)
+        if newer is not None and newer.born == old.born:
             return newer
         self._counts[ENDED_BEFORE] += 1
         return Ended(ENDED_BEFORE)
 
-    def _read_old(self, half: HalfId) -> Transaction | None:
-        """Return the half message at a place that a client names; None if there is none."""
-        at, offset = half.physical_offset, half.queue_offset
-        queues = self._store.queues
-        begin = queues.min_offset(TRANS_HALF_TOPIC, 0)
-        if not begin <= offset < queues.max_offset(TRANS_HALF_TOPIC, 0):
-            return None
-        entry = queues.read(TRANS_HALF_TOPIC, 0, offset, 1)
-        if not len(entry) or int(entry["physicalOffset"][0]) != at:
-            return None
-        size = int(entry["size"][0])
-        if size < MIN_RECORD_SIZE or self._log.readable(at) < size:
-            return None
-        records = _records(*self._read([at], [size]), [size])
-        found = transactions_of(records, np.array([offset])) if records.status[0] == 0 else []
-        return found[0] if found else None
-
     def _commits(self, part: Sequence[Transaction]) -> Made:
-        made = self._outcomes.commits(part, *self._read_halves(part))
+        made = self._outcomes.commits(part, *self._log.read(part))
         self._restore(made)
         return made
 
@@ -274,20 +229,6 @@ class Transactions:
         except OptionError as error:
             _log.warning("Messages are stored in topics that cannot be created: %s", error)
 
-    def _read_halves(self, part: Sequence[Transaction]) -> tuple[U1, I8]:
-        places = [one.place for one in part]
-        return self._read(
-            [place.physical_offset for place in places], [place.size for place in places]
-        )
-
-    def _read(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[U1, I8]:
-        try:
-            return self._log.read_spans(np.array(offsets, np.int64), np.array(sizes, np.int32))
-        except SegmentExpiredError as error:
-            raise RefusedError(
-                f"A half message cannot be read: {error}", "SERVICE_NOT_AVAILABLE"
-            ) from error
-
     # ---- checks --------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -298,34 +239,15 @@ class Transactions:
             RmqStoreError: the store cannot be read or written.
         """
         with self._lock:
-            now = self._store.clock()
-            waiting = list(self._waiting())
-            hopeless = [one for one in waiting if self._is_hopeless(one, now)]
-            lost = {one.place.queue_offset for one in hopeless}
-            asked = [
-                one
-                for one in waiting
-                if one.place.queue_offset not in lost and not self._is_immune(one, now)
-            ]
+            asked, hopeless = self._rule.sort(self._waiting(), self._store.clock())
             self._waiting().ask(asked)
             self._checks += len(asked)
             self._is_saved = self._is_saved and not asked
             for part in _parts(hopeless):
                 self._give_up(part)
 
-    def _is_immune(self, one: Transaction, now: int) -> bool:
-        immunity = self._config.transaction_time_out if one.immunity < 0 else one.immunity
-        return 0 <= now - one.stored < immunity
-
-    def _is_hopeless(self, one: Transaction, now: int) -> bool:
-        kept = self._config.file_reserved_time * _HOUR_MS
-        if kept and now - one.stored > kept:
-            return True  # whatever its immunity: it would keep the log from expiring
-        is_worn = one.checks >= self._config.transaction_check_max
-        return is_worn and not self._is_immune(one, now)
-
     def _give_up(self, part: Sequence[Transaction]) -> None:
-        made = self._outcomes.surrender(part, *self._read_halves(part))
+        made = self._outcomes.surrender(part, *self._log.read(part))
         self._restore(made)
         self._append(made)
         self._given_up += len(made.ended)
@@ -446,7 +368,10 @@ class Transactions:
             RmqStoreError: the log could not be flushed, or the progress could not be written.
         """
         with self._lock:
-            if self._known is None or self._is_saved:
+            if self._known is None:
+                return
+            grown = self._store.log.max_offset - self._saved_end
+            if self._is_saved and not (len(self._known) and grown > _MOST_UNSEEN):
                 return
             oldest = self._known.oldest
             half = self._half_end if oldest is None else oldest.queue_offset
@@ -465,13 +390,15 @@ class Transactions:
             if self._progress is None:
                 self._progress = TransactionProgress(self._store.path, self._store.consumer_offsets)
             self._progress.save(half, op, checks, end)
+            self._saved_end = end
         except BaseException:
             self._is_saved = False
             raise
 
     def close(self) -> None:
         """Close the file that was read last."""
-        self._log.close()
+        with self._lock:
+            self._log.close()
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""
@@ -484,18 +411,6 @@ class Transactions:
             "transactionsGivenUp": self._given_up,
             "transactionChecks": self._checks,
         }
-
-
-def _unknown(half: HalfId, group: str) -> Ended:
-    return Ended(
-        _ILLEGAL,
-        f"There is no half message of the producer group {group[:255]!r} at offset "
-        f"{half.queue_offset} (physical offset {half.physical_offset}).",
-    )
-
-
-def _records(buffer: U1, positions: I8, sizes: Sequence[int]) -> Records:
-    return decode_records(buffer, positions, np.array(sizes, np.int32))
 
 
 def _parts(waiting: Sequence[Transaction]) -> Iterator[Sequence[Transaction]]:

@@ -17,7 +17,7 @@ MOST_WAITING: Final = 1_000_000
 class WaitingTransactions:
     """The transactions that wait, by their half messages. Used under a lock.
 
-    Half messages with the same producer group and UNIQ_KEY belong to one transaction.
+    Half messages with the same producer group, topic and UNIQ_KEY belong to one transaction.
 
     Args:
         transactions: what waits at first, by the offset of the newest half message.
@@ -25,12 +25,12 @@ class WaitingTransactions:
 
     def __init__(self, transactions: Iterable[Transaction]) -> None:
         self._by_offset: dict[int, Transaction] = {}
-        self._by_key: dict[tuple[str, str], Transaction] = {}
+        self._by_identity: dict[tuple[str, str, str], Transaction] = {}
         self._asked: dict[int, Transaction] = {}
         found = list(transactions)
         ascending = sorted((place.queue_offset, one) for one in found for place in one.places)
         self._by_offset.update(ascending)
-        self._by_key.update(((one.group, one.key), one) for one in found if one.key)
+        self._by_identity.update((one.identity, one) for one in found if one.identity)
 
     def __len__(self) -> int:
         return len(self._by_offset)
@@ -44,16 +44,16 @@ class WaitingTransactions:
     def add(self, halves: Iterable[Transaction]) -> None:
         """Add half messages, which have later offsets than all others."""
         for half in halves:
-            older = self._by_key.get((half.group, half.key)) if half.key else None
+            older = self.like(half)
             self._set(half if older is None else older.joined(half))
 
     def find(self, queue_offset: int) -> Transaction | None:
         """Return the transaction that a half message belongs to; None if it does not wait."""
         return self._by_offset.get(queue_offset)
 
-    def find_by_key(self, group: str, key: str) -> Transaction | None:
-        """Return the transaction with a UNIQ_KEY; None if no such one waits."""
-        return self._by_key.get((group, key)) if key else None
+    def like(self, half: Transaction) -> Transaction | None:
+        """Return the transaction that waits with other half messages of the same; None if none."""
+        return self._by_identity.get(half.identity) if half.identity else None
 
     def remove(self, ended: Iterable[Transaction]) -> None:
         """Remove transactions that are ended."""
@@ -61,7 +61,8 @@ class WaitingTransactions:
             for place in one.places:
                 self._by_offset.pop(place.queue_offset, None)
                 self._asked.pop(place.queue_offset, None)
-            self._by_key.pop((one.group, one.key), None)
+            if one.identity:
+                self._by_identity.pop(one.identity, None)
 
     def ask(self, due: Iterable[Transaction]) -> None:
         """Count a check of transactions, and note that their producers are to be asked."""
@@ -107,5 +108,5 @@ class WaitingTransactions:
     def _set(self, one: Transaction) -> None:
         for place in one.places:
             self._by_offset[place.queue_offset] = one
-        if one.key:
-            self._by_key[one.group, one.key] = one
+        if one.identity:
+            self._by_identity[one.identity] = one

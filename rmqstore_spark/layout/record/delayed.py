@@ -35,7 +35,7 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
 
-__all__ = ["due_codes", "schedule"]
+__all__ = ["due_codes", "has_sound_delay", "schedule"]
 
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX: Final = (1 << 31) - 1
@@ -100,20 +100,30 @@ def due_codes(routes: Sequence[Route], route_of: I4, tags_code: I8, store_timest
     return np.where(np.isin(route_of, numbers), tags_code + store_timestamp, tags_code)
 
 
-def _levels(block: Block, texts: Spans) -> I8:
-    """Return the level of each record; 0 for one without DELAY."""
+def has_sound_delay(records: Records) -> npt.NDArray[np.bool_]:
+    """Return which records have no DELAY, or one that is a number: `schedule` refuses others."""
+    return _parsed(find_properties(records.properties, (PROPERTY_DELAY,))[PROPERTY_DELAY])[1]
+
+
+def _parsed(texts: Spans) -> tuple[I8, npt.NDArray[np.bool_]]:
+    """Return the level of each record, 0 for one without DELAY; and whether it is a number."""
     coded = binary_array(texts).dictionary_encode()
     numbers = [_number(text) for text in coded.dictionary.to_pylist()]
-    table = np.array([0 if number is None else number for number in numbers] + [0], np.int64)
+    levels = np.array([0 if number is None else number for number in numbers] + [0], np.int64)
+    sound = np.array([number is not None for number in numbers] + [True], np.bool_)
     index = coded.indices.fill_null(len(numbers)).to_numpy()
-    bad = np.array([number is None for number in numbers] + [False], np.bool_)[index]
-    if bad.any():
-        row = int(np.argmax(bad))
+    return levels[index], sound[index]
+
+
+def _levels(block: Block, texts: Spans) -> I8:
+    """Return the level of each record; 0 for one without DELAY."""
+    levels, sound = _parsed(texts)
+    if not sound.all():
+        row = int(np.argmin(sound))
         raise BlockError(
             row, int(block.starts[row]), "MESSAGE_ILLEGAL",
             "its DELAY is not a whole number. It must be a delay level, such as 3",
         )  # fmt: skip
-    levels: I8 = table[index]
     return levels
 
 

@@ -36,6 +36,7 @@ from rmqstore_spark.layout.record.addressee import (
     without_addressee,
 )
 from rmqstore_spark.layout.record.block import Block, read_block
+from rmqstore_spark.layout.record.delayed import has_sound_delay
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
@@ -56,7 +57,8 @@ def hold(block: Block, *, most_bytes: int) -> Block:
         most_bytes: bytes of the largest record that the log can hold.
 
     Raises:
-        BlockError: a message has no TRAN_MSG=true or no PGROUP, or becomes too large.
+        BlockError: a message has no TRAN_MSG=true or no PGROUP, a DELAY that is not a number, or
+            becomes too large.
     """
     if not len(block):
         return block
@@ -70,6 +72,7 @@ def hold(block: Block, *, most_bytes: int) -> Block:
         block, _each(found[PROPERTY_PGROUP], _is_group),
         "its property PGROUP is not the name of a producer group",
     )  # fmt: skip
+    _require(block, has_sound_delay(records), "its DELAY is not a whole number")
     kept = open_ended(records)
     addressed = found[PROPERTY_REAL_TOPIC].lengths >= 0
     addressed |= found[PROPERTY_REAL_QID].lengths >= 0

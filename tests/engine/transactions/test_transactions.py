@@ -164,6 +164,35 @@ def test_a_message_that_was_sent_twice_is_one_transaction(tmp_path: Path) -> Non
     assert [row["body"] for row in rows_of(path, OP)] == [b"0", b"1"]
 
 
+def test_a_message_that_is_put_again_after_its_end_is_another_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with StoreWriter.open(path, half_config(), clock=Clock()) as store:
+        (first,) = put_halves(store, [b"a"])
+        assert ends(store, [first], is_commit=False) == ["ROLLED_BACK"]
+        (again,) = put_halves(store, [b"a"], bornTimestamp=pa.array([5], pa.int64()))
+        assert ends(store, [first], is_commit=False) == ["ENDED_BEFORE"]
+        # The progress is lost too, so all of the log is read.
+        store.flush()
+    (path / "config" / "consumerOffset.json").unlink(missing_ok=True)
+    (path / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+    assert [one.place.queue_offset for one in waiting_in(path)] == [again.queue_offset]
+    with StoreWriter.open(path, half_config(), clock=Clock()) as store:
+        assert ends(store, [first], is_commit=False) == ["ENDED_BEFORE"]
+        assert ends(store, [again], is_commit=True) == ["COMMITTED"]
+    assert in_queues(path)["T", 0] == [b"a"]
+    assert waiting_in(path) == []
+
+
+def test_a_message_that_goes_to_two_topics_is_two_transactions(tmp_path: Path) -> None:
+    """As one that is forwarded with its properties, UNIQ_KEY among them."""
+    path = tmp_path / "s"
+    with StoreWriter.open(path, half_config(), clock=Clock()) as store:
+        made = [*put_halves(store, [b"a"]), *put_halves(store, [b"a"], topic="U")]
+        assert ends(store, made, is_commit=True) == ["COMMITTED"] * 2
+    found = in_queues(path)
+    assert (found["T", 0], found["U", 0]) == ([b"a"], [b"a"])
+
+
 def test_a_delay_counts_from_the_commit(tmp_path: Path) -> None:
     path, clock = tmp_path / "s", Clock()
     settings = half_config(messageDelayLevel="1s")
@@ -194,6 +223,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         )
         assert "no segment has room" in put(as_block(halves([b"x" * 3850]))).remark
         assert put(as_block(halves([b"x"], topic=HALF))).status == "MESSAGE_ILLEGAL"
+        assert "DELAY is not" in put(as_block(halves([b"x"], more=b"DELAY\x01soon"))).remark
         with pytest.raises(OptionError, match="only the store moves them"):
             store.commit_offsets("CID_RMQ_SYS_TRANS", {HALF: {0: 1}}, reset=True)
     assert waiting_in(path) == []
@@ -253,6 +283,19 @@ def test_they_are_checked_and_then_given_up(tmp_path: Path) -> None:
     assert len(rows_of(path, HALF)) == 3, "no check copies anything"
     with Store.open(path) as reader:
         assert verify(reader).problems == ()
+
+
+def test_no_immunity_keeps_the_log_for_ever(tmp_path: Path) -> None:
+    path, clock = tmp_path / "s", Clock()
+    with StoreWriter.open(path, half_config(fileReservedTime=2), clock=clock) as store:
+        put_halves(store, [b"a"], more=b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01999999999999")
+        clock.now += 2 * HOUR_MS
+        store.transactions.check()
+        assert store.stats()["transactionsWaiting"] == 1
+        clock.now += 1
+        store.transactions.check()
+        assert store.stats()["transactionsWaiting"] == 0
+    assert [row["body"] for row in rows_of(path, LAST)] == [b"a"]
 
 
 def test_the_thread_checks(tmp_path: Path) -> None:

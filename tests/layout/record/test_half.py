@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from rmqstore_spark.layout.spans import U1, string_array
 pytestmark = pytest.mark.usefixtures("each_kernel")
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
-NAMES = st.sampled_from(["TAGS", "KEYS", "REAL_TOPIC", "REAL_QID", "DELAY", "a", "é"])
+NAMES = st.sampled_from(["TAGS", "KEYS", "REAL_TOPIC", "REAL_QID", "a", "é"])
 VALUES = st.text("abc é", min_size=1, max_size=5)
+DELAYS = st.fixed_dictionaries({}, optional={"DELAY": st.integers(-1, 20).map(str)})
+OTHERS = st.builds(operator.or_, st.dictionaries(NAMES, VALUES, max_size=4), DELAYS)
 MESSAGES = st.fixed_dictionaries(
     {
         "topic": st.text("abT_", min_size=1, max_size=127),
@@ -32,7 +35,7 @@ MESSAGES = st.fixed_dictionaries(
         "bornTimestamp": st.integers(0, 2**60),
         "bornHost": st.sampled_from(["10.1.2.3:40000", "[2001:db8:0:0:0:0:0:1]:7"]),
         "body": st.binary(max_size=20),
-        "others": st.dictionaries(NAMES, VALUES, max_size=4),
+        "others": OTHERS,
         "closed": st.booleans(),
     }
 )

@@ -1,0 +1,67 @@
+"""Reads half messages in the log of an open store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rmqstore_spark.engine.log.published_log import PublishedLog
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.errors import RefusedError, SegmentExpiredError
+from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC
+from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.spans import I8, U1
+from rmqstore_spark.reader.transactions import Transaction, transactions_of
+from rmqstore_spark.types import HalfId
+
+__all__ = ["HalfLog"]
+
+
+class HalfLog:
+    """The half messages of a store. Used under a lock.
+
+    Args:
+        store: the open store.
+    """
+
+    def __init__(self, store: OpenStore) -> None:
+        self._queues = store.queues
+        self._log = PublishedLog(store.log, store.log_folder)
+
+    def read(self, waiting: Sequence[Transaction]) -> tuple[U1, I8]:
+        """Return a buffer with the newest half messages of n transactions, and their positions.
+
+        Raises:
+            RefusedError: one has expired.
+        """
+        places = [one.place for one in waiting]
+        return self._read([at.physical_offset for at in places], [at.size for at in places])
+
+    def find(self, half: HalfId) -> Transaction | None:
+        """Return the half message at a place that a client names; None if there is none."""
+        at, offset = half.physical_offset, half.queue_offset
+        begin = self._queues.min_offset(TRANS_HALF_TOPIC, 0)
+        if not begin <= offset < self._queues.max_offset(TRANS_HALF_TOPIC, 0):
+            return None
+        entry = self._queues.read(TRANS_HALF_TOPIC, 0, offset, 1)
+        if not len(entry) or int(entry["physicalOffset"][0]) != at:
+            return None
+        size = int(entry["size"][0])
+        if size < MIN_RECORD_SIZE or self._log.readable(at) < size:
+            return None
+        records = decode_records(*self._read([at], [size]), np.array([size], np.int32))
+        found = transactions_of(records, np.array([offset])) if records.status[0] == 0 else []
+        return found[0] if found else None
+
+    def _read(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[U1, I8]:
+        try:
+            return self._log.read_spans(np.array(offsets, np.int64), np.array(sizes, np.int32))
+        except SegmentExpiredError as error:
+            raise RefusedError(
+                f"A half message cannot be read: {error}", "SERVICE_NOT_AVAILABLE"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file that was read last."""
+        self._log.close()
