@@ -12,6 +12,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.remoting.access.signing import Credentials
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -34,9 +35,16 @@ class Registering:
         config: says with whom, and under which name.
         catalog: the topics.
         ha_address: where slaves connect.
+        credentials: with which requests are signed; None: they are not.
     """
 
-    def __init__(self, config: StoreConfig, catalog: Catalog, ha_address: str) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        catalog: Catalog,
+        ha_address: str,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
         self._loop = asyncio.get_running_loop()
@@ -48,7 +56,9 @@ class Registering:
         }
         self._ha_address = ha_address
         self._name_servers = [
-            _NameServer(self, address) for address in config.namesrv_addr.split(";") if address
+            _NameServer(self, address, credentials)
+            for address in config.namesrv_addr.split(";")
+            if address
         ]
 
     def topics_changed(self) -> None:
@@ -92,10 +102,12 @@ class _NameServer:
         is_due: set when the broker must register at once.
     """
 
-    def __init__(self, registering: Registering, address: str) -> None:
+    def __init__(
+        self, registering: Registering, address: str, credentials: Credentials | None
+    ) -> None:
         self._registering = registering
         self._address = address
-        self._client = RemotingClient(address)
+        self._client = RemotingClient(address, credentials=credentials)
         self.is_due = asyncio.Event()
         self._is_registered = False
         self._has_failed = False

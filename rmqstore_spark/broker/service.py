@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.administration import TopicAdministration
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
@@ -42,10 +43,12 @@ class Broker:
     Args:
         store: the store.
         catalog: its topics and groups.
+        gate: lets requests through.
     """
 
-    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+    def __init__(self, store: StoreWriter, catalog: Catalog, gate: Gate) -> None:
         self._store = store
+        self._gate = gate
         self._catalog = catalog
         self._loop = asyncio.get_running_loop()
         self._log = PeerLog(logging.getLogger(__name__))
@@ -58,7 +61,12 @@ class Broker:
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
         administration = TopicAdministration(store, catalog, self._clients, self._reader)
-        in_files = {**self._offsets.handlers(), **administration.file_handlers()}
+        in_files = {
+            **self._offsets.handlers(),
+            **administration.file_handlers(),
+            RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: self._send_back.handle(request),
+        }
+        in_files = gate.checking(in_files, self._reader)
         self._is_closing = False
         self._saving = asyncio.create_task(self._save())
         self._expiring = asyncio.create_task(self._expire())
@@ -70,9 +78,6 @@ class Broker:
                 **{code: self._in_files(handler) for code, handler in in_files.items()},
                 **administration.handlers(),
                 **Locks(store).handlers(),
-                RequestCode.CONSUMER_SEND_MSG_BACK: self._in_files(
-                    lambda _, request: self._send_back.handle(request)
-                ),
                 RequestCode.HEART_BEAT: self._heartbeat,
                 RequestCode.UNREGISTER_CLIENT: self._unregister,
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
@@ -92,7 +97,7 @@ class Broker:
 
     def requests(self, requests: Sequence[Request]) -> None:
         if not self._is_closing:
-            self._dispatch.handle(requests)
+            self._dispatch.handle(self._gate.admitted(requests))
             return
         for request in requests:  # with this code, clients try another broker, or again later
             request.reply(request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, _CLOSING))

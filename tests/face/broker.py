@@ -45,7 +45,8 @@ def broker(path: Path, **settings: Any) -> Iterator[Served]:
         path: the store.
         settings: attributes of StoreConfig.
     """
-    config = StoreConfig(**{**SMALL, "listen_port": free_port(), **settings})
+    ports = {"listen_port": free_port(), "vip_listen_port": 0}
+    config = StoreConfig(**{**SMALL, **ports, **settings})
     with StoreWriter.open(path, config) as store:
         face = BrokerFace(store)
         try:

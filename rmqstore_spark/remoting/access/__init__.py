@@ -1,0 +1,8 @@
+"""Access keys: how a request proves who sent it, and the files that hold such keys.
+
+yaml_values   a small YAML file, value by value, each with its line
+signing       the signature of a request
+credentials   the key with which this side signs its own requests
+
+From outside it imports `remoting.codec.command`, `errors`, `printable` and `secretfiles`.
+"""
