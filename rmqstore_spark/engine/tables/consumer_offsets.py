@@ -113,6 +113,18 @@ class ConsumerOffsets:
             held = self._file().value[_TABLE].get(name)
             return _offset(held.get(queue_id)) if isinstance(held, dict) else -1
 
+    def table(self) -> dict[str, dict[int, int]]:
+        """Return all offsets by queueId, by `TOPIC@GROUP`.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        with self._lock:
+            return {
+                name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
+                for name, held in self._with_reported(self._file()).items()
+            }
+
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.
 
@@ -220,10 +232,23 @@ class ConsumerOffsets:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
+        self._forget(lambda name: name.partition("@")[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """Remove the offsets of a group that is deleted. The store's own group stays.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written.
+        """
+        if group != TRANS_GROUP:
+            self._forget(lambda name: name.rpartition("@")[2] == group)
+
+    def _forget(self, is_gone: Callable[[str], bool]) -> None:
         with self._lock:
             file = self._file()
             table = self._with_reported(file)
-            kept = {name: held for name, held in table.items() if name.partition("@")[0] != topic}
+            kept = {name: held for name, held in table.items() if not is_gone(name)}
             if len(kept) != len(table):
                 file.replace({**file.value, _TABLE: kept})
                 self._reported = {}
