@@ -45,7 +45,7 @@ class WhiteAddresses:
         has_everybody: whether one of them matches any address.
 
     Raises:
-        ValueError: one is no pattern; the text says which.
+        ValueError: one is not a pattern; the text says which.
     """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:

@@ -108,19 +108,24 @@ class AccountGate:
     def _checking(self, code: int, handler: Handler, reader: QueueReader) -> Handler:
         if code not in BY_PLACE:
             return handler
-        field, right = BY_PLACE[code]
 
         def checked(
             connection: RemotingConnection, request: Command
         ) -> Command | Awaitable[Command | None] | None:
-            account = self._account(request, connection.peer)
-            place = Fields(request.ext).long(field, -_MAX_LONG, _MAX_LONG)
-            record = reader.record(place) if account is not None and place >= 0 else None
-            if account is not None and record is not None:
-                self._require(account, need_of_topic(_topic_of(record), right), connection.peer)
+            self._check_place(request, connection.peer, reader)
             return handler(connection, request)
 
         return checked
+
+    def _check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
+        field, right = BY_PLACE[request.code]
+        account = self._account(request, peer)
+        if account is None:
+            return
+        place = Fields(request.ext).long(field, -_MAX_LONG, _MAX_LONG)
+        record = reader.record(place) if place >= 0 else None
+        if record is not None:
+            self._require(account, need_of_topic(_topic_of(record), right), peer)
 
     def _check(self, request: Command, peer: str) -> None:
         account = self._account(request, peer)
