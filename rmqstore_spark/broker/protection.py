@@ -11,7 +11,7 @@ from rmqstore_spark.broker.acl.files import AccountFiles
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.credentials import read_credentials
-from rmqstore_spark.remoting.access.signing import Credentials
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls, TlsMode, server_context
 from rmqstore_spark.secretfiles import read_file
 
@@ -29,7 +29,7 @@ class Protection:
     """
 
     accounts: AccountFiles | None
-    credentials: Credentials | None
+    credentials: SessionCredentials | None
     tls: ServerTls
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.remoting.access.signing import Credentials
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -43,7 +43,7 @@ class Registering:
         config: StoreConfig,
         catalog: Catalog,
         ha_address: str,
-        credentials: Credentials | None = None,
+        credentials: SessionCredentials | None = None,
     ) -> None:
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
@@ -103,7 +103,7 @@ class _NameServer:
     """
 
     def __init__(
-        self, registering: Registering, address: str, credentials: Credentials | None
+        self, registering: Registering, address: str, credentials: SessionCredentials | None
     ) -> None:
         self._registering = registering
         self._address = address

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError, ServiceError
-from rmqstore_spark.remoting.access.signing import Credentials
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -50,7 +50,7 @@ class RemotingClient:
         service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
+        credentials: SessionCredentials | None = None,
     ) -> None:
         self._address = address
         self._host, self._port = parse_address(address)
@@ -75,7 +75,7 @@ class RemotingClient:
         service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
+        credentials: SessionCredentials | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> RemotingClient:
         """Return a client that is connected.

@@ -71,7 +71,7 @@ def test_java_clients_sign_and_talk_tls(
     rocketmq: RocketMq, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str
 ) -> None:
     given = make_certificates(tmp_path / "certificates")
-    both = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
     own = {
         "tls_server_mode": "enforcing",
         "tls_server_cert_path": given.server_cert,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rmqstore_spark.remoting.access.signing import Credentials
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from tests.face.broker import Served
 
 __all__ = ["ADMIN", "APP", "RECORDED", "ask", "write_accounts"]
 
-APP = Credentials("RocketMQ", "12345678")
-ADMIN = Credentials("rocketmq2", "12345678")
+APP = SessionCredentials("RocketMQ", "12345678")
+ADMIN = SessionCredentials("rocketmq2", "12345678")
 
 RECORDED = """\
 globalWhiteRemoteAddresses:
@@ -49,7 +49,7 @@ def write_accounts(path: Path, text: str = RECORDED) -> str:
     return str(path)
 
 
-def ask(served: Served, *requests: Command, by: Credentials | None = APP) -> list[Command]:
+def ask(served: Served, *requests: Command, by: SessionCredentials | None = APP) -> list[Command]:
     """The answers to requests that are signed."""
 
     async def work() -> list[Command]:

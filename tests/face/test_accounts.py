@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, Credentials
+from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, SessionCredentials
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -204,7 +204,7 @@ def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
         (changed(AccessKey="nobody-here"), "No acl config for nobody-here"),
         (changed(AccessKey="rocketmq"), "No acl config for rocketmq"),
         (changed(AccessKey=""), "No acl config for "),
-        (Credentials("RocketMQ", "1234567").signed(request), "Check signature failed"),
+        (SessionCredentials("RocketMQ", "1234567").signed(request), "Check signature failed"),
         (replace(right, ext={**without, "signature": "x", "accesskey": "x"}), "Check signature"),
     ]
     answers = ask(guarded, *(each for each, _ in tried), by=None)
@@ -236,7 +236,7 @@ def test_accounts_are_read_again_when_their_file_changes(
     write_accounts(path)
     with broker(tmp_path / "store", acl_enable=True, acl_path=str(path)) as served:
 
-        def code(by: Credentials) -> int:
+        def code(by: SessionCredentials) -> int:
             return ask(served, message(b"x", "orders"), by=by)[0].code
 
         assert code(APP) == 1
@@ -251,7 +251,7 @@ def test_accounts_are_read_again_when_their_file_changes(
         assert code(APP) == 0
         write_accounts(path, RECORDED.replace("12345678", "other-secret"))
         eventually(lambda: code(APP) == 1)
-        assert code(Credentials("rocketmq2", "other-secret")) == 0
+        assert code(SessionCredentials("rocketmq2", "other-secret")) == 0
     assert "other-secret" not in caplog.text
 
 
@@ -262,7 +262,7 @@ def test_more_accounts_are_in_a_folder(tmp_path: Path) -> None:
     write_accounts(tmp_path / "conf" / "acl" / "team" / "b.yaml", more)
     settings = {"acl_enable": True, "acl_path": str(tmp_path / "conf")}
     with broker(tmp_path / "store", **settings) as served:
-        (answer,) = ask(served, message(b"x", "any"), by=Credentials("another", "87654321"))
+        (answer,) = ask(served, message(b"x", "any"), by=SessionCredentials("another", "87654321"))
         assert answer.code == 0
         assert ask(served, message(b"x", "RecAcl"))[0].code == 0
 

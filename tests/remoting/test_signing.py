@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.credentials import read_credentials
-from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, Credentials, SecretKey
+from rmqstore_spark.remoting.access.signing import (
+    ACCESS_KEY,
+    SIGNATURE,
+    SecretKey,
+    SessionCredentials,
+)
 from rmqstore_spark.remoting.access.yaml_values import parse_yaml
 from rmqstore_spark.remoting.codec.command import Command
 from tests.remoting.reading import read_frames
@@ -46,7 +51,7 @@ def test_what_is_signed_is_accepted_and_nothing_else(
     fields: dict[str, str], body: bytes, secret: str
 ) -> None:
     fields = {name: value for name, value in fields.items() if name not in (ACCESS_KEY, SIGNATURE)}
-    signed = Credentials("the-account", secret).signed(Command(10, fields, body))
+    signed = SessionCredentials("the-account", secret).signed(Command(10, fields, body))
     assert signed.ext[ACCESS_KEY] == "the-account"
     assert {**fields}.items() <= signed.ext.items()
     key = SecretKey(secret)
@@ -61,7 +66,7 @@ def test_what_is_signed_is_accepted_and_nothing_else(
 
 
 def test_a_secret_is_not_shown() -> None:
-    credentials = Credentials("the-account", "the-secret")
+    credentials = SessionCredentials("the-account", "the-secret")
     assert "the-secret" not in f"{credentials!r} {credentials!s} {SecretKey('the-secret')!r}"
     with pytest.raises(TypeError):
         SecretKey("the-secret").__reduce__()
@@ -80,14 +85,14 @@ def test_any_keys_are_read_as_they_were_written(tmp_path: Path, access: str, sec
     path = write(tmp_path / "tools.yml", "accessKey: {}\nsecretKey: {}\n".format(*quoted))
     read = read_credentials(path)
     request = Command(10, {"a": "b"})
-    assert read.signed(request) == Credentials(access, secret).signed(request)
+    assert read.signed(request) == SessionCredentials(access, secret).signed(request)
 
 
 def test_digits_need_no_quotes(tmp_path: Path) -> None:
     path = write(tmp_path / "tools.yml", "accessKey: rocketmq2\nsecretKey: 12345678\n")
     request = Command(10, {"a": "b"})
     assert read_credentials(path).signed(request) == (
-        Credentials("rocketmq2", "12345678").signed(request)
+        SessionCredentials("rocketmq2", "12345678").signed(request)
     )
 
 

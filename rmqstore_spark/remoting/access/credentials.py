@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from rmqstore_spark.remoting.access.signing import Credentials
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
 from rmqstore_spark.secretfiles import read_file
 
@@ -17,7 +17,7 @@ _LEAST: Final = 7
 _MOST: Final = 255
 
 
-def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+def read_credentials(path: str | os.PathLike[str]) -> SessionCredentials:
     """Read `accessKey` and `secretKey` from a file that others may not read.
 
     Raises:
@@ -25,7 +25,7 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
     """
     name = os.fspath(path)
     given = parse_yaml(name, read_file(path, "access key", secret=True))
-    return Credentials(*read_keys(given, given.fields((_ACCESS_KEY, _SECRET_KEY))))
+    return SessionCredentials(*read_keys(given, given.fields((_ACCESS_KEY, _SECRET_KEY))))
 
 
 def read_keys(of: YamlValue, fields: dict[str, YamlValue]) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["ACCESS_KEY", "SIGNATURE", "Credentials", "SecretKey"]
+__all__ = ["ACCESS_KEY", "SIGNATURE", "SecretKey", "SessionCredentials"]
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -67,7 +67,7 @@ class SecretKey:
         return hmac.compare_digest(given, right.encode())
 
 
-class Credentials:
+class SessionCredentials:
     """With which this side signs its own requests.
 
     Args:
@@ -83,7 +83,7 @@ class Credentials:
         self._key = SecretKey(secret)
 
     def __repr__(self) -> str:
-        return f"Credentials({self.access_key!r}, ...)"
+        return f"SessionCredentials({self.access_key!r}, ...)"
 
     def signed(self, request: Command) -> Command:
         """Return a request with access key and signature; the given one stays as it is."""
