@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 __all__ = ["WhiteAddresses"]
@@ -17,6 +18,8 @@ _LIST: Final = re.compile(r"(.*[.:])\{([^{}]*)\}")
 _COMMA: Final = re.compile(r",(?![^{]*\})")
 _EVERYBODY: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _MOST: Final = 10_000
+_MOST_HOSTS: Final = 4096
+"""Addresses of clients that are kept parsed: they come with each request."""
 
 _Range: TypeAlias = tuple[int, int]
 
@@ -71,6 +74,7 @@ class WhiteAddresses:
         )
 
 
+@lru_cache(_MOST_HOSTS)
 def _parts_of(host: str) -> tuple[int, ...]:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
