@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.embedding import EmbeddedStore
 
-PART = 20_000
+PART = 12_000
 """Messages that are written before the kill, and again after the restart."""
 
 PATIENCE = 300.0
@@ -80,8 +80,8 @@ def run(spark: SparkSession, first: EmbeddedStore, second: EmbeddedStore, port: 
         second.start()
         wait_until(lambda: is_whole(second), "the follower has everything")
     console.print(
-        f"The first store serves {first.endpoint}. The second follows it at 127.0.0.1:{port}, as a "
-        f"slave broker\nwould, and serves {second.endpoint}. Both hold {PART:,} numbers now."
+        f"The first store serves {first.endpoint}. The second follows it at 127.0.0.1:{port},\n"
+        f"as a slave broker would, and serves {second.endpoint}. Both hold {PART:,} numbers now."
     )
     heading("One stream reads from both: where one fails, it continues at the other")
     show_code(follow_numbers, "query")
@@ -91,8 +91,8 @@ def run(spark: SparkSession, first: EmbeddedStore, second: EmbeddedStore, port: 
         kill(first)
         wait_until(lambda: rows_of(query) >= PART, "the stream has read everything", query)
     console.print(
-        f"The first store was killed while the stream read. From the follower, it read on to the "
-        f"end: {PART:,} numbers."
+        f"The first store was killed while the stream read. It read on from the follower:\n"
+        f"{PART:,} numbers."
     )
     with console.status("Starting the first store again, writing ..."):
         first.start()
@@ -100,8 +100,8 @@ def run(spark: SparkSession, first: EmbeddedStore, second: EmbeddedStore, port: 
         wait_until(lambda: rows_of(query) >= 2 * PART, "the stream has read everything", query)
         query.stop()
     console.print(
-        f"Then the first store came back, and {PART:,} more were written. The follower follows it "
-        "again, and the\nstream, which never stopped, has read them too."
+        f"Then the first store came back, and {PART:,} more were written. The follower follows it\n"
+        "again, and the stream, which never stopped, has read them too."
     )
     console.print()
     rows, distinct = totals(spark)
