@@ -98,7 +98,7 @@ def test_demo(tmp_path: Path) -> None:
             r"^read as a table +120,000 +120,000 +0 +0 +60,000,800\.00$",
             r"^orders +0-7 +120000 ",  # rmqstore topics
             r"^no damage found, 0 note",  # rmqstore verify
-            r"^read from both +40,000 +40,000 +0 +0$",  # the second scene
+            r"^read from both +24,000 +24,000 +0 +0$",  # the second scene
             r"docs/writing\.md",
         ),
         output,
