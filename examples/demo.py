@@ -13,7 +13,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import rmqstore_spark
-from demo_replicas import show_failover
+from demo_replicas import WARNINGS, show_failover
 from rmqstore_spark.client import StoreClient
 from showing import (
     ROOT,
@@ -126,7 +126,7 @@ def main() -> None:
         os.chdir(folder)  # so that paths are short to read
         store = rmqstore_spark.embedded("store")
         try:
-            spark = start_spark(folder, [NOT_DISCARDED])
+            spark = start_spark(folder, [NOT_DISCARDED, *WARNINGS])
             try:
                 exact = show_round_trip(spark, store)
                 store.stop()
