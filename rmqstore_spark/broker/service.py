@@ -18,6 +18,8 @@ from rmqstore_spark.broker.offsets import Offsets
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.broker.pulls import Pulls
 from rmqstore_spark.broker.send_back import SendBack
+from rmqstore_spark.broker.transactional.checking import Checking
+from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
@@ -52,6 +54,8 @@ class Broker:
         self._clients = Clients()
         self._producing = Producing(store, catalog)
         self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
+        self._ending = Ending(store, catalog)
+        self._checking = Checking(store, self._clients)
         # Files are read and written by a thread of its own, one after the other.
         self._files = ThreadPoolExecutor(1, "rmqstore-broker-files")
         self._reader = store.queue_reader()
@@ -81,6 +85,7 @@ class Broker:
             {
                 **dict.fromkeys(sends, self._producing.take),
                 RequestCode.PULL_MESSAGE: self._consuming.take,
+                RequestCode.END_TRANSACTION: self._ending.take,
             },
         )
         store.watch_queues(self._consuming)
@@ -108,7 +113,9 @@ class Broker:
             task.cancel()
         await asyncio.gather(self._saving, self._expiring, return_exceptions=True)
         self._store.watch_queues(None)
+        await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
+        await asyncio.to_thread(self._ending.close)
         await asyncio.to_thread(self._consuming.close)
         await self._dispatch.drain()
         await asyncio.to_thread(self._offsets.save)

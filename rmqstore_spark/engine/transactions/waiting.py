@@ -26,7 +26,7 @@ class WaitingTransactions:
     def __init__(self, transactions: Iterable[Transaction]) -> None:
         self._by_offset: dict[int, Transaction] = {}
         self._by_identity: dict[tuple[str, str, str], Transaction] = {}
-        self._asked: dict[int, Transaction] = {}
+        self._asked: dict[str, dict[int, Transaction]] = {}
         found = list(transactions)
         ascending = sorted((place.queue_offset, one) for one in found for place in one.places)
         self._by_offset.update(ascending)
@@ -60,7 +60,7 @@ class WaitingTransactions:
         for one in ended:
             for place in one.places:
                 self._by_offset.pop(place.queue_offset, None)
-                self._asked.pop(place.queue_offset, None)
+            self._forget_asked(one.group, (place.queue_offset for place in one.places))
             if one.identity:
                 self._by_identity.pop(one.identity, None)
 
@@ -69,27 +69,25 @@ class WaitingTransactions:
         for one in due:
             checked = replace(one, checks=one.checks + 1)
             self._set(checked)
-            self._asked[checked.place.queue_offset] = checked
+            self._asked.setdefault(checked.group, {})[checked.place.queue_offset] = checked
 
     def take_asked(self, group: str, most: int, most_bytes: int) -> Sequence[Transaction]:
         """Return transactions of a group that are to be asked for; each check is returned once."""
-        found: list[tuple[int, Transaction]] = []
-        for offset, one in self._asked.items():
+        found: dict[int, Transaction] = {}
+        for offset, one in self._asked.get(group, {}).items():
             if len(found) == most:
                 break
-            if one.group == group:
-                most_bytes -= one.place.size
-                if most_bytes < 0 and found:
-                    break
-                found.append((offset, one))
-        for offset, _ in found:
-            del self._asked[offset]
-        return [one for _, one in found]
+            most_bytes -= one.place.size
+            if most_bytes < 0 and found:
+                break
+            found[offset] = one
+        self._forget_asked(group, found)
+        return list(found.values())
 
     @property
     def asked_groups(self) -> frozenset[str]:
         """The producer groups that are to be asked."""
-        return frozenset(one.group for one in self._asked.values())
+        return frozenset(self._asked)
 
     @property
     def oldest(self) -> HalfPlace | None:
@@ -104,6 +102,15 @@ class WaitingTransactions:
     def checks(self) -> dict[int, int]:
         """Return how often transactions were checked, by their newest half message."""
         return {one.place.queue_offset: one.checks for one in self if one.checks}
+
+    def _forget_asked(self, group: str, offsets: Iterable[int]) -> None:
+        asked = self._asked.get(group)
+        if asked is None:
+            return
+        for offset in offsets:
+            asked.pop(offset, None)
+        if not asked:
+            del self._asked[group]
 
     def _set(self, one: Transaction) -> None:
         for place in one.places:
