@@ -114,7 +114,7 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
         )
         assert [answer.code for answer in answers] == [
             ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR,
-            ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION,
+            ResponseCode.NO_PERMISSION, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION,
             ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL,
         ]  # fmt: skip
         assert served.store.stats()["putMessages"] == 0
