@@ -33,8 +33,12 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Broker"]
 
+_log = logging.getLogger(__name__)
+
 _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
+_MOST_REFUSED: Final = 1000
+"""Groups whose refusal is logged."""
 _CLOSING: Final = "the broker is shutting down"
 
 
@@ -50,7 +54,7 @@ class Broker:
         self._store = store
         self._catalog = catalog
         self._loop = asyncio.get_running_loop()
-        self._log = PeerLog(logging.getLogger(__name__))
+        self._log = PeerLog(_log)
         self._clients = Clients()
         self._producing = Producing(store, catalog)
         self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
@@ -63,6 +67,7 @@ class Broker:
         self._send_back = SendBack(store, catalog, self._reader)
         administration = TopicAdministration(store, catalog, self._clients, self._reader)
         in_files = {**self._offsets.handlers(), **administration.file_handlers()}
+        self._refused: set[str] = set()
         self._is_closing = False
         self._saving = asyncio.create_task(self._save())
         self._expiring = asyncio.create_task(self._expire())
@@ -127,18 +132,47 @@ class Broker:
     async def _heartbeat(self, connection: RemotingConnection, request: Command) -> Command:
         beat = read_heartbeat(request.body)
         names = [told.group for told in beat.consumers]
+        refused: list[tuple[str, RemotingError]] = []
+        count = len(names) + len(beat.producers)
         if not all(map(self._catalog.is_known, names)):
-            await self._loop.run_in_executor(self._files, self._make_groups, names)
-        quiet = {name for name in names if not self._catalog.group(name).is_notified}
+            refused = await self._loop.run_in_executor(self._files, self._make_groups, names)
+            beat = beat.without({name for name, _ in refused})
+        quiet = {
+            told.group for told in beat.consumers if not self._catalog.group(told.group).is_notified
+        }
         if connection.is_open:
-            self._clients.hear(connection, request, beat, frozenset(quiet), self._loop.time())
-        return request.answer()
+            now = self._loop.time()
+            refused += self._clients.hear(connection, request, beat, frozenset(quiet), now)
+        if not refused:
+            return request.answer()
+        for name, error in refused:
+            self._tell_refused(connection.peer, name, error)
+        # The other groups are served. Other requests of those that are refused fail for themselves.
+        _, first = refused[0]
+        code = first.code if len(refused) == count else ResponseCode.SUCCESS
+        return request.answer(code, first.remark)
 
-    def _make_groups(self, names: Sequence[str]) -> None:
+    def _make_groups(self, names: Sequence[str]) -> list[tuple[str, RemotingError]]:
+        """Create groups that are missing, with their retry topics; return those that cannot be."""
+        refused = []
         for name in names:
-            group = self._catalog.group(name)
-            if not self._catalog.is_slave:
-                self._catalog.retry_topic(group)
+            try:
+                group = self._catalog.group(name)
+                if not self._catalog.is_slave:
+                    self._catalog.retry_topic(group)
+            except RemotingError as error:
+                refused.append((name, error))
+        return refused
+
+    def _tell_refused(self, peer: str, group: str, error: RemotingError) -> None:
+        """Log that a group is refused: once, though its clients send a heartbeat every 30 s."""
+        if group in self._refused or len(self._refused) >= _MOST_REFUSED:
+            return
+        self._refused.add(group)
+        _log.warning(
+            "The group %s of %s is refused: %s", escaped(group), escaped(peer),
+            escaped(error.remark),
+        )  # fmt: skip
 
     def _unregister(self, connection: RemotingConnection, request: Command) -> Command:
         ext = request.ext

@@ -56,9 +56,8 @@ def test_a_java_producer_ends_its_transactions_once(rocketmq: RocketMq, tmp_path
     asked = [each for each in said if "outcome" not in each]
     outcomes = {each["body"]: each["outcome"] for each in sent}
     assert [each["status"] for each in sent] == ["SEND_OK"] * count
-    assert list(outcomes.values()) == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"] * (
-        count // 3
-    )
+    three = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
+    assert list(outcomes.values()) == three * (count // 3)
     bodies_asked = [base64.b64decode(each["body"]).decode() for each in asked]
     unknown = [body for body, outcome in outcomes.items() if outcome == "UNKNOW"]
     assert set(bodies_asked) == set(unknown)

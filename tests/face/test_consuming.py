@@ -360,6 +360,45 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
         assert [answer.code for answer in answers] == [0] + [1] * len(bad)
 
 
+def test_a_group_that_is_refused_is_refused_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def beat(*groups: str, producers: tuple[str, ...] = ()) -> Command:
+        consumers = [
+            {"groupName": each, "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}
+            for each in groups
+        ]
+        told = {
+            "clientID": "one", "consumerDataSet": consumers,
+            "producerDataSet": [{"groupName": each} for each in producers],
+        }  # fmt: skip
+        return Command(RequestCode.HEART_BEAT, body=json.dumps(told).encode())
+
+    def members(group: str) -> Command:
+        return request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+    path = tmp_path / "store"
+    with broker(path) as served:
+        served.store.create_topic("orders", read_queue_nums=4)
+        assert ask(served, heartbeat("one", {"orders": "*"}, "known"))[0].code == 0
+    with broker(path, auto_create_subscription_group=False) as served:
+        answers = ask(
+            served,
+            beat("first", "known", "last", producers=("pg",)),
+            members("known"),
+            members("first"),
+            request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="pg"),
+            beat("first", producers=("pg",)),
+            beat("first", "last"),
+            pull(0, consumerGroup="first"),
+        )
+        assert [each.code for each in answers] == [0, 0, 1, 0, 0, 26, 26]
+        assert answers[0].remark == answers[5].remark
+        assert "[first] does not exist" in (answers[0].remark or "")
+        told = [each for each in caplog.messages if "is refused" in each]
+        assert [line.split(" of ")[0] for line in told] == ["The group first", "The group last"]
+
+
 def test_queues_are_locked_for_one_consumer(tmp_path: Path) -> None:
     def lock(client: str, *queues: int, code: int = RequestCode.LOCK_BATCH_MQ) -> Command:
         asked = [{"brokerName": "broker-a", "queueId": n, "topic": "orders"} for n in queues]
