@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -55,6 +56,7 @@ _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What a broker adds to the answer of every send."""
@@ -118,6 +120,7 @@ class Producing:
         self._catalog = catalog
         config = store.config
         self._max_body = config.max_message_size
+        self._patience = config.wait_time_mills_in_send_queue / 1000
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
@@ -152,6 +155,7 @@ class Producing:
                 self._store_all(group)
                 group, size = [], 0
             try:
+                self._check_wait(request)
                 group.append(self._read(request))
                 size += request.command.size
             except RemotingError as error:
@@ -161,6 +165,16 @@ class Producing:
                 _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
         if group:
             self._store_all(group)
+
+    def _check_wait(self, request: Request) -> None:
+        """Refuse a request whose client waits for an answer no more, and sends it again."""
+        waited = time.monotonic() - request.arrived
+        if waited > self._patience and not request.command.is_one_way:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, "
+                f"size of queue: {len(self._worker)}",
+            )
 
     def _store_all(self, sends: Sequence[_Send]) -> None:
         """Store messages, and half messages: of each kind, all at once."""
