@@ -126,7 +126,7 @@ class Consuming:
             self._look_again(pull)
 
     def _concerned(self, queue: Queue) -> list[Pull]:
-        """Return the requests that wait for messages such as have come into a queue."""
+        """Return the requests that what has come into a queue may concern."""
         if queue not in self._held:
             return []
         try:
