@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.reader.transactions import HalfPlace, Transaction
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
 
-__all__ = ["MOST_WAITING", "WaitingTransactions"]
+__all__ = ["WaitingTransactions"]
 
-MOST_WAITING: Final = 1_000_000
+_MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
+_MOST_OF_ONE: Final = 256
+"""The most half messages of a transaction: each further one costs as much as all before it."""
 
 
 class WaitingTransactions:
@@ -25,7 +29,7 @@ class WaitingTransactions:
 
     def __init__(self, transactions: Iterable[Transaction]) -> None:
         self._by_offset: dict[int, Transaction] = {}
-        self._by_identity: dict[tuple[str, str, str], Transaction] = {}
+        self._by_identity: dict[Identity, Transaction] = {}
         self._asked: dict[str, dict[int, Transaction]] = {}
         found = list(transactions)
         ascending = sorted((place.queue_offset, one) for one in found for place in one.places)
@@ -40,6 +44,32 @@ class WaitingTransactions:
         for offset, one in self._by_offset.items():
             if one.place.queue_offset == offset:
                 yield one
+
+    def check_room(self, identities: Sequence[Identity | None]) -> None:
+        """Check that more half messages may wait.
+
+        Args:
+            identities: of their transactions, n.
+
+        Raises:
+            RefusedError: too many wait.
+        """
+        if len(self) + len(identities) > _MOST:
+            raise RefusedError(
+                f"{_MOST} half messages wait for the end of their transactions. Try again when "
+                "some are ended.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        for identity, count in Counter(filter(None, identities)).items():
+            older = self._by_identity.get(identity)
+            if count + (0 if older is None else len(older.places)) > _MOST_OF_ONE:
+                group, topic, key = identity
+                raise RefusedError(
+                    f"{_MOST_OF_ONE} half messages of one transaction wait: of the producer group "
+                    f"{group}, with the topic {topic} and the UNIQ_KEY {key[:255]!r}. Give each "
+                    "message a UNIQ_KEY of its own.",
+                    "MESSAGE_ILLEGAL",
+                )
 
     def add(self, halves: Iterable[Transaction]) -> None:
         """Add half messages, which have later offsets than all others."""
