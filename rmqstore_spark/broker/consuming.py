@@ -46,6 +46,11 @@ class Consuming:
         self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS)
         self._worker.start()
 
+    @property
+    def held(self) -> int:
+        """How many requests wait for messages."""
+        return len(self._held)
+
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests for messages that arrived together; see `dispatch.GroupHandler`."""
         room = max(0, _MOST_WAITING - len(self._worker))

@@ -55,6 +55,7 @@ class Broker:
         self._catalog = catalog
         self._loop = asyncio.get_running_loop()
         self._log = PeerLog(_log)
+        self._refused: set[str] = set()
         self._clients = Clients()
         self._producing = Producing(store, catalog)
         self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
@@ -67,7 +68,6 @@ class Broker:
         self._send_back = SendBack(store, catalog, self._reader)
         administration = TopicAdministration(store, catalog, self._clients, self._reader)
         in_files = {**self._offsets.handlers(), **administration.file_handlers()}
-        self._refused: set[str] = set()
         self._is_closing = False
         self._saving = asyncio.create_task(self._save())
         self._expiring = asyncio.create_task(self._expire())

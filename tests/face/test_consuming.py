@@ -470,6 +470,41 @@ def test_a_group_that_is_refused_is_refused_alone(
         assert [line.split(" of ")[0] for line in told] == ["The group first", "The group last"]
 
 
+def test_a_group_without_room_leaves_the_others_theirs(tmp_path: Path) -> None:
+    """The subscriptions of all groups have 16 Mi characters together."""
+    large = {f"topic{n}": "x" * 65_000 for n in range(130)}
+
+    def beat(**groups: dict[str, str]) -> Command:
+        told = [
+            {
+                "groupName": group,
+                "subscriptionDataSet": [
+                    {"topic": topic, "subString": text, "expressionType": "SQL92"}
+                    for topic, text in topics.items()
+                ],
+            }
+            for group, topics in groups.items()
+        ]  # fmt: skip
+        body = {"clientID": "one", "consumerDataSet": told}
+        return Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+    def members(group: str) -> Command:
+        return request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+    with broker(tmp_path / "store") as served:
+        answers = ask(
+            served,
+            beat(first=large),
+            beat(second=large, third={"orders": "*"}),
+            beat(second=large),
+            members("first"),
+            members("second"),
+            members("third"),
+        )
+        assert [each.code for each in answers] == [0, 0, ResponseCode.SYSTEM_BUSY, 0, 1, 0]
+        assert answers[1].remark == "the subscriptions of all groups are too long"
+
+
 def test_queues_are_locked_for_one_consumer(tmp_path: Path) -> None:
     def lock(client: str, *queues: int, code: int = RequestCode.LOCK_BATCH_MQ) -> Command:
         asked = [{"brokerName": "broker-a", "queueId": n, "topic": "orders"} for n in queues]

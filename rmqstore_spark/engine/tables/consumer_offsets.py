@@ -154,11 +154,14 @@ class ConsumerOffsets:
     def _snapshot(self) -> tuple[dict[str, Any], dict[str, dict[int, int]]]:
         """Return the table with what was reported, and what of it was reported."""
         with self._lock:
-            table = _objects(self._file().value.get(_TABLE))
             reported = {name: dict(offsets) for name, offsets in self._reported.items()}
-        for name, offsets in reported.items():
+            return self._with_reported(self._file()), reported
+
+    def _with_reported(self, file: ConfigFile) -> dict[str, Any]:
+        table = _objects(file.value.get(_TABLE))
+        for name, offsets in self._reported.items():
             table[name] = {**_objects(table.get(name)), **offsets}
-        return table, reported
+        return table
 
     def _replace(self, table: Mapping[str, Any], reported: Mapping[str, Mapping[int, int]]) -> None:
         """Write a table in place of the file's; what was reported since its snapshot stays so.
