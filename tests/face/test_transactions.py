@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import decode_properties
 from rmqstore_spark.layout.spans import string_array
@@ -195,7 +196,7 @@ def test_what_ends_no_transaction(served: Served) -> None:
     async def pass_over(client: RemotingClient) -> None:
         for outcome in (UNKNOWN, 4, 99, -1):
             await client.tell(end(sent, outcome))
-        with pytest.raises(Exception, match="answer"):  # as from a broker
+        with pytest.raises(ServiceError, match="answer"):  # as from a broker
             await client.ask(end(sent, UNKNOWN), 0.2)
 
     run(served.address, pass_over)
@@ -287,6 +288,7 @@ def test_producers_are_asked_in_turn_until_they_know(served: Served) -> None:
         await asyncio.to_thread(_ended, served, 2)
         # One leaves: the other is asked for what is left.
         one.client.close()
+        await _alone(two)
         await asyncio.to_thread(served.store.transactions.check)
         again = (await two.checks(4))[2:]
         assert sorted(each.ext["msgId"] for each in again) == ["c", "d"]
@@ -309,6 +311,17 @@ def test_producers_are_asked_in_turn_until_they_know(served: Served) -> None:
     served.store.flush()
     assert sorted(committed(path)) == [b"a", b"c", b"d"]
     assert served.store.stats()["transactionsWaiting"] == 1
+
+
+async def _alone(producer: Producer) -> None:
+    """Wait until the broker knows that no other producer of the group is connected."""
+    asked = Command(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "pg"})
+    deadline = asyncio.get_running_loop().time() + _LONG
+    while True:
+        answer = await producer.client.ask_for(asked, _LONG)
+        if len(json.loads(answer.body)["connectionSet"]) == 1:
+            return
+        assert asyncio.get_running_loop().time() < deadline
 
 
 def _ended(served: Served, count: int) -> None:
