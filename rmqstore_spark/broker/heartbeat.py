@@ -6,7 +6,8 @@ HeartbeatData, ConsumerData, SubscriptionData, FilterAPI.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -85,6 +86,11 @@ class Heartbeat:
     client_id: str
     producers: tuple[str, ...]
     consumers: tuple[Membership, ...]
+
+    def without(self, groups: Collection[str]) -> Heartbeat:
+        """Return this heartbeat without some consumer groups."""
+        kept = tuple(told for told in self.consumers if told.group not in groups)
+        return replace(self, consumers=kept)
 
 
 def tag_codes(expression: str) -> I4 | None:
