@@ -28,6 +28,8 @@ _MOST_GROUPS: Final = 1024
 _MOST_SUBSCRIPTIONS: Final = 1024
 _MOST_TAGS: Final = 1024
 _MAX_EXPRESSION: Final = 1 << 16
+_MAX_BODY: Final = 1 << 20
+"""Bytes. The event loop reads a heartbeat and hashes its tags, while all others wait."""
 _MODELS: Final = ("BROADCASTING", "CLUSTERING")
 _TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
 _FROM_WHERE: Final = (
@@ -112,8 +114,10 @@ def read_heartbeat(body: bytes) -> Heartbeat:
     """Read the body of a heartbeat.
 
     Raises:
-        FrameError: it is none.
+        FrameError: it is none, or too long.
     """
+    if len(body) > _MAX_BODY:
+        raise FrameError(f"a heartbeat has at most {_MAX_BODY} bytes, this one has {len(body)}")
     told = parse_body(body) if body else None
     if not isinstance(told, dict):
         raise FrameError("the heartbeat has no body")

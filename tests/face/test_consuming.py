@@ -425,6 +425,7 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
     bad = [
         b"", b"[]", b"{}", b'{"clientID":7}', b'{"clientID":"c","consumerDataSet":7}',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"no group!"}]}', b"{" * 100_000,
+        b'{"clientID":"c"}' + b" " * (1 << 20),
     ]  # fmt: skip
     with broker(tmp_path / "store") as served:
         answers = ask(served, good, *(Command(RequestCode.HEART_BEAT, body=each) for each in bad))
