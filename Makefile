@@ -25,7 +25,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: $(INSTALLED) ## Write a stream into a store and read it back with Spark, despite a kill -9
+demo: $(INSTALLED) ## Write and read a stream with Spark, despite a kill -9 of the store; then with a follower
 	@$(SPARK) examples/demo.py
 
 .PHONY: demo-read

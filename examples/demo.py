@@ -1,4 +1,7 @@
-"""What `make demo` shows: a stream of orders into a store and out again, through a `kill -9`."""
+"""What `make demo` shows: a stream of orders into a store and out again, through a `kill -9`.
+
+Its second scene is in `demo_replicas`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import rmqstore_spark
+from demo_replicas import WARNINGS, show_failover
 from rmqstore_spark.client import StoreClient
 from showing import (
     ROOT,
@@ -46,6 +50,7 @@ NEXT = (
     ("Write and read, with plots", "examples/write_and_read.ipynb"),
     ("A broker's store", "make demo-read"),
     ("Guarantees", "docs/writing.md, docs/reliability.md"),
+    ("Followers and failover", "docs/replication.md"),
     ("Run it in production", "docs/operate.md"),
 )
 
@@ -121,9 +126,11 @@ def main() -> None:
         os.chdir(folder)  # so that paths are short to read
         store = rmqstore_spark.embedded("store")
         try:
-            spark = start_spark(folder, [NOT_DISCARDED])
+            spark = start_spark(folder, [NOT_DISCARDED, *WARNINGS])
             try:
                 exact = show_round_trip(spark, store)
+                store.stop()
+                exact = show_failover(spark) and exact
             finally:
                 spark.stop()
                 store.stop()
@@ -133,7 +140,7 @@ def main() -> None:
             store.stop()
             os.chdir(ROOT)
     if not exact:
-        sys.exit("Orders were lost or duplicated.")
+        sys.exit("Messages were lost or duplicated.")
     show_next(NEXT)
 
 

@@ -5,7 +5,9 @@ sends        reads requests to send, and batches
 producing    stores what producers send: one block, one append, one flush for all that has gathered
 heartbeat    reads what clients say of themselves, and their subscriptions
 clients      which connections belong to which groups
+transactional ends the transactions of producers, and asks for their outcome
 pulls        answers requests for messages
+held         the requests that wait, by queue and tags
 consuming    lets them wait until messages come
 offsets      answers questions about offsets, and takes those that consumers report
 locks        locks queues for consumers in order
@@ -18,6 +20,6 @@ protection   what protects the port: accounts and TLS
 worker, face the threads: of a handler, and of the event loop with all of this
 
 From outside it imports `remoting`, `engine`, `reader`, `layout`, `produce.records`, `secretfiles`,
-`errors` and `printable`.
+`types`, `errors` and `printable`.
 It behaves as RocketMQ 4.9.8; docs/broker.md says where it does not.
 """

@@ -91,7 +91,7 @@ class Clients:
         beat: Heartbeat,
         quiet: frozenset[str],
         now: float,
-    ) -> None:
+    ) -> list[tuple[str, RemotingError]]:
         """Take note of a heartbeat.
 
         Args:
@@ -100,18 +100,23 @@ class Clients:
             quiet: the groups whose members are not told of others.
             now: the event loop's time.
 
-        Raises:
-            RemotingError: there are too many members.
+        Returns:
+            The groups that the connection could not join, and why: there is no room for more.
         """
         self._heard[connection] = now
         member = Member(beat.client_id, request.language, request.version)
+        refused = []
         for name in beat.producers:
-            of_group = self._producers.get(name, {})
-            self._check_room(connection in of_group)
-            self._memberships += connection not in of_group
-            self._producers.setdefault(name, {})[connection] = member
+            try:
+                self._join_producers(connection, member, name)
+            except RemotingError as error:
+                refused.append((name, error))
         for told in beat.consumers:
-            self._join(connection, member, told, told.group not in quiet)
+            try:
+                self._join(connection, member, told, told.group not in quiet)
+            except RemotingError as error:
+                refused.append((told.group, error))
+        return refused
 
     def leave(
         self, connection: RemotingConnection, producer_group: str, consumer_group: str
@@ -132,6 +137,12 @@ class Clients:
     def silent(self, before: float) -> list[RemotingConnection]:
         """Return the connections whose last heartbeat came before a time."""
         return [connection for connection, heard in self._heard.items() if heard < before]
+
+    def _join_producers(self, connection: RemotingConnection, member: Member, name: str) -> None:
+        of_group = self._producers.get(name, {})
+        self._check_room(connection in of_group)
+        self._memberships += connection not in of_group
+        self._producers.setdefault(name, {})[connection] = member
 
     def _join(
         self, connection: RemotingConnection, member: Member, told: Membership, is_notified: bool

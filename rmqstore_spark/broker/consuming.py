@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+from rmqstore_spark.broker.held import HeldPulls, Queue
 from rmqstore_spark.broker.pulls import Pull, Pulls
 from rmqstore_spark.broker.worker import Worker
 from rmqstore_spark.engine.queue_reader import Reading
@@ -21,9 +22,6 @@ __all__ = ["Consuming"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_HELD: Final = 100_000
-"""Requests that may wait for messages, over all connections."""
-_MOST_HELD_OF_ONE: Final = 16_384
 _MOST_WAITING: Final = 100_000
 _LOOK_SECONDS: Final = 0.5
 _MOST_STEPS: Final = 16
@@ -31,8 +29,7 @@ _MOST_STEPS: Final = 16
 _FAILED: Final = "the pull failed because of an error in the broker; its log says more"
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
-_Queue: TypeAlias = tuple[str, int]
-_Job: TypeAlias = Request | RemotingConnection | _Queue
+_Job: TypeAlias = Request | RemotingConnection | Queue
 
 
 class Consuming:
@@ -44,9 +41,7 @@ class Consuming:
 
     def __init__(self, pulls: Pulls) -> None:
         self._pulls = pulls
-        self._held: dict[_Queue, dict[Pull, None]] = {}
-        self._of: dict[RemotingConnection, set[Pull]] = {}
-        self._count = 0
+        self._held = HeldPulls()
         self._looked = time.monotonic()
         self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS)
         self._worker.start()
@@ -54,7 +49,7 @@ class Consuming:
     @property
     def held(self) -> int:
         """How many requests wait for messages."""
-        return self._count
+        return len(self._held)
 
     @property
     def given(self) -> int:
@@ -84,12 +79,12 @@ class Consuming:
     def close(self) -> None:
         """Answer what waits, and end the thread."""
         self._worker.close()
-        self._end([pull for of_queue in self._held.values() for pull in of_queue])
+        self._end(self._held.all())
         self._pulls.close()
 
     def handle(self, jobs: Sequence[_Job]) -> None:
         """Answer or hold requests, and answer those whose messages have come or time is over."""
-        woken: dict[_Queue, None] = {}
+        woken: dict[Queue, None] = {}
         for job in jobs:
             if isinstance(job, Request):
                 try:
@@ -99,16 +94,16 @@ class Consuming:
             elif isinstance(job, tuple):
                 woken[job] = None
             else:
-                for pull in list(self._of.get(job, ())):
-                    self._release(pull)
+                for pull in self._held.of_connection(job):
+                    self._held.remove(pull)
                     pull.request.drop()
         for queue in woken:
-            for pull in list(self._held.get(queue, ())):
+            for pull in self._concerned(queue):
                 self._look_again(pull)
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
-            self._end([pull for of in self._held.values() for pull in of if pull.ends <= now])
+            self._end(self._held.ended(now))
 
     def _take(self, request: Request) -> None:
         command = request.command
@@ -124,25 +119,35 @@ class Consuming:
             raise
         else:
             if self._pulls.may_wait(pull, reading):
-                self._hold(pull)
+                self._hold(pull, reading)
             else:
                 request.reply(self._pulls.answer(pull, reading))
 
-    def _hold(self, pull: Pull) -> None:
+    def _hold(self, pull: Pull, reading: Reading) -> None:
         connection = pull.request.connection
-        if self._count >= _MOST_HELD or len(self._of.get(connection, ())) >= _MOST_HELD_OF_ONE:
-            remark = f"{self._count} requests wait for messages, as many as may"
+        if self._held.is_full(connection):
+            remark = f"{len(self._held)} requests wait for messages, as many as may"
             pull.request.reply(pull.request.command.answer(ResponseCode.SYSTEM_BUSY, remark))
             return
         pull.ends = time.monotonic() + pull.hold_seconds
-        self._of.setdefault(connection, set()).add(pull)
-        self._held.setdefault(pull.queue, {})[pull] = None
-        self._count += 1
-        if not connection.is_open:
-            self._release(pull)
+        if not self._held.add(pull):
+            pull.request.reply(self._pulls.answer(pull, reading))
+        elif not connection.is_open:
+            self._held.remove(pull)
             pull.request.drop()
         elif self._pulls.has_more(pull):  # it came before anybody knew that this one waits
             self._look_again(pull)
+
+    def _concerned(self, queue: Queue) -> list[Pull]:
+        """Return the requests that what has come into a queue may concern."""
+        if queue not in self._held:
+            return []
+        try:
+            end, arrived = self._pulls.arrived(queue, self._held.tested(queue))
+        except (RmqStoreError, OSError) as error:
+            _log.warning("What came into a queue cannot be told: %s", error)
+            end, arrived = self._held.tested(queue), None
+        return self._held.concerned(queue, end, arrived)
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a request that waits if there are messages for it now."""
@@ -161,6 +166,7 @@ class Consuming:
     def _end(self, pulls: Iterable[Pull]) -> None:
         """Answer requests whose time is over."""
         for pull in pulls:
+            pull.offset = max(pull.offset, self._held.tested(pull.queue))
             reading = self._read(pull)
             if reading is not None:
                 self._finish(pull, reading)
@@ -170,23 +176,11 @@ class Consuming:
         try:
             return self._pulls.read(pull)
         except (RmqStoreError, OSError) as error:
-            self._release(pull)
+            self._held.remove(pull)
             answer = pull.request.command.answer(ResponseCode.SYSTEM_ERROR, str(error))
             pull.request.reply(answer)
             return None
 
     def _finish(self, pull: Pull, reading: Reading) -> None:
-        self._release(pull)
+        self._held.remove(pull)
         pull.request.reply(self._pulls.answer(pull, reading))
-
-    def _release(self, pull: Pull) -> None:
-        of_queue = self._held.get(pull.queue, {})
-        if of_queue.pop(pull, self) is not None:
-            return
-        self._count -= 1
-        if not of_queue:
-            del self._held[pull.queue]
-        of_one = self._of[pull.request.connection]
-        of_one.discard(pull)
-        if not of_one:
-            del self._of[pull.request.connection]

@@ -6,7 +6,8 @@ HeartbeatData, ConsumerData, SubscriptionData, FilterAPI.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,8 @@ _MOST_GROUPS: Final = 1024
 _MOST_SUBSCRIPTIONS: Final = 1024
 _MOST_TAGS: Final = 1024
 _MAX_EXPRESSION: Final = 1 << 16
+_MAX_BODY: Final = 1 << 20
+"""Bytes. The event loop reads a heartbeat and hashes its tags, while all others wait."""
 _MODELS: Final = ("BROADCASTING", "CLUSTERING")
 _TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
 _FROM_WHERE: Final = (
@@ -86,6 +89,11 @@ class Heartbeat:
     producers: tuple[str, ...]
     consumers: tuple[Membership, ...]
 
+    def without(self, groups: Collection[str]) -> Heartbeat:
+        """Return this heartbeat without some consumer groups."""
+        kept = tuple(told for told in self.consumers if told.group not in groups)
+        return replace(self, consumers=kept)
+
 
 def tag_codes(expression: str) -> I4 | None:
     """Return the hash codes of the tags of an expression such as `TagA || TagB`; None for all.
@@ -106,8 +114,10 @@ def read_heartbeat(body: bytes) -> Heartbeat:
     """Read the body of a heartbeat.
 
     Raises:
-        FrameError: it is none.
+        FrameError: it is none, or too long.
     """
+    if len(body) > _MAX_BODY:
+        raise FrameError(f"a heartbeat has at most {_MAX_BODY} bytes, this one has {len(body)}")
     told = parse_body(body) if body else None
     if not isinstance(told, dict):
         raise FrameError("the heartbeat has no body")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,12 +19,14 @@ import pyarrow.compute as pc
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.sends import (
     SendHeader,
+    is_transactional,
     limits_text,
     read_header,
     split_batch,
     stored_properties,
 )
 from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError
@@ -32,10 +35,13 @@ from rmqstore_spark.layout.constants import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_CLUSTER,
     PROPERTY_SEPARATOR,
+    PROPERTY_TRAN_MSG,
     RETRY_GROUP_TOPIC_PREFIX,
+    TRANSACTION_MASK,
 )
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages, encode_records
-from rmqstore_spark.layout.spans import U1, binary_array
+from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.spans import U1, array_spans, binary_array
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
@@ -50,6 +56,7 @@ _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What a broker adds to the answer of every send."""
@@ -86,6 +93,7 @@ class _Send:
         header: its header; topic and queueId are those that the messages get.
         queue_id: the queue that the answer names.
         properties: of a single message, as they are stored.
+        is_half: whether its message waits for the end of a transaction.
         data: the records of a batch.
         rows: how many messages it has.
     """
@@ -94,6 +102,7 @@ class _Send:
     header: SendHeader
     queue_id: int
     properties: bytes = b""
+    is_half: bool = False
     data: U1 | None = None
     rows: int = 1
 
@@ -111,6 +120,7 @@ class Producing:
         self._catalog = catalog
         config = store.config
         self._max_body = config.max_message_size
+        self._patience = config.wait_time_mills_in_send_queue / 1000
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
@@ -148,6 +158,7 @@ class Producing:
                 self._store_all(group)
                 group, size = [], 0
             try:
+                self._check_wait(request)
                 group.append(self._read(request))
                 size += request.command.size
             except RemotingError as error:
@@ -157,6 +168,23 @@ class Producing:
                 _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
         if group:
             self._store_all(group)
+
+    def _check_wait(self, request: Request) -> None:
+        """Refuse a request whose client waits for an answer no more, and sends it again."""
+        waited = time.monotonic() - request.arrived
+        if waited > self._patience and not request.command.is_one_way:
+            raise RemotingError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, "
+                f"size of queue: {len(self._worker)}",
+            )
+
+    def _store_all(self, sends: Sequence[_Send]) -> None:
+        """Store messages, and half messages: of each kind, all at once."""
+        for is_half, puts in ((False, self._store), (True, self._store.transactions.puts)):
+            of_kind = [send for send in sends if send.is_half == is_half]
+            if of_kind:
+                self._put_all(puts, of_kind)
 
     # ---- from requests to records
 
@@ -179,9 +207,21 @@ class Producing:
         queue_id = header.queue_id
         if command.code == RequestCode.SEND_BATCH_MESSAGE:
             return self._batch(request, header)
+        is_half = is_transactional(header.properties)
+        if is_half:
+            self._check_half()
+            header.sys_flag &= ~TRANSACTION_MASK
         is_dead = self._is_dead(header)
-        properties = stored_properties(header, self._cluster, is_dead=is_dead)
-        return _Send(request, header, queue_id, properties)
+        properties = stored_properties(header, self._cluster, is_dead=is_dead, is_half=is_half)
+        return _Send(request, header, queue_id, properties, is_half)
+
+    def _check_half(self) -> None:
+        if self._store.config.reject_transaction_message:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._store.config.broker_ip1}] sending transaction message is "
+                "forbidden (rejectTransactionMessage)",
+            )
 
     def _is_dead(self, header: SendHeader) -> bool:
         """Send a message that was consumed too often to the dead letters of its group."""
@@ -207,6 +247,12 @@ class Producing:
         joined = _joined(binary_array(batch.properties), shared)
         if pc.max(pc.binary_length(joined)).as_py() > MAX_PROPERTIES_LENGTH:
             raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(self._max_body))
+        if _has_half(joined):
+            raise RemotingError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch cannot hold transactional messages ({PROPERTY_TRAN_MSG}): send them one "
+                "by one",
+            )
         columns = record_batch(
             {
                 "topic": pa.repeat(header.topic, count),
@@ -243,7 +289,7 @@ class Producing:
 
     # ---- from records to answers
 
-    def _store_all(self, sends: Sequence[_Send]) -> None:
+    def _put_all(self, puts: StoreWriter | Puts, sends: Sequence[_Send]) -> None:
         singles = [send for send in sends if send.data is None]
         batches = [send for send in sends if send.data is not None]
         ordered = singles + batches
@@ -252,13 +298,13 @@ class Producing:
         rows = sum(send.rows for send in sends)
         config = self._store.config
         if sum(map(len, parts)) <= config.max_block_bytes and rows <= config.max_block_rows:
-            result = self._store.put(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            result = puts.put(parts[0] if len(parts) == 1 else np.concatenate(parts))
             if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
                 self._answer(ordered, result)
                 return
         # One of them cannot be stored, or they are too many: each gets an outcome of its own.
         pieces = [self._singles([send]) if send.data is None else send.data for send in ordered]
-        results = self._store.put_all(pieces)
+        results = puts.put_all(pieces)
         for at, send in enumerate(ordered):
             self._answer([send], results[min(at, len(results) - 1)])
 
@@ -284,6 +330,14 @@ class Producing:
 
 def _refuse(request: Request, error: RemotingError) -> None:
     request.reply(request.command.answer(error.code, error.remark, dict(_REGION)))
+
+
+def _has_half(properties: pa.BinaryArray) -> bool:
+    """Return whether a message with one of these properties belongs to a transaction."""
+    if not pc.any(pc.match_substring(properties, PROPERTY_TRAN_MSG)).as_py():
+        return False
+    found = find_properties(array_spans(properties), (PROPERTY_TRAN_MSG,))[PROPERTY_TRAN_MSG]
+    return any(text.lower() == b"true" for text in binary_array(found).drop_null().to_pylist())
 
 
 def _joined(own: pa.BinaryArray, shared: bytes) -> pa.BinaryArray:

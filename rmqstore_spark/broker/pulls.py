@@ -167,6 +167,17 @@ class Pulls:
         """Return whether a queue has grown beyond the offset of a request."""
         return self._reader.range(pull.topic, pull.queue_id)[1] > pull.offset
 
+    def arrived(self, queue: tuple[str, int], begin: int) -> tuple[int, list[int] | None]:
+        """Return where a queue ends, and the tags of its entries from an offset on.
+
+        Returns:
+            One past the last entry, and the hash codes of their tags; None if these are not known.
+        """
+        topic, queue_id = queue
+        end = self._reader.range(topic, queue_id)[1]
+        codes = self._reader.tag_codes(topic, queue_id, begin, end)
+        return end, None if codes is None else codes.tolist()
+
     def may_wait(self, pull: Pull, reading: Reading) -> bool:
         """Return whether a request waits for messages after what was read."""
         return pull.hold_seconds > 0 and _code(pull, reading) == ResponseCode.PULL_NOT_FOUND

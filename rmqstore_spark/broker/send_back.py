@@ -111,7 +111,7 @@ class SendBack:
         for name in (PROPERTY_CRC32, PROPERTY_DELAY, PROPERTY_WAIT):
             properties.pop(name, None)
         properties.setdefault(PROPERTY_RETRY_TOPIC, _bytes(record.topic).decode())
-        msg_id = f"{self._store_host(record).hex().upper()}{place:016X}"
+        msg_id = f"{record.store_host(0).hex().upper()}{place:016X}"
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, msg_id)
         if delay:
             properties[PROPERTY_DELAY] = str(delay)
@@ -124,11 +124,6 @@ class SendBack:
                 ResponseCode.MESSAGE_ILLEGAL, "the message has no room for RETRY_TOPIC"
             )
         return found
-
-    def _store_host(self, record: Records) -> bytes:
-        at = int(record.store_host_at[0])
-        width = 20 if record.store_host_v6[0] else 8
-        return record.buffer[at : at + width].tobytes()
 
 
 def _born_host(record: Records) -> str:

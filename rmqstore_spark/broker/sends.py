@@ -28,7 +28,10 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 
-__all__ = ["Batch", "SendHeader", "limits_text", "read_header", "split_batch", "stored_properties"]
+__all__ = [
+    *("Batch", "SendHeader", "is_transactional", "limits_text", "read_header", "split_batch"),
+    "stored_properties",
+]
 
 _NAMES: Final = (
     "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
@@ -101,36 +104,44 @@ def read_header(request: Command) -> SendHeader:
     )
 
 
-def stored_properties(header: SendHeader, cluster: str, *, is_dead: bool) -> bytes:
+def is_transactional(properties: str) -> bool:
+    """Return whether a message with these properties becomes a half message."""
+    if PROPERTY_TRAN_MSG not in properties:
+        return False
+    lead = PROPERTY_TRAN_MSG + NAME_VALUE_SEPARATOR
+    parts = properties.split(PROPERTY_SEPARATOR)
+    values = [part[len(lead) :] for part in parts if part.startswith(lead)]
+    return bool(values) and values[-1].lower() == "true"
+
+
+def stored_properties(
+    header: SendHeader, cluster: str, *, is_dead: bool, is_half: bool = False
+) -> bytes:
     """Return the properties of a single message as they are stored.
 
     Args:
         header: of its request.
         cluster: name of the broker's cluster.
         is_dead: whether it goes to the dead letters, at once whatever its delay.
+        is_half: whether it becomes a half message, which keeps WAIT.
 
     Raises:
-        RemotingError: they are too long, or the message belongs to a transaction.
+        RemotingError: they are too long.
     """
-    text = header.properties
-    dropped = (PROPERTY_CLUSTER, PROPERTY_WAIT, *((PROPERTY_DELAY,) if is_dead else ()))
+    dropped = [PROPERTY_CLUSTER]
+    dropped += [] if is_half else [PROPERTY_WAIT]
+    dropped += [PROPERTY_DELAY] if is_dead else []
     leads = tuple(name + NAME_VALUE_SEPARATOR for name in dropped)
-    parts = [part for part in text.split(PROPERTY_SEPARATOR) if part and not part.startswith(leads)]
-    if PROPERTY_TRAN_MSG in text and _is_transaction(parts):
-        raise RemotingError(
-            ResponseCode.NO_PERMISSION,
-            "sending transaction message is forbidden: this broker does not support transactions",
-        )
+    parts = [
+        part
+        for part in header.properties.split(PROPERTY_SEPARATOR)
+        if part and not part.startswith(leads)
+    ]
     parts.append(f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{cluster}")
     found = PROPERTY_SEPARATOR.join(parts).encode("utf-8", "replace")
     if len(found) > MAX_PROPERTIES_LENGTH:
         raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, "the properties are too long")
     return found
-
-
-def _is_transaction(parts: list[str]) -> bool:
-    lead = PROPERTY_TRAN_MSG + NAME_VALUE_SEPARATOR
-    return any(part.startswith(lead) and part[len(lead) :].lower() == "true" for part in parts)
 
 
 @dataclass(frozen=True)

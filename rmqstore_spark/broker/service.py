@@ -23,6 +23,8 @@ from rmqstore_spark.broker.offsets import Offsets
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.broker.pulls import Pulls
 from rmqstore_spark.broker.send_back import SendBack
+from rmqstore_spark.broker.transactional.checking import Checking
+from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
@@ -36,8 +38,12 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Broker"]
 
+_log = logging.getLogger(__name__)
+
 _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
+_MOST_REFUSED: Final = 1000
+"""Groups whose refusal is logged."""
 _CLOSING: Final = "the broker is shutting down"
 
 
@@ -55,10 +61,13 @@ class Broker:
         self._gate = gate
         self._catalog = catalog
         self._loop = asyncio.get_running_loop()
-        self._log = PeerLog(logging.getLogger(__name__))
+        self._log = PeerLog(_log)
+        self._refused: set[str] = set()
         self._clients = Clients()
         self._producing = Producing(store, catalog)
         self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
+        self._ending = Ending(store, catalog, gate)
+        self._checking = Checking(store, self._clients, gate)
         # Files are read and written by a thread of its own, one after the other.
         self._files = ThreadPoolExecutor(1, "rmqstore-broker-files")
         self._reader = store.queue_reader()
@@ -102,6 +111,7 @@ class Broker:
             {
                 **dict.fromkeys(sends, self._producing.take),
                 RequestCode.PULL_MESSAGE: self._consuming.take,
+                RequestCode.END_TRANSACTION: self._ending.take,
             },
         )
         store.watch_queues(self._consuming)
@@ -129,7 +139,9 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._store.watch_queues(None)
+        await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
+        await asyncio.to_thread(self._ending.close)
         await asyncio.to_thread(self._consuming.close)
         await self._dispatch.drain()
         await asyncio.to_thread(self._offsets.save)
@@ -144,18 +156,47 @@ class Broker:
     async def _heartbeat(self, connection: RemotingConnection, request: Command) -> Command:
         beat = read_heartbeat(request.body)
         names = [told.group for told in beat.consumers]
+        refused: list[tuple[str, RemotingError]] = []
+        count = len(names) + len(beat.producers)
         if not all(map(self._catalog.is_known, names)):
-            await self._loop.run_in_executor(self._files, self._make_groups, names)
-        quiet = {name for name in names if not self._catalog.group(name).is_notified}
+            refused = await self._loop.run_in_executor(self._files, self._make_groups, names)
+            beat = beat.without({name for name, _ in refused})
+        quiet = {
+            told.group for told in beat.consumers if not self._catalog.group(told.group).is_notified
+        }
         if connection.is_open:
-            self._clients.hear(connection, request, beat, frozenset(quiet), self._loop.time())
-        return request.answer()
+            now = self._loop.time()
+            refused += self._clients.hear(connection, request, beat, frozenset(quiet), now)
+        if not refused:
+            return request.answer()
+        for name, error in refused:
+            self._tell_refused(connection.peer, name, error)
+        # The other groups are served. Other requests of those that are refused fail for themselves.
+        _, first = refused[0]
+        code = first.code if len(refused) == count else ResponseCode.SUCCESS
+        return request.answer(code, first.remark)
 
-    def _make_groups(self, names: Sequence[str]) -> None:
+    def _make_groups(self, names: Sequence[str]) -> list[tuple[str, RemotingError]]:
+        """Create groups that are missing, with their retry topics; return those that cannot be."""
+        refused = []
         for name in names:
-            group = self._catalog.group(name)
-            if not self._catalog.is_slave:
-                self._catalog.retry_topic(group)
+            try:
+                group = self._catalog.group(name)
+                if not self._catalog.is_slave:
+                    self._catalog.retry_topic(group)
+            except RemotingError as error:
+                refused.append((name, error))
+        return refused
+
+    def _tell_refused(self, peer: str, group: str, error: RemotingError) -> None:
+        """Log that a group is refused: once, though its clients send a heartbeat every 30 s."""
+        if group in self._refused or len(self._refused) >= _MOST_REFUSED:
+            return
+        self._refused.add(group)
+        _log.warning(
+            "The group %s of %s is refused: %s", escaped(group), escaped(peer),
+            escaped(error.remark),
+        )  # fmt: skip
 
     def _unregister(self, connection: RemotingConnection, request: Command) -> Command:
         ext = request.ext

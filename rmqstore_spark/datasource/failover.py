@@ -47,9 +47,15 @@ class _Place:
         self._same = 0
         self._to_skip = 0
 
-    def begin(self) -> None:
-        """Begin to read the current split, from its start."""
+    def rest_of(self, split: Split) -> Split:
+        """Return what is left of the current split, and begin to read it.
+
+        The rest of a log split still has the rows of its last record: they are skipped.
+        """
         self._to_skip = self._same
+        if self._last < 0 or not isinstance(split, QueueSplit):
+            return split
+        return replace(split, range=replace(split.range, start=self._last + 1))
 
     def new_rows(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch:
         """Return the rows that have not been read before, and count them as read.
@@ -75,7 +81,7 @@ class _Place:
     def end_split(self) -> None:
         """Go on to the next split."""
         self.split += 1
-        self._last, self._same = -1, 0
+        self._last, self._same, self._to_skip = -1, 0, 0
 
 
 class ReplicatedSplits:
@@ -159,12 +165,13 @@ class ReplicatedSplits:
         from rmqstore_spark.reader.reading import read_split
 
         store = self._opened(spec)
-        self._evidence.check(store, self._splits[self._place.split :], whole=whole)
-        for split in self._splits[self._place.split :]:
+        left = list(self._splits[self._place.split :])
+        left[:1] = [self._place.rest_of(split) for split in left[:1]]
+        self._evidence.check(store, left, whole=whole)
+        for split in left:
             name = "queueOffset" if isinstance(split, QueueSplit) else "physicalOffset"
             columns = options.columns
             wanted = options if name in columns else replace(options, columns=(*columns, name))
-            self._place.begin()
             for batch in read_split(store, split, wanted):
                 rows = self._place.new_rows(batch, batch.column(name))
                 if rows.num_rows:

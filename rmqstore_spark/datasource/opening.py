@@ -93,15 +93,12 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
 
 def _check_reported(specs: Sequence[StoreSpec], opened: StoreSpec, name: str) -> None:
     """Refuse replicas that report another name: offsets would depend on who answers first."""
-    from rmqstore_spark.client import StoreClient
-
     names = {opened.url: name}
     for spec in specs:
         if spec is opened:
             continue
-        probing = dict(spec.with_limits(_PROBE).options)
         try:
-            with StoreClient(spec.url, **probing) as client:  # type: ignore[arg-type]
+            with spec.with_limits(_PROBE).client() as client:
                 names[spec.url] = client.open(()).broker_name
         except FAILURES:
             continue  # it is compared when another query finds it

@@ -10,6 +10,7 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.open import is_endpoint
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client import StoreClient
     from rmqstore_spark.reader.store import Store
 
 __all__ = ["SourceStore", "StoreSpec", "different_names"]
@@ -57,10 +58,14 @@ class StoreSpec:
             ServiceError: it does not.
         """
         if is_endpoint(self.url):
-            from rmqstore_spark.client import StoreClient
-
-            with StoreClient(self.url, **dict(self.options)) as client:  # type: ignore[arg-type]
+            with self.client() as client:
                 client.open(())
+
+    def client(self) -> StoreClient:
+        """Return a client of the store process at `url`."""
+        from rmqstore_spark.client import StoreClient
+
+        return StoreClient(self.url, **dict(self.options))  # type: ignore[arg-type]
 
     def open(self) -> Store:
         """Open the store."""

@@ -21,6 +21,7 @@ from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
     MULTI_TAGS_FLAG,
+    is_topic_of_group,
     topic_fault,
 )
 from rmqstore_spark.layout.packed import check_bodies
@@ -233,9 +234,13 @@ class Admission:
 
     def queue_nums(self, names: Iterable[str]) -> list[int]:
         """Return how many queues each topic gets: the default, or more if the store holds more."""
-        ranges, least = self._queues.ranges(), self._config.default_topic_queue_nums
-        held = (max(ranges.get(name, ()), default=-1) + 1 for name in names)
-        return [min(max(least, count), MOST_QUEUES) for count in held]
+        ranges, default = self._queues.ranges(), self._config.default_topic_queue_nums
+        counts = []
+        for name in names:
+            least = 1 if is_topic_of_group(name) else default
+            held = max(ranges.get(name, ()), default=-1) + 1
+            counts.append(min(max(least, held), MOST_QUEUES))
+        return counts
 
     def _make_missing(self, names: Collection[str]) -> None:
         """Create missing topics with one write of the file."""

@@ -33,6 +33,7 @@ _MOST_BYTES: Final = 256 << 10
 _MOST_OLD: Final = 8
 _MOST_OLD_BYTES: Final = 64 << 10
 _HEAD: Final = 256
+_MOST_TAGS: Final = 1 << 12
 
 
 def _resident_bytes() -> int:
@@ -117,6 +118,25 @@ class QueueReader:
         is_cut = len(taken) < len(rows) or len(taken) == most
         after = int(taken[-1]) + 1 if is_cut else len(entries)
         return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken))
+
+    def tag_codes(self, topic: str, queue_id: int, begin: int, end: int) -> I4 | None:
+        """Return the hash codes of the tags of entries, each code once.
+
+        Args:
+            topic, queue_id: the queue.
+            begin, end: the offsets of the entries.
+
+        Returns:
+            The codes; None if there are more than a few thousand entries, or some are not there,
+            or have their codes in units.
+        """
+        if not 0 <= end - begin <= _MOST_TAGS:
+            return None
+        entries = self._queues.read(topic, queue_id, begin, end - begin)
+        tags = entries["tagsCode"].astype(np.int64)
+        if len(tags) < end - begin or is_ext_address(tags).any():
+            return None
+        return np.unique(tags.astype(np.int32))
 
     def is_resident(self, topic: str, queue_id: int) -> bool:
         """Return whether the first message of a queue is near enough to the log's end.

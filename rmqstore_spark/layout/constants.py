@@ -130,6 +130,14 @@ def is_system_topic(name: str) -> bool:
     )
 
 
+def is_topic_of_group(name: str) -> bool:
+    """Return whether a topic holds the messages that a consumer group retries, or has given up.
+
+    A broker gives such a topic one queue (upstream: createTopicInSendMessageBackMethod).
+    """
+    return name.startswith(_CLIENTS_PREFIXES)
+
+
 def is_safe_topic_name(name: str) -> bool:
     """Return whether a broker accepts this topic name: `[%|a-zA-Z0-9_-]`, 1 to 127 characters."""
     return _TOPIC_NAME.fullmatch(name) is not None
@@ -151,9 +159,7 @@ def is_writable_topic(name: str) -> bool:
     itself, and dead letters are copied and replayed. (Upstream:
     TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
     """
-    return is_safe_topic_name(name) and (
-        name.startswith(_CLIENTS_PREFIXES) or not is_system_topic(name)
-    )
+    return is_safe_topic_name(name) and (is_topic_of_group(name) or not is_system_topic(name))
 
 
 def topic_fault(name: str) -> str | None:

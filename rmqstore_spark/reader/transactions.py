@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +49,10 @@ __all__ = [
     "CHECKS_FILE",
     "Found",
     "HalfPlace",
+    "Identity",
     "Transaction",
     "find_transactions",
+    "identities_of",
     "messages_of",
     "named_halves",
     "transactions_of",
@@ -62,6 +64,7 @@ CHECKS_FILE: Final = "transactionChecks"
 _AS_ASKED: Final = ReadOptions(mode="DROPMALFORMED")
 _AT_ONCE: Final = 1 << 13
 _MOST_DIGITS: Final = 18
+_IDENTITY: Final = (PROPERTY_PGROUP, PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY)
 _NAMES: Final = (
     PROPERTY_PGROUP,
     PROPERTY_UNIQ_KEY,
@@ -70,6 +73,12 @@ _NAMES: Final = (
     PROPERTY_CHECK_IMMUNITY_TIME,
     PROPERTY_CHECK_TIMES,
 )
+
+
+Identity: TypeAlias = tuple[str, str, str]
+"""Producer group, topic and UNIQ_KEY: what the half messages of a transaction have in common.
+
+The topic belongs to it: a message that is forwarded to several keeps its UNIQ_KEY."""
 
 
 class HalfPlace(NamedTuple):
@@ -115,11 +124,8 @@ class Transaction:
     earlier: tuple[HalfPlace, ...] = ()
 
     @property
-    def identity(self) -> tuple[str, str, str] | None:
-        """What all half messages of the transaction have in common; None without a UNIQ_KEY.
-
-        The topic belongs to it: a message that is forwarded to several keeps its UNIQ_KEY.
-        """
+    def identity(self) -> Identity | None:
+        """What all half messages of the transaction have in common; None without a UNIQ_KEY."""
         return (self.group, self.topic, self.key) if self.key else None
 
     @property
@@ -219,6 +225,16 @@ def transactions_of(records: Records, queue_offsets: I8) -> list[Transaction]:
     )
 
 
+def identities_of(records: Records) -> list[Identity | None]:
+    """Return the identities of n half messages: None for one without a UNIQ_KEY."""
+    found = find_properties(records.properties, _IDENTITY)
+    texts = [string_array(found[name]).to_pylist() for name in _IDENTITY]
+    return [
+        (group or "", topic or "", key) if key else None
+        for group, topic, key in zip(*texts, strict=True)
+    ]
+
+
 def named_halves(ops: Records) -> list[list[int]]:
     """Return the offsets of the half messages that each op message ends.
 
@@ -275,8 +291,8 @@ def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterabl
         halves: half messages, ascending.
         ended: the physical offsets of op messages, by the half message that each names.
     """
-    groups: dict[tuple[str, str, str] | int, Transaction] = {}
-    done: dict[tuple[str, str, str] | int, int] = {}
+    groups: dict[Identity | int, Transaction] = {}
+    done: dict[Identity | int, int] = {}
     for half in halves:
         identity = half.identity or half.place.queue_offset
         end = max(ended.get(half.place.queue_offset, -1), done.get(identity, -1))

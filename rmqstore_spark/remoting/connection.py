@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
@@ -72,16 +73,18 @@ class Request:
         turns: of the connection's event loop.
 
     Attributes:
+        arrived: when it came, by `time.monotonic`.
         is_finished: whether its end has come to the event loop.
     """
 
-    __slots__ = ("_turns", "command", "connection", "is_finished")
+    __slots__ = ("_turns", "arrived", "command", "connection", "is_finished")
 
     def __init__(
         self, connection: RemotingConnection, command: Command, turns: Turns[Request]
     ) -> None:
         self.connection = connection
         self.command = command
+        self.arrived = time.monotonic()
         self.is_finished = False
         self._turns = turns
 

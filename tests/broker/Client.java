@@ -7,11 +7,17 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.admin.TopicOffset;
 import org.apache.rocketmq.common.message.Message;
@@ -65,6 +71,9 @@ public class Client {
             case "send":
                 send(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), words[4],
                     Integer.parseInt(words[5]));
+                break;
+            case "transact":
+                transact(words[1], Integer.parseInt(words[2]));
                 break;
             case "flood":
                 flood(words[1], Integer.parseInt(words[2]));
@@ -120,6 +129,54 @@ public class Client {
                     }
                     throw new IllegalArgumentException("no queue " + id + " in " + queues);
                 }, queueId), prefix + i));
+            }
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    /**
+     * Transactional messages: a third is committed at once, a third rolled back, and the broker has
+     * to ask about the others, of which it gets "unknown" first, then "commit".
+     */
+    private void transact(String topic, int count) throws Exception {
+        Map<String, Integer> asked = new LinkedHashMap<>();
+        CountDownLatch left = new CountDownLatch(count / 3);
+        TransactionMQProducer producer = new TransactionMQProducer("tests-transact");
+        producer.setNamesrvAddr(nameServer);
+        producer.setInstanceName(fresh());
+        producer.setSendMsgTimeout(60_000);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                LocalTransactionState[] states = LocalTransactionState.values();
+                return states[(Integer) number % states.length];
+            }
+
+            @Override
+            public synchronized LocalTransactionState checkLocalTransaction(MessageExt message) {
+                Map<String, Object> found = described(message, message.getQueueId());
+                found.put("transactionId", message.getTransactionId());
+                answer(found);
+                if (asked.merge(message.getKeys(), 1, Integer::sum) < 2) {
+                    return LocalTransactionState.UNKNOW;
+                }
+                left.countDown();
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        try {
+            for (int i = 0; i < count; i++) {
+                byte[] body = ("transaction-" + i).getBytes(StandardCharsets.UTF_8);
+                Message message = new Message(topic, "sent", "key-" + i, body);
+                TransactionSendResult result = producer.sendMessageInTransaction(message, i);
+                Map<String, Object> found = described(result, "transaction-" + i);
+                found.put("outcome", result.getLocalTransactionState().name());
+                answer(found);
+            }
+            if (!left.await(90, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("the broker has asked about " + asked);
             }
         } finally {
             producer.shutdown();

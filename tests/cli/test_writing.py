@@ -422,10 +422,10 @@ def test_readers_leave_no_descriptors_open(process: StoreProcess, rmqstore: Rmqs
     for command in COMMANDS_READING:
         rmqstore(command[0], endpoint, *command[1:])
     before = len(os.listdir(folder))
-    for _ in range(4):
+    for _ in range(2):
         for command in COMMANDS_READING:
             rmqstore(command[0], endpoint, *command[1:])
-    assert len(os.listdir(folder)) <= before + 10  # a connection may live on for a moment
+    assert len(os.listdir(folder)) <= before + 5  # a connection may live on for a moment
 
 
 # ---- recover ----------------------------------------------------------------------------------

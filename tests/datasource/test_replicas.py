@@ -87,6 +87,17 @@ def test_a_task_goes_on_at_another_replica_where_the_first_one_ends(
     assert all(row in expected for row in left)
 
 
+def test_a_task_goes_on_where_only_what_it_has_read_has_expired(tmp_path: Path) -> None:
+    master = GrowingStore(tmp_path / "one", {"orders": 1}, segment_size=1 << 20)
+    master.put(22_000)
+    expected = batch_rows(master.path, brokerNames="ours", planBy="queue")
+    other = copied(master, "other")
+    min(other.joinpath("commitlog").iterdir()).unlink()
+    damage(master.path, master.physical["orders", 0, 15_000])  # in the second batch of rows
+    found = batch_rows(both(master.path, other), planBy="queue", **NAMED)
+    assert found == expected
+
+
 @pytest.mark.parametrize("is_as_long", [True, False])
 def test_a_task_does_not_read_a_fork(
     master: GrowingStore, tmp_path: Path, is_as_long: bool
@@ -155,6 +166,15 @@ def test_replicas_may_be_added_removed_and_reordered(master: GrowingStore) -> No
         assert sorted(keys_of(rows)) == sorted(master.rows)
 
 
+def test_a_promised_batch_is_not_planned_on_a_fork(master: GrowingStore, tmp_path: Path) -> None:
+    fork = GrowingStore(tmp_path / "fork", {"orders": 3})
+    fork.put(1500, body_size=101)
+    checkpoint: list[str] = []
+    stream(str(master.path), checkpoint).plan_next()
+    again = stream(both(fork.path, master.path), checkpoint, committed=0)
+    assert drained(again) == drained(stream(str(master.path)))
+
+
 def test_a_replica_that_is_behind_is_not_taken_for_a_loss(master: GrowingStore) -> None:
     behind = copied(master, "behind")
     master.put(300)
@@ -199,6 +219,24 @@ def test_a_stream_leaves_a_replica_that_stays_behind_and_comes_back(master: Grow
         query.clock.sleep(40)
         assert drained(query) == []
     assert str(behind) in query.reader._follower._standby.opened[0].spec.url
+
+
+def test_a_replica_that_cannot_be_read_does_not_hide_a_better_one(
+    master: GrowingStore, tmp_path: Path
+) -> None:
+    fork = GrowingStore(tmp_path / "fork", {"orders": 3})
+    fork.put(1800, body_size=101)
+    checkpoint: list[str] = []
+    drained(stream(str(master.path), checkpoint))
+    good = tmp_path / "good"
+    query = stream(both(fork.path, good, master.path), checkpoint)
+    assert drained(query) == []
+    assert query.reader._follower._standby.opened[0].spec.url == str(master.path)
+    copied(master, "good")
+    for _ in range(4):
+        query.clock.sleep(40)
+        assert drained(query) == []
+    assert query.reader._follower._standby.opened[0].spec.url == str(good)
 
 
 def test_what_names_replicas_wrongly(master: GrowingStore) -> None:

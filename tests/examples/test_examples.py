@@ -83,7 +83,10 @@ def assert_shows(lines: Sequence[str], output: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault
 def test_demo(tmp_path: Path) -> None:
-    """Promises 2 and 3: the store process is killed in the middle of a micro-batch."""
+    """Promises 2 and 3: the store process is killed in the middle of a micro-batch.
+
+    In the second scene, a stream reads from a store and its follower while the store is killed.
+    """
     output = demo("demo.py", tmp_path)
     assert_shows(
         (
@@ -95,6 +98,7 @@ def test_demo(tmp_path: Path) -> None:
             r"^read as a table +120,000 +120,000 +0 +0 +60,000,800\.00$",
             r"^orders +0-7 +120000 ",  # rmqstore topics
             r"^no damage found, 0 note",  # rmqstore verify
+            r"^read from both +24,000 +24,000 +0 +0$",  # the second scene
             r"docs/writing\.md",
         ),
         output,

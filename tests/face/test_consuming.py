@@ -191,6 +191,77 @@ def test_a_pull_waits_for_messages_with_its_tag(tmp_path: Path) -> None:
         assert len(records_in(answer.body)) == 1
 
 
+def test_each_message_wakes_those_that_want_its_tag(tmp_path: Path) -> None:
+    tags = [f"tag{n}" for n in range(40)]
+    with broker(tmp_path / "store") as served:
+        served.store.create_topic("orders", read_queue_nums=4)
+
+        async def work(client: RemotingClient) -> None:
+            asked = [pull(0, subscription=f"{tag} || common", **_HOLD) for tag in tags]
+            waiting = await _held(client, *asked)
+            for n, tag in enumerate(tags[:20]):
+                await client.ask(message(b"%d" % n, i=f"TAGS\x01{tag}"), _LONG)
+                answer = await waiting[n]
+                assert (answer.code, number(answer, "nextBeginOffset")) == (0, n + 1)
+                assert [each[-len(tag) - 6 :] for each in records_in(answer.body)]
+                assert len(records_in(answer.body)) == 1
+            assert not any(task.done() for task in waiting[20:])
+            await client.ask(message(b"all", i="TAGS\x01common"), _LONG)
+            answers = await asyncio.gather(*waiting[20:])
+            assert {(each.code, number(each, "nextBeginOffset")) for each in answers} == {(0, 21)}
+            assert {len(records_in(each.body)) for each in answers} == {1}
+
+        run(served, work)
+
+
+def test_a_pull_that_nothing_has_woken_goes_on_behind_what_was_not_for_it(tmp_path: Path) -> None:
+    with broker(tmp_path / "store") as served:
+        served.store.create_topic("orders", read_queue_nums=4)
+
+        async def until_the_end() -> Command:
+            async with await RemotingClient.connect(served.address, seconds=_LONG) as client:
+                (waiting,) = await _held(client, pull(0, subscription="nobody", **_HOLD))
+                for tag in ("a", "b", "a"):
+                    await client.ask(message(b"x", i=f"TAGS\x01{tag}"), _LONG)
+                await asyncio.to_thread(served.store.flush)
+                await client.ask(pull(0, queue=3), _LONG)
+                assert not waiting.done()
+                sent.set()
+                return await waiting
+
+        sent, answers = Event(), list[Command]()
+        thread = Thread(target=lambda: answers.append(asyncio.run(until_the_end())))
+        thread.start()
+        assert sent.wait(_LONG)
+    thread.join(_LONG)
+    assert [(each.code, number(each, "nextBeginOffset")) for each in answers] == [(19, 3)]
+
+
+def test_too_many_pulls_for_a_queue_are_not_held(tmp_path: Path) -> None:
+    """They are answered at once: each that waits costs something with every message."""
+    with broker(tmp_path / "store") as served:
+        served.store.create_topic("orders", read_queue_nums=4)
+
+        async def work(client: RemotingClient) -> None:
+            held = await _held(client, *(pull(0, subscription="x", **_HOLD) for _ in range(64)))
+            answer = await client.ask(pull(0, subscription="x", **_HOLD), _LONG)
+            assert (answer.code, answer.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+            # Other queues, and other connections, are not concerned.
+            (other,) = await _held(client, pull(0, queue=1, **_HOLD))
+            second = await RemotingClient.connect(served.address, seconds=_LONG)
+            (theirs,) = await _held(second, pull(0, subscription="x", **_HOLD))
+            await client.ask(message(b"here", i="TAGS\x01x"), _LONG)
+            answers = await asyncio.gather(*held, theirs)
+            assert {each.code for each in answers} == {0}
+            assert not other.done()
+            # There is room again.
+            await _held(client, pull(1, subscription="x", **_HOLD))
+            second.close()
+            other.cancel()
+
+        run(served, work)
+
+
 def test_a_pull_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
     with broker(tmp_path / "store") as served:
         served.store.create_topic("orders", read_queue_nums=4)
@@ -354,10 +425,85 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
     bad = [
         b"", b"[]", b"{}", b'{"clientID":7}', b'{"clientID":"c","consumerDataSet":7}',
         b'{"clientID":"c","consumerDataSet":[{"groupName":"no group!"}]}', b"{" * 100_000,
+        b'{"clientID":"c"}' + b" " * (1 << 20),
     ]  # fmt: skip
     with broker(tmp_path / "store") as served:
         answers = ask(served, good, *(Command(RequestCode.HEART_BEAT, body=each) for each in bad))
         assert [answer.code for answer in answers] == [0] + [1] * len(bad)
+
+
+def test_a_group_that_is_refused_is_refused_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def beat(*groups: str, producers: tuple[str, ...] = ()) -> Command:
+        consumers = [
+            {"groupName": each, "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}
+            for each in groups
+        ]
+        told = {
+            "clientID": "one", "consumerDataSet": consumers,
+            "producerDataSet": [{"groupName": each} for each in producers],
+        }  # fmt: skip
+        return Command(RequestCode.HEART_BEAT, body=json.dumps(told).encode())
+
+    def members(group: str) -> Command:
+        return request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+    path = tmp_path / "store"
+    with broker(path) as served:
+        served.store.create_topic("orders", read_queue_nums=4)
+        assert ask(served, heartbeat("one", {"orders": "*"}, "known"))[0].code == 0
+    with broker(path, auto_create_subscription_group=False) as served:
+        answers = ask(
+            served,
+            beat("first", "known", "last", producers=("pg",)),
+            members("known"),
+            members("first"),
+            request(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="pg"),
+            beat("first", producers=("pg",)),
+            beat("first", "last"),
+            pull(0, consumerGroup="first"),
+        )
+        assert [each.code for each in answers] == [0, 0, 1, 0, 0, 26, 26]
+        assert answers[0].remark == answers[5].remark
+        assert "[first] does not exist" in (answers[0].remark or "")
+        told = [each for each in caplog.messages if "is refused" in each]
+        assert [line.split(" of ")[0] for line in told] == ["The group first", "The group last"]
+
+
+def test_a_group_without_room_leaves_the_others_theirs(tmp_path: Path) -> None:
+    """The subscriptions of all groups have 16 Mi characters together."""
+    large = {f"topic{n}": "x" * 65_000 for n in range(130)}
+
+    def beat(**groups: dict[str, str]) -> Command:
+        told = [
+            {
+                "groupName": group,
+                "subscriptionDataSet": [
+                    {"topic": topic, "subString": text, "expressionType": "SQL92"}
+                    for topic, text in topics.items()
+                ],
+            }
+            for group, topics in groups.items()
+        ]  # fmt: skip
+        body = {"clientID": "one", "consumerDataSet": told}
+        return Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+    def members(group: str) -> Command:
+        return request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+
+    with broker(tmp_path / "store") as served:
+        answers = ask(
+            served,
+            beat(first=large),
+            beat(second=large, third={"orders": "*"}),
+            beat(second=large),
+            members("first"),
+            members("second"),
+            members("third"),
+        )
+        assert [each.code for each in answers] == [0, 0, ResponseCode.SYSTEM_BUSY, 0, 1, 0]
+        assert answers[1].remark == "the subscriptions of all groups are too long"
 
 
 def test_queues_are_locked_for_one_consumer(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
         )
         assert [answer.code for answer in answers] == [
             ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR,
-            ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION,
+            ResponseCode.NO_PERMISSION, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION,
             ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL,
         ]  # fmt: skip
         assert served.store.stats()["putMessages"] == 0
@@ -235,3 +235,32 @@ def test_damaged_batches_are_refused() -> None:
         assert int((found.bodies.starts + found.bodies.lengths).max()) <= len(damaged)
         assert int(found.bodies.lengths.min()) >= 0
         assert int(found.properties.lengths.min()) >= 0
+
+
+def test_a_send_whose_client_has_given_up_is_not_stored(tmp_path: Path) -> None:
+    """With a patience of 1 ms, hardly any that arrive together are in time."""
+    path, count = tmp_path / "store", 300
+
+    async def work(client: RemotingClient) -> list[Command]:
+        asked = []
+        for n in range(count):
+            await client.tell(message(b"one-way %d" % n))
+            asked.append(asyncio.create_task(client.ask(message(b"%d" % n), 30)))
+        return list(await asyncio.gather(*asked))
+
+    with broker(path, wait_time_mills_in_send_queue=1) as served:
+        answers = talk(served, work)
+    late = [answer for answer in answers if answer.code]
+    assert {answer.code for answer in late} == {ResponseCode.SYSTEM_BUSY}
+    assert all(
+        (answer.remark or "").startswith(
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
+        )
+        for answer in late
+    )
+    stored = [row["body"] for row in rows(path)]
+    acknowledged = [b"%d" % n for n, answer in enumerate(answers) if not answer.code]
+    one_way = [b"one-way %d" % n for n in range(count)]
+    assert sorted(stored) == sorted([*acknowledged, *one_way])
+    with broker(path, wait_time_mills_in_send_queue=60_000) as served:
+        assert not any(answer.code for answer in talk(served, work))

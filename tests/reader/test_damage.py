@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, RmqStoreError
-from rmqstore_spark.layout import kernel
-from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.reading import read_split
@@ -21,11 +19,13 @@ from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 from tests.support.expected import expected_rows, expected_scan, queue_key
 from tests.support.golden import load_records
+from tests.support.sampling import one_in
 
 Golden = Callable[[str], Path]
 Row = dict[str, Any]
 
 DROP = ReadOptions(mode="DROPMALFORMED")
+
 
 # No checksum covers these: a changed one cannot be told from a real one.
 UNCHECKED = frozenset({
@@ -112,7 +112,7 @@ def test_a_commitlog_file_cut_at_every_byte(tiny: Path, wanted: dict[Any, Row]) 
     last = log_of(tiny)[-1]
     whole = last.read_bytes()
     end = max(i for i, byte in enumerate(whole) if byte) + 1
-    for length in range(end):
+    for length in one_in(3, range(end)):
         last.write_bytes(whole[:length])
         assert check(tiny, wanted, turn=length) < len(wanted)
 
@@ -130,7 +130,7 @@ def test_a_commitlog_file_in_the_middle_cut_at_many_bytes(
 def test_a_queue_file_cut_at_every_byte(tiny: Path, wanted: dict[Any, Row]) -> None:
     for file in (queue_files(tiny)[0], queue_files(tiny)[-1]):
         whole = file.read_bytes()
-        for length in range(len(whole)):
+        for length in one_in(3, range(len(whole))):
             file.write_bytes(whole[:length])
             check(tiny, wanted)
         file.write_bytes(whole)
@@ -147,8 +147,7 @@ def test_every_byte_of_a_record_changed(
     checked = range(at, at + 40)  # the fixed fields up to sysFlag: all but flag must be noticed
     body = whole.index(record.body, at) if record.body else at
     for place in range(at, at + record.store_size):
-        # The plain one is slow: one flip for each byte, and all three within three bytes.
-        for flip in FLIPS if kernel.active is not plain else FLIPS[place % 3 :][:1]:
+        for flip in one_in(3, FLIPS):
             damaged = bytearray(whole)
             damaged[place] ^= flip
             file.write_bytes(damaged)
@@ -242,7 +241,7 @@ def test_a_scan_of_a_log_cut_at_every_byte_ends_at_a_record(
     last = log_of(tiny)[-1]
     whole = last.read_bytes()
     start = int(last.name)
-    for length in range(0, len(whole), 11):
+    for length in one_in(11 if each_kernel == "compiled" else 44, range(len(whole))):
         last.write_bytes(whole[:length])
         with Store.open(tiny / "store") as store:
             rows = list(rows_of(store.scan()))
@@ -258,7 +257,7 @@ def test_a_scan_of_damaged_bytes_gives_no_wrong_row(
     right = {row["physicalOffset"]: row for row in expected_scan(golden("tiny"))}
     file = log_of(tiny)[2]
     whole = file.read_bytes()
-    for place in range(0, len(whole), 7):
+    for place in one_in(7 if each_kernel == "compiled" else 28, range(len(whole))):
         damaged = bytearray(whole)
         damaged[place] ^= 0xFF
         file.write_bytes(damaged)

@@ -91,6 +91,14 @@ def test_every_way_gives_the_same_answer(here: Served, client: StoreClient, way:
             way(here, client, topic)
 
 
+def test_a_topic_of_a_group_gets_one_queue(here: Served, client: StoreClient) -> None:
+    """Those of a broker, whose default for other topics is more."""
+    for topic in ("%RETRY%ours", "%DLQ%ours"):
+        made = client.open([topic]).topics[topic]
+        assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (1, 1, 6)
+    assert client.open(["ours"]).topics["ours"].write_queue_nums > 1
+
+
 def test_a_store_that_makes_no_topics_says_so_too(tmp_path: Path) -> None:
     with (
         served(tmp_path / "store", auto_create_topic_enable=False) as here,

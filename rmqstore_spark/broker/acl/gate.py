@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from rmqstore_spark.broker.acl.accounts import Account, Accounts
 from rmqstore_spark.broker.acl.needs import BY_PLACE, needs_of
@@ -56,6 +57,20 @@ class Gate(Protocol):
             reader: of the store's records.
         """
 
+    def check_place(self, request: Request, reader: QueueReader) -> None:
+        """Look at the message that an admitted request names by its place.
+
+        Args:
+            request: the request.
+            reader: of the store's records; it belongs to this thread.
+
+        Raises:
+            RemotingError: the account may not do that with a message of this topic.
+        """
+
+    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
+        """Return whether a producer may be shown a message that was sent to a topic."""
+
 
 class OpenGate:
     """Lets everything through."""
@@ -70,6 +85,12 @@ class OpenGate:
     ) -> dict[int, Handler]:
         return dict(handlers)
 
+    def check_place(self, request: Request, reader: QueueReader) -> None:
+        """Do nothing."""
+
+    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:  # noqa: ARG002 - as above
+        return True
+
 
 class AccountGate:
     """Lets through what accounts may ask.
@@ -80,6 +101,7 @@ class AccountGate:
 
     def __init__(self, source: AccountSource) -> None:
         self._source = source
+        self._keys: WeakKeyDictionary[RemotingConnection, str] = WeakKeyDictionary()
         self._log = PeerLog(logging.getLogger(__name__))
 
     def admitted(self, requests: Sequence[Request]) -> Sequence[Request]:
@@ -89,6 +111,8 @@ class AccountGate:
             try:
                 self._check(command, peer)
                 found.append(request)
+                if command.code == RequestCode.HEART_BEAT:
+                    self._keys[request.connection] = command.ext.get(ACCESS_KEY, "")
             except RemotingError as error:
                 request.reply(command.answer(error.code, error.remark))
             except FrameError as error:
@@ -104,6 +128,18 @@ class AccountGate:
 
     def checking(self, handlers: Mapping[int, Handler], reader: QueueReader) -> dict[int, Handler]:
         return {code: self._checking(code, handler, reader) for code, handler in handlers.items()}
+
+    def check_place(self, request: Request, reader: QueueReader) -> None:
+        self._check_place(request.command, request.connection.peer, reader)
+
+    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
+        accounts, host = self._source.accounts, _host(connection.peer)
+        if accounts.white.holds(host):
+            return True
+        account = accounts.by_key.get(self._keys.get(connection, ""))
+        if account is None:
+            return False
+        return account.white.holds(host) or account.may(need_of_topic(topic, Right.PUB))
 
     def _checking(self, code: int, handler: Handler, reader: QueueReader) -> Handler:
         if code not in BY_PLACE:

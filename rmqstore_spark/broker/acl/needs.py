@@ -112,6 +112,7 @@ _READERS: Final[Mapping[int, _Reader]] = {
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _topic_and_group("group"),
     RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
+    RequestCode.END_TRANSACTION: _nothing,
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group("consumerGroup"),
@@ -124,6 +125,7 @@ _READERS: Final[Mapping[int, _Reader]] = {
 BY_PLACE: Final[Mapping[int, tuple[str, Right]]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: ("offset", Right.SUB),
     RequestCode.CONSUMER_SEND_MSG_BACK: ("offset", Right.SUB),
+    RequestCode.END_TRANSACTION: ("commitLogOffset", Right.PUB),
 }
 """Codes of requests that name a message by its physical offset: the field, and the right that they
 need for the topic of that message."""

@@ -93,10 +93,8 @@ class Follower:
         self._standby.close()
 
     def _new_progress(self) -> GroupProgress | None:
-        group, connection = self._options.commit_group, self._options.connection
-        if group is None or connection is None:
-            return None
-        return GroupProgress(group, connection, self._standby.opened)
+        group = self._options.commit_group
+        return None if group is None else GroupProgress(group, self._standby.opened)
 
     def initial(self) -> dict[str, Any]:
         """Return the offsets at which a new query starts; always the same ones."""

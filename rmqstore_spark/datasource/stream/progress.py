@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.spec import SourceStore
 
 if TYPE_CHECKING:
@@ -20,16 +19,13 @@ class GroupProgress:
 
     Args:
         group: its name.
-        connection: how to connect to the processes.
-        stores: their stores.
+        stores: their stores. One with replicas is given up as soon as a read of it would be.
     """
 
-    def __init__(
-        self, group: str, connection: ConnectionOptions, stores: Sequence[SourceStore]
-    ) -> None:
+    def __init__(self, group: str, stores: Sequence[SourceStore]) -> None:
         self._group = group
         self._clients: dict[str, StoreClient] = {
-            opened.store.broker_name: connection.client(opened.spec.url) for opened in stores
+            opened.store.broker_name: opened.spec.client() for opened in stores
         }
         self._recorded: dict[QueueKey, int] = {}
 

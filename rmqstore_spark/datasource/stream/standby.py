@@ -223,12 +223,15 @@ class Standby:
         for number, of in enumerate(self.opened):
             if not of.replicas:
                 continue
-            better = self._probes[of.store.broker_name].first_that_keeps_up()
-            if better is not None and better != of.spec:
-                found = self._move(number, better, needed)
-                if found is None:
+            probes = self._probes[of.store.broker_name]
+            for better in probes.that_keep_up():
+                if better == of.spec:
+                    break
+                if self._move(number, better, needed) is None:
                     _log.warning("Reading %s from now on, instead of %s.", better.url, of.spec.url)
                     moved = True
+                    break
+                probes.pass_over(better)
         took = time.monotonic() - began
         self._probe_at = self._clock() + max(self._behind_s, _IDLE * took)
         return moved
@@ -243,15 +246,14 @@ class _Probes:
         self._stores: dict[StoreSpec, Store] = {}
         self._next_look: dict[StoreSpec, float] = {}
         self._cool: dict[StoreSpec, float] = {}
-        self._reached = -1
+        self._reach: dict[StoreSpec, int] = {}
 
-    def first_that_keeps_up(self) -> StoreSpec | None:
-        """Return the first replica that has what any had at the last call; None if none does."""
-        reach = {spec: end for spec in self._specs if (end := self._end_of(spec)) is not None}
-        due, self._reached = self._reached, max([self._reached, *reach.values()])
-        if due < 0:
-            return None
-        return next((spec for spec, end in reach.items() if end >= due), None)
+    def that_keep_up(self) -> list[StoreSpec]:
+        """Return the replicas that have what any had at the last call, in the user's order."""
+        due = max(self._reach.values(), default=None)
+        ends = {spec: self._end_of(spec) for spec in self._specs}
+        self._reach = {spec: end for spec, end in ends.items() if end is not None}
+        return [spec for spec, end in self._reach.items() if due is not None and end >= due]
 
     def _end_of(self, spec: StoreSpec) -> int | None:
         """Return where the newest record in a queue ends; None if the replica does not answer."""
@@ -266,13 +268,18 @@ class _Probes:
             store.refresh()
             end = store.dispatched_end()
         except FAILURES:
-            if spec in self._stores:
-                _close(self._stores.pop(spec))
-            cool = self._cool[spec] = min(2 * self._cool.get(spec, _COOL_S / 2), _LONGEST_COOL_S)
-            self._next_look[spec] = now + cool
+            self.pass_over(spec)
             return None
         self._cool.pop(spec, None)
         return end
+
+    def pass_over(self, spec: StoreSpec) -> None:
+        """Leave out a replica that cannot be read: not even its end counts."""
+        self._reach.pop(spec, None)
+        if spec in self._stores:
+            _close(self._stores.pop(spec))
+        cool = self._cool[spec] = min(2 * self._cool.get(spec, _COOL_S / 2), _LONGEST_COOL_S)
+        self._next_look[spec] = self._clock() + cool
 
     def close(self) -> None:
         """Close the stores."""

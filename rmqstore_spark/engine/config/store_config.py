@@ -376,6 +376,13 @@ class StoreConfig:
     auto_create_subscription_group: bool = flag(
         True, "Accept consumer groups that the store does not know.", group=_BROKER,
     )  # fmt: skip
+    wait_time_mills_in_send_queue: int = number(
+        3000, 1, _HOUR_MS, "A send that has waited longer is refused with SYSTEM_BUSY: its client "
+        "has given up, and sends it again. One-way sends are stored however late. The default is "
+        "the timeout of RocketMQ's clients. (A broker's is 200: there, a pause of the disk fails "
+        "sends whose clients still wait.)",
+        group=_BROKER, unit="ms",
+    )  # fmt: skip
     flush_consumer_offset_interval: int = number(
         5000, 100, _HOUR_MS, "How often the progress that RocketMQ's consumers report is written.",
         group=_BROKER, unit="ms",

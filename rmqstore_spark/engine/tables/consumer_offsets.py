@@ -44,7 +44,8 @@ class ConsumerOffsets:
         self._store = store
         self._read_ends = ends
         self._ends: _Ends = {}
-        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._lock = threading.Lock()  # taken last; never held while files are written
         self._opened: ConfigFile | None = None
         self._reported: dict[str, dict[int, int]] = {}
 
@@ -119,11 +120,11 @@ class ConsumerOffsets:
         Raises:
             CorruptStoreError: the file is damaged, and so is its backup.
         """
-        with self._lock:
-            return {
-                name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
-                for name, held in self._with_reported(self._file()).items()
-            }
+        table, _ = self._snapshot()
+        return {
+            name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
+            for name, held in table.items()
+        }
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.
@@ -157,17 +158,40 @@ class ConsumerOffsets:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; the offsets are kept for the next time.
         """
+        with self._writing:
+            table, reported = self._snapshot()
+            if reported:
+                self._replace(table, reported)
+
+    def _snapshot(self) -> tuple[dict[str, Any], dict[str, dict[int, int]]]:
+        """Return the table with what was reported, and what of it was reported."""
         with self._lock:
-            if self._reported:
-                file = self._file()
-                file.replace({**file.value, _TABLE: self._with_reported(file)})
-                self._reported = {}
+            reported = {name: dict(offsets) for name, offsets in self._reported.items()}
+            return self._with_reported(self._file()), reported
 
     def _with_reported(self, file: ConfigFile) -> dict[str, Any]:
         table = _objects(file.value.get(_TABLE))
         for name, offsets in self._reported.items():
             table[name] = {**_objects(table.get(name)), **offsets}
         return table
+
+    def _replace(self, table: Mapping[str, Any], reported: Mapping[str, Mapping[int, int]]) -> None:
+        """Write a table in place of the file's; what was reported since its snapshot stays so.
+
+        Args:
+            table: the new table.
+            reported: what had been reported at its snapshot: it counts no more.
+        """
+        file = self._file()
+        file.replace({**file.value, _TABLE: table})
+        with self._lock:
+            for name, offsets in reported.items():
+                left = self._reported[name]
+                for queue_id, offset in offsets.items():
+                    if left[queue_id] == offset:
+                        del left[queue_id]
+                if not left:
+                    del self._reported[name]
 
     def follow(self, table: Mapping[str, Any]) -> None:
         """Take the offsets of a master, which may be ahead of what a slave has of its queues.
@@ -181,12 +205,12 @@ class ConsumerOffsets:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        with self._lock:
-            file = self._file()
-            held = _objects(file.value.get(_TABLE))
+        with self._writing:
+            with self._lock:
+                held = _objects(self._file().value.get(_TABLE))
             made = {**held, **{name: _valid(of) for name, of in table.items() if _is_name(name)}}
             if made != held:
-                file.replace({**file.value, _TABLE: made})
+                self._replace(made, {})
 
     def _move(
         self,
@@ -199,10 +223,9 @@ class ConsumerOffsets:
                 f"No broker accepts {group[:255]!r} as the name of a consumer group: use 1 to 255 "
                 "letters, digits and the characters %|_-."
             )
-        with self._lock:
+        with self._writing:
             self._ends = self._read_ends()
-            file = self._file()
-            table = self._with_reported(file)
+            table, reported = self._snapshot()
             changed = 0
             for topic, wanted in offsets.items():
                 name = f"{topic}@{group}"
@@ -216,8 +239,7 @@ class ConsumerOffsets:
                     table[name] = {**held, **moved}
                     changed += len(moved)
             if changed:
-                file.replace({**file.value, _TABLE: table})
-                self._reported = {}
+                self._replace(table, reported)
             return changed
 
     def _end(self, queue: _Queue) -> int:
@@ -245,13 +267,11 @@ class ConsumerOffsets:
             self._forget(lambda name: name.rpartition("@")[2] == group)
 
     def _forget(self, is_gone: Callable[[str], bool]) -> None:
-        with self._lock:
-            file = self._file()
-            table = self._with_reported(file)
+        with self._writing:
+            table, reported = self._snapshot()
             kept = {name: held for name, held in table.items() if not is_gone(name)}
             if len(kept) != len(table):
-                file.replace({**file.value, _TABLE: kept})
-                self._reported = {}
+                self._replace(kept, reported)
 
     def _file(self) -> ConfigFile:
         if self._opened is None:

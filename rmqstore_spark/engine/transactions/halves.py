@@ -11,7 +11,6 @@ from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.tables.topics import TopicTable
-from rmqstore_spark.engine.transactions.waiting import MOST_WAITING
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import BLANK_SIZE, TRANS_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block
@@ -24,12 +23,11 @@ __all__ = ["HalfAdmission", "HalfAppender", "Holder"]
 class Holder(Protocol):
     """Appends half messages, and remembers them."""
 
-    @property
-    def waiting_count(self) -> int:
-        """How many half messages wait.
+    def check_room(self, block: Block) -> None:
+        """Check that more half messages may wait.
 
         Raises:
-            RefusedError: what waits is not known.
+            RefusedError: too many wait, or what waits is not known.
         """
         ...
 
@@ -80,12 +78,7 @@ class HalfAdmission:
                 "NO_PERMISSION",
             )
         block = hold(self._admission.check_clients(data), most_bytes=self._most_bytes)
-        if self._holder.waiting_count + len(block) > MOST_WAITING:
-            raise RefusedError(
-                f"{MOST_WAITING} half messages wait for the end of their transactions. Try again "
-                "when some are ended.",
-                "SERVICE_NOT_AVAILABLE",
-            )
+        self._holder.check_room(block)
         try:
             self._topics.restore([(TRANS_HALF_TOPIC, 0)])
         except OptionError as error:

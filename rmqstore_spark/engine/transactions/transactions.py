@@ -50,7 +50,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.reader.transactions import Transaction, transactions_of
+from rmqstore_spark.reader.transactions import Transaction, identities_of, transactions_of
 from rmqstore_spark.types import HalfId
 
 __all__ = ["Transactions"]
@@ -117,11 +117,11 @@ class Transactions:
 
     # ---- half messages -------------------------------------------------------------------------
 
-    @property
-    def waiting_count(self) -> int:
-        """How many half messages wait; see `Holder`."""
+    def check_room(self, block: Block) -> None:
+        """Check that more half messages may wait; see `Holder`."""
+        named = identities_of(decode_records(block.data, block.starts, block.sizes))
         with self._lock:
-            return len(self._waiting())
+            self._waiting().check_room(named)
 
     def append_halves(self, block: Block) -> Stored:
         """Append half messages, and remember them; see `Holder`."""

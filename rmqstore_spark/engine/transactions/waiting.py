@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.reader.transactions import HalfPlace, Transaction
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
 
-__all__ = ["MOST_WAITING", "WaitingTransactions"]
+__all__ = ["WaitingTransactions"]
 
-MOST_WAITING: Final = 1_000_000
+_MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
+_MOST_OF_ONE: Final = 256
+"""The most half messages of a transaction: each further one costs as much as all before it."""
 
 
 class WaitingTransactions:
@@ -25,8 +29,8 @@ class WaitingTransactions:
 
     def __init__(self, transactions: Iterable[Transaction]) -> None:
         self._by_offset: dict[int, Transaction] = {}
-        self._by_identity: dict[tuple[str, str, str], Transaction] = {}
-        self._asked: dict[int, Transaction] = {}
+        self._by_identity: dict[Identity, Transaction] = {}
+        self._asked: dict[str, dict[int, Transaction]] = {}
         found = list(transactions)
         ascending = sorted((place.queue_offset, one) for one in found for place in one.places)
         self._by_offset.update(ascending)
@@ -40,6 +44,32 @@ class WaitingTransactions:
         for offset, one in self._by_offset.items():
             if one.place.queue_offset == offset:
                 yield one
+
+    def check_room(self, identities: Sequence[Identity | None]) -> None:
+        """Check that more half messages may wait.
+
+        Args:
+            identities: of their transactions, n.
+
+        Raises:
+            RefusedError: too many wait.
+        """
+        if len(self) + len(identities) > _MOST:
+            raise RefusedError(
+                f"{_MOST} half messages wait for the end of their transactions. Try again when "
+                "some are ended.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        for identity, count in Counter(filter(None, identities)).items():
+            older = self._by_identity.get(identity)
+            if count + (0 if older is None else len(older.places)) > _MOST_OF_ONE:
+                group, topic, key = identity
+                raise RefusedError(
+                    f"{_MOST_OF_ONE} half messages of one transaction wait: of the producer group "
+                    f"{group}, with the topic {topic} and the UNIQ_KEY {key[:255]!r}. Give each "
+                    "message a UNIQ_KEY of its own.",
+                    "MESSAGE_ILLEGAL",
+                )
 
     def add(self, halves: Iterable[Transaction]) -> None:
         """Add half messages, which have later offsets than all others."""
@@ -60,7 +90,7 @@ class WaitingTransactions:
         for one in ended:
             for place in one.places:
                 self._by_offset.pop(place.queue_offset, None)
-                self._asked.pop(place.queue_offset, None)
+            self._forget_asked(one.group, (place.queue_offset for place in one.places))
             if one.identity:
                 self._by_identity.pop(one.identity, None)
 
@@ -69,27 +99,25 @@ class WaitingTransactions:
         for one in due:
             checked = replace(one, checks=one.checks + 1)
             self._set(checked)
-            self._asked[checked.place.queue_offset] = checked
+            self._asked.setdefault(checked.group, {})[checked.place.queue_offset] = checked
 
     def take_asked(self, group: str, most: int, most_bytes: int) -> Sequence[Transaction]:
         """Return transactions of a group that are to be asked for; each check is returned once."""
-        found: list[tuple[int, Transaction]] = []
-        for offset, one in self._asked.items():
+        found: dict[int, Transaction] = {}
+        for offset, one in self._asked.get(group, {}).items():
             if len(found) == most:
                 break
-            if one.group == group:
-                most_bytes -= one.place.size
-                if most_bytes < 0 and found:
-                    break
-                found.append((offset, one))
-        for offset, _ in found:
-            del self._asked[offset]
-        return [one for _, one in found]
+            most_bytes -= one.place.size
+            if most_bytes < 0 and found:
+                break
+            found[offset] = one
+        self._forget_asked(group, found)
+        return list(found.values())
 
     @property
     def asked_groups(self) -> frozenset[str]:
         """The producer groups that are to be asked."""
-        return frozenset(one.group for one in self._asked.values())
+        return frozenset(self._asked)
 
     @property
     def oldest(self) -> HalfPlace | None:
@@ -104,6 +132,15 @@ class WaitingTransactions:
     def checks(self) -> dict[int, int]:
         """Return how often transactions were checked, by their newest half message."""
         return {one.place.queue_offset: one.checks for one in self if one.checks}
+
+    def _forget_asked(self, group: str, offsets: Iterable[int]) -> None:
+        asked = self._asked.get(group)
+        if asked is None:
+            return
+        for offset in offsets:
+            asked.pop(offset, None)
+        if not asked:
+            del self._asked[group]
 
     def _set(self, one: Transaction) -> None:
         for place in one.places:

@@ -27,6 +27,7 @@ U4 = npt.NDArray[np.uint32]
 
 _BASE: Final = 31
 _WIDEST: Final = 96
+_SHORT: Final = 40
 
 
 def _powers() -> U4:
@@ -54,8 +55,15 @@ def java_hash_code_str(text: str) -> int:
     """Return `String.hashCode` of one string."""
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
     code = 0
-    for unit in units.tolist():
-        code = (code * _BASE + unit) & 0xFFFFFFFF
+    if len(units) <= _SHORT:  # where calls of NumPy cost more than the steps
+        for unit in units.tolist():
+            code = code * _BASE + unit
+        code &= 0xFFFFFFFF
+        return code - (1 << 32) if code >> 31 else code
+    for at in range(0, len(units), len(POWERS)):
+        part = units[at : at + len(POWERS)]
+        own = int((part * POWERS[: len(part)][::-1]).sum(dtype=np.uint32))
+        code = (code * pow(_BASE, len(part), 1 << 32) + own) & 0xFFFFFFFF
     return code - (1 << 32) if code >> 31 else code
 
 

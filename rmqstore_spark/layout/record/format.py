@@ -166,6 +166,11 @@ class Records:
     def store_host_at(self) -> I8:
         return self.positions + 64 + 12 * self.born_host_v6.astype(np.int64)
 
+    def store_host(self, row: int) -> bytes:
+        """Return the storeHost of a record as it is stored: address and port."""
+        at = int(self.store_host_at[row])
+        return self.buffer[at : at + (20 if self.store_host_v6[row] else 8)].tobytes()
+
     def body_crc_mismatch(self) -> npt.NDArray[np.bool_]:
         """Return which stored bodies do not match their bodyCRC."""
         found = self.body.crc32() & np.uint32(0x7FFFFFFF)

@@ -19,6 +19,8 @@ from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CHECK_TIMES,
     PROPERTY_PGROUP,
     PROPERTY_REAL_QID,
     PROPERTY_REAL_TOPIC,
@@ -30,6 +32,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_group_name,
 )
 from rmqstore_spark.layout.record.addressee import (
+    SEPARATOR,
     Addressees,
     open_ended,
     with_addressee,
@@ -42,7 +45,7 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I8, U1, Spans, array_texts, binary_array
 
-__all__ = ["committed", "given_up", "hold"]
+__all__ = ["committed", "given_up", "hold", "restored"]
 
 _ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
@@ -147,6 +150,31 @@ def given_up(records: Records, properties: pa.BinaryArray, *, store_host_v6: boo
             store_host_v6=store_host_v6,
         )
     )
+
+
+def restored(record: Records, to: Addressees, checks: int) -> bytes:
+    """Return a half message as its producer gets it with a check: with its own topic and queue.
+
+    All else stays: its place in the log, its times and hosts. TRANSACTION_CHECK_TIMES is added if
+    there is room (upstream: AbstractTransactionalMessageCheckListener.sendCheckMessage).
+
+    Args:
+        record: one sound half message.
+        to: its topic and queue, known.
+        checks: how often its producer was asked, with this time.
+    """
+    lead = f"{PROPERTY_CHECK_TIMES}{NAME_VALUE_SEPARATOR}".encode()
+    text: bytes = to.properties[0].as_py()
+    kept = [part for part in text.split(SEPARATOR) if part and not part.startswith(lead)]
+    counted = SEPARATOR.join([*kept, b"%s%d" % (lead, checks)])
+    properties = counted if len(counted) <= MAX_PROPERTIES_LENGTH else text
+    is_v6 = bool(record.store_host_v6[0])
+    made: bytes = retarget(
+        record, to.topics, to.queue_ids, pa.array([properties], pa.binary()), store_host_v6=is_v6
+    )[0].as_py()
+    host = record.store_host(0)
+    at = int(record.store_host_at[0] - record.positions[0])
+    return made[:at] + host + made[at + len(host) :]
 
 
 def _same(topic: str, count: int) -> pa.BinaryArray:

@@ -103,7 +103,7 @@ class TlsTransport:
     def __init__(
         self, connection: socket.socket, write_seconds: float, context: ssl.SSLContext
     ) -> None:
-        self._raw = connection
+        self._socket = connection
         self._write_seconds = write_seconds
         self._context = context
         self._tls: ssl.SSLSocket | None = None
@@ -117,15 +117,18 @@ class TlsTransport:
         Raises:
             OSError: it failed, or took too long.
         """
-        self._raw.settimeout(_HANDSHAKE_SECONDS)
-        self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(_HANDSHAKE_SECONDS)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In two steps, so that `hang_up` can end a handshake that takes too long.
-        self._tls = self._context.wrap_socket(
-            self._raw, server_side=True, do_handshake_on_connect=False
+        tls = self._context.wrap_socket(
+            self._socket, server_side=True, do_handshake_on_connect=False
         )
-        self._tls.do_handshake()
-        self._tls.settimeout(0)
-        self.identity = _identity(self._tls)
+        self._socket = tls
+        tls.do_handshake()
+        tls.settimeout(0)
+        self.identity = _identity(tls)
+        # Only now may other threads send: OpenSSL crashes if one does during the handshake.
+        self._tls = tls
 
     def recv_into(self, target: memoryview) -> int:
         """Receive bytes; return 0 at the end."""
@@ -181,11 +184,11 @@ class TlsTransport:
         """End the connection; a thread that reads from it sees the end."""
         with suppress(OSError):
             # SSLSocket's own shutdown would make a reading thread return encrypted bytes.
-            socket.socket.shutdown(self._tls or self._raw, socket.SHUT_RDWR)
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket. No thread may use it any more."""
-        (self._tls or self._raw).close()
+        self._socket.close()
 
 
 Transport = PlainTransport | TlsTransport

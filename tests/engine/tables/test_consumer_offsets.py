@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,18 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
-from rmqstore_spark.errors import CorruptStoreError, OptionError, RefusedError
+from rmqstore_spark.errors import (
+    CorruptStoreError,
+    OptionError,
+    RefusedError,
+    StoreWriteError,
+)
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
 from tests.support.serving import block_of
 from tests.support.storing import config
+from tests.support.waiting import PATIENCE, eventually
 
 ENDS = {"orders": {0: (0, 100), 1: (0, 50)}, "bills": {0: (10, 20)}}
 
@@ -120,3 +128,52 @@ def test_a_store_keeps_the_offsets_of_its_groups(tmp_path: Path) -> None:
         assert recorded(store) == {}
     with pytest.raises(RefusedError):
         writer.commit_offsets("g", {"orders": {0: 0}})
+
+
+def test_consumers_report_while_the_file_is_written(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    (tmp_path / "config").mkdir()
+    # Nobody reads from it, so opening it to write takes as long as the test wants.
+    stuck = tmp_path / "config" / "consumerOffset.json.tmp"
+    os.mkfifo(stuck)
+    failures: list[Exception] = []
+
+    def save() -> None:
+        try:
+            made.save()
+        except StoreWriteError as error:
+            failures.append(error)
+
+    assert made.report("g", "orders", 0, 7)
+    assert made.report("g", "orders", 1, 1)
+    writing = threading.Thread(target=save, daemon=True)
+    writing.start()
+    eventually(lambda: _is_opening_a_file(writing))
+
+    def report() -> None:
+        assert made.report("g", "orders", 0, 8)
+        assert made.report("h", "orders", 0, 1)
+        found.extend(made.get("g", "orders", n) for n in (0, 1))
+
+    found: list[int] = []
+    reporting = threading.Thread(target=report, daemon=True)
+    reporting.start()
+    reporting.join(PATIENCE)
+    assert found == [8, 1]
+    os.close(os.open(stuck, os.O_RDONLY))
+    writing.join(PATIENCE)
+    assert len(failures) == 1  # such a file takes nothing
+    assert recorded(tmp_path) == {}
+    stuck.unlink()
+    made.save()
+    assert recorded(tmp_path) == {"orders@g": {"0": 8, "1": 1}, "orders@h": {"0": 1}}
+    assert made.report("g", "orders", 0, 9)
+    assert made.commit("spark", {"bills": {0: 20}}) == 1
+    made.save()
+    assert recorded(tmp_path)["orders@g"] == {"0": 9, "1": 1}
+
+
+def _is_opening_a_file(thread: threading.Thread) -> bool:
+    """Whether a thread is in the system call: its first argument is AT_FDCWD."""
+    call = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text()
+    return call.split()[1:2] == ["0xffffff9c"]

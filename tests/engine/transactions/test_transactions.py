@@ -164,6 +164,26 @@ def test_a_message_that_was_sent_twice_is_one_transaction(tmp_path: Path) -> Non
     assert [row["body"] for row in rows_of(path, OP)] == [b"0", b"1"]
 
 
+def test_a_message_is_sent_again_only_so_often(tmp_path: Path) -> None:
+    """Each time costs as much as all before it."""
+    path = tmp_path / "s"
+    with StoreWriter.open(path, half_config(), clock=Clock()) as store:
+        put = store.transactions.puts.put
+        made = put_halves(store, [b"a"] * 200)
+        refused = put(as_block(halves([b"b"] + [b"a"] * 57)))
+        assert refused.status == "MESSAGE_ILLEGAL"
+        assert "256 half messages of one transaction wait" in refused.remark
+        assert "'u-a'. Give each message a UNIQ_KEY of its own" in refused.remark
+        made += put_halves(store, [b"a"] * 56)
+        assert put(as_block(halves([b"a"]))).status == "MESSAGE_ILLEGAL"
+        put_halves(store, [b"a"], topic="U")
+        assert len(store.transactions.waiting()) == 2
+        assert ends(store, [made[-1]], is_commit=True) == ["COMMITTED"]
+        put_halves(store, [b"a"])
+    assert in_queues(path)["T", 0] == [b"a"]
+    assert [len(one.places) for one in waiting_in(path)] == [1, 1]
+
+
 def test_a_message_that_is_put_again_after_its_end_is_another_transaction(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with StoreWriter.open(path, half_config(), clock=Clock()) as store:

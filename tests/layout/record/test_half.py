@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout.record.addressee import addressees
 from rmqstore_spark.layout.record.block import Block, BlockError, check_block
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.format import Records, decode_records
-from rmqstore_spark.layout.record.half import committed, given_up, hold
+from rmqstore_spark.layout.record.half import committed, given_up, hold, restored
 from rmqstore_spark.layout.record.properties import decode_properties
 from rmqstore_spark.layout.spans import U1, string_array
 
@@ -109,6 +109,40 @@ def test_a_message_comes_out_as_it_went_in(messages: list[dict[str, Any]], v6: b
     last = records_of(given_up(waits, to.properties, store_host_v6=v6))
     assert set(string_array(last.topic).to_pylist()) == {"TRANS_CHECK_MAX_TIME_TOPIC"}
     assert facts(last) == facts(given_in)
+
+
+@settings(max_examples=30)
+@given(MESSAGES, st.booleans(), st.integers(1, 1 << 30))
+def test_a_producer_is_asked_about_the_message_that_it_sent(
+    message: dict[str, Any], v6: bool, checks: int
+) -> None:
+    held = hold(block_of([message], v6=v6), most_bytes=1 << 20)
+    one = decode_records(held.data, held.starts, held.sizes)
+    for times in (checks, checks + 1):  # a broker counts in the half message, and asks again
+        asked = records_of(np.frombuffer(restored(one, addressees(one, 65_536), times), np.uint8))
+        assert (asked.status.tolist(), len(asked)) == ([0], 1)
+        assert string_array(asked.topic).to_pylist() == [message["topic"]]
+        assert asked.queue_id.tolist() == [message["queueId"]]
+        assert facts(asked) == facts(one)
+        for name in ("queue_offset", "physical_offset", "store_timestamp"):
+            assert getattr(asked, name).tolist() == getattr(one, name).tolist()
+        assert asked.store_host(0) == one.store_host(0)
+        assert dict(decode_properties(asked.properties)[0].as_py()) == {
+            **dict(decode_properties(one.properties)[0].as_py()),
+            "TRANSACTION_CHECK_TIMES": str(times),
+        }
+        one = asked
+
+
+def test_no_room_for_the_number_of_checks_is_no_reason_not_to_ask() -> None:
+    message = {
+        "topic": "T", "queueId": 1, "bornHost": "10.1.2.3:4", "body": b"x",
+        "others": {"a": "x" * 32_710}, "closed": False,
+    }  # fmt: skip
+    held = hold(block_of([message], v6=False), most_bytes=1 << 20)
+    one = decode_records(held.data, held.starts, held.sizes)
+    asked = records_of(np.frombuffer(restored(one, addressees(one, 65_536), 7), np.uint8))
+    assert decode_properties(asked.properties).equals(decode_properties(one.properties))
 
 
 def test_a_block_is_refused_for_the_first_message_that_cannot_wait() -> None:

@@ -1,0 +1,10 @@
+"""Transactional messages of RocketMQ's producers.
+
+`producing` stores their half messages, with all other sends.
+
+ending     ends transactions as their producers ask
+checking   asks producers for the outcome of transactions that wait for too long
+
+Both stand on the store's own transactions (`engine.transactions`), as the Flight clients do. So a
+transaction ends once, over whichever protocol it is asked for. Used by `service`.
+"""
