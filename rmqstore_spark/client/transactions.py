@@ -31,6 +31,7 @@ from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.messages import (
+    MOST_LISTED,
     ChecksRequest,
     EndReply,
     EndRequest,
@@ -162,27 +163,37 @@ class TransactionProducer:
         """Ask a checker for the outcome of each half message that the store asks for.
 
         Returns:
-            How many transactions were ended.
+            How many transactions were ended. What the checker raises is raised, after the outcomes
+            that it returned before have been sent.
         """
         known: dict[bool, list[HalfId]] = {True: [], False: []}
-        for message in self.checks().to_pylist():
-            outcome = checker.check(message)
-            if outcome is not None:
-                half = HalfId(message["queueOffset"], message["physicalOffset"])
-                known[outcome].append(half)
-        for is_commit, halves in known.items():
-            if halves:
-                self._end(halves, is_commit=is_commit)
+        try:
+            for message in self.checks().to_pylist():
+                outcome = checker.check(message)
+                if outcome is not None:
+                    half = HalfId(message["queueOffset"], message["physicalOffset"])
+                    known[outcome].append(half)
+        finally:  # what the checker knew before it failed counts: the store asks once
+            for is_commit, halves in known.items():
+                if halves:
+                    self._end(halves, is_commit=is_commit)
         return sum(map(len, known.values()))
 
     def _end(self, halves: Sequence[HalfId], *, is_commit: bool) -> EndReply:
-        request = EndRequest(
-            self._group,
-            tuple(half.queue_offset for half in halves),
-            tuple(half.physical_offset for half in halves),
-            is_commit,
-        )
-        return self._connection.call(Actions.END_TRANSACTIONS, request, EndReply)
+        statuses: list[str] = []
+        remarks: list[str] = []
+        for first in range(0, len(halves), MOST_LISTED):
+            part = halves[first : first + MOST_LISTED]
+            request = EndRequest(
+                self._group,
+                tuple(half.queue_offset for half in part),
+                tuple(half.physical_offset for half in part),
+                is_commit,
+            )
+            reply = self._connection.call(Actions.END_TRANSACTIONS, request, EndReply)
+            statuses += reply.statuses
+            remarks += reply.remarks
+        return EndReply(tuple(statuses), tuple(remarks))
 
     def _queues(self, topic: str) -> Queues:
         return Queues.of([self._topics[topic].write_queue_nums])

@@ -75,6 +75,9 @@ public class Client {
             case "transact":
                 transact(words[1], Integer.parseInt(words[2]));
                 break;
+            case "settle":
+                settle(words[1], Integer.parseInt(words[2]));
+                break;
             case "flood":
                 flood(words[1], Integer.parseInt(words[2]));
                 break;
@@ -177,6 +180,37 @@ public class Client {
             }
             if (!left.await(90, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("the broker has asked about " + asked);
+            }
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    /** Waits until the broker has asked about so many transactions of a group; commits them. */
+    private void settle(String group, int count) throws Exception {
+        CountDownLatch left = new CountDownLatch(count);
+        TransactionMQProducer producer = new TransactionMQProducer(group);
+        producer.setNamesrvAddr(nameServer);
+        producer.setInstanceName(fresh());
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object arg) {
+                throw new IllegalStateException("nothing is sent");
+            }
+
+            @Override
+            public synchronized LocalTransactionState checkLocalTransaction(MessageExt message) {
+                answer(described(message, message.getQueueId()));
+                left.countDown();
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        // It tells a broker of itself only when it knows it by the route of a topic of its own.
+        producer.fetchPublishMessageQueues("orders");
+        try {
+            if (!left.await(90, TimeUnit.SECONDS)) {
+                throw new IllegalStateException("the broker has not asked about all");
             }
         } finally {
             producer.shutdown();

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import shutil
+import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from tests.broker.processes import Broker, Client, own_properties
+from tests.broker.processes import SIZES, Broker, Client, own_properties
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
+from tests.support.halving import ends as settle
+from tests.support.halving import half_config, put_halves, waiting_in
 from tests.support.serving import eventually
 
 if TYPE_CHECKING:
@@ -208,3 +213,30 @@ def test_a_delayed_message_waits_with_us_and_is_delivered_by_the_broker(
         eventually(lambda: client.offsets(TOPIC) == {0: (0, 3)})
         assert bodies_of(client.pull(TOPIC)) == [f"late-{n}".encode() for n in range(3)]
         running.stop()
+
+
+def test_transactions_that_wait_with_us_are_settled_by_the_broker(
+    client: Client, broker: Brokers, tmp_path: Path
+) -> None:
+    """A third is committed before, a third rolled back; the broker asks for the others."""
+    path = tmp_path / "store"
+    settings = half_config(**SIZES)
+    born = pa.array([time.time_ns() // 1_000_000] * 12, pa.int64())  # not past fileReservedTime
+    with StoreWriter.open(path, settings) as store:
+        store.create_topic(TOPIC, read_queue_nums=1, write_queue_nums=1)
+        bodies = [b"%d" % n for n in range(12)]
+        made = put_halves(store, bodies, topic=TOPIC, bornTimestamp=born)
+        assert settle(store, made[0::3], is_commit=True) == ["COMMITTED"] * 4
+        assert settle(store, made[1::3], is_commit=False) == ["ROLLED_BACK"] * 4
+    with broker(path, transactionTimeOut=1000, transactionCheckInterval=1000) as running:
+        asked = client.ask("settle", "pg", 4)
+        wanted = [b"%d" % n for n in range(2, 12, 3)]
+        assert sorted(set(bodies_of(asked))) == sorted(wanted)
+        eventually(lambda: client.offsets(TOPIC) == {0: (0, 8)})
+        assert bodies_of(client.pull(TOPIC))[:4] == [b"%d" % n for n in range(0, 12, 3)]
+        assert sorted(bodies_of(client.pull(TOPIC))[4:]) == sorted(wanted)
+        running.stop()
+    verify(path)
+    assert waiting_in(path) == []
+    with StoreWriter.open(path, settings) as store:
+        assert settle(store, made, is_commit=True) == ["ENDED_BEFORE"] * 12

@@ -78,6 +78,31 @@ def test_they_are_put_ended_and_checked(here: Served) -> None:
     assert [(row["body"], row["tags"]) for row in rows] == [(b"a", "t"), (b"c", "t")]
 
 
+def test_what_a_checker_knew_before_it_failed_counts(here: Served) -> None:
+    class Failing(Outcomes):
+        def check(self, message: Mapping[str, Any]) -> bool | None:
+            if message["body"] == b"b":
+                raise LookupError("the database is away")
+            return super().check(message)
+
+    with StoreClient(here.endpoint) as client:
+        producer = client.producer("pg")
+        a, b = producer.put(columns(b"a", b"b"))
+        here.store.transactions.check()
+        with pytest.raises(LookupError, match="the database is away"):
+            producer.answer_checks(Failing({b"a": True}))
+        assert producer.commit([a, b]).statuses == ("ENDED_BEFORE", "COMMITTED")
+
+
+def test_more_transactions_are_ended_than_one_request_can_name(here: Served) -> None:
+    with StoreClient(here.endpoint) as client:
+        producer = client.producer("pg")
+        halves = producer.put(columns(*(b"%d" % n for n in range(10_001))))
+        reply = producer.commit(halves)
+    assert reply.statuses == ("COMMITTED",) * 10_001
+    assert len(reply.remarks) == 10_001
+
+
 def test_a_check_unpacks_no_more_than_fits(here: Served) -> None:
     body = b"x" * 1_000_000
     packed = zlib.compress(body)
