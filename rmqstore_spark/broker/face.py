@@ -112,7 +112,7 @@ class BrokerFace:
         try:
             await self._listen(server)
             reloading = None if accounts is None else asyncio.create_task(_reload(accounts))
-            registering = Registering(config, catalog, self._ha_address, protection.credentials)
+            registering = Registering(config, catalog, self._ha_address, protection.identity)
             self._store.topics.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()

@@ -1,4 +1,4 @@
-"""What protects the port for RocketMQ's clients: accounts and TLS; and the key of this side.
+"""What protects the port for RocketMQ's clients: accounts and TLS; and who this side is.
 
 Upstream: NettyServerConfig, TlsSystemConfig, PlainAccessValidator.
 """
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rmqstore_spark.broker.acl.files import AccountFiles
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.credentials import read_credentials
-from rmqstore_spark.remoting.access.signing import SessionCredentials
+from rmqstore_spark.remoting.access.identity import Identity
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls, TlsMode, server_context
 from rmqstore_spark.secretfiles import read_file
 
@@ -24,12 +23,12 @@ class Protection:
 
     Attributes:
         accounts: of the clients; None if they need none.
-        credentials: with which requests to name servers are signed; None: they are not.
+        identity: with which this side talks to name servers.
         tls: which connections are accepted.
     """
 
     accounts: AccountFiles | None
-    credentials: SessionCredentials | None
+    identity: Identity
     tls: ServerTls
 
     @classmethod
@@ -39,8 +38,7 @@ class Protection:
         Raises:
             OptionError: one is missing, wrong, or accessible to others.
         """
-        path = config.acl_credentials_path
-        return cls(_accounts(config), read_credentials(path) if path else None, _tls(config))
+        return cls(_accounts(config), Identity.of(config), _tls(config))
 
 
 def _accounts(config: StoreConfig) -> AccountFiles | None:

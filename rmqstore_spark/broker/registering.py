@@ -12,7 +12,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.remoting.access.signing import SessionCredentials
+from rmqstore_spark.remoting.access.identity import Identity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -35,7 +35,7 @@ class Registering:
         config: says with whom, and under which name.
         catalog: the topics.
         ha_address: where slaves connect.
-        credentials: with which requests are signed; None: they are not.
+        identity: with which it talks to them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Registering:
         config: StoreConfig,
         catalog: Catalog,
         ha_address: str,
-        credentials: SessionCredentials | None = None,
+        identity: Identity,
     ) -> None:
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
@@ -56,7 +56,7 @@ class Registering:
         }
         self._ha_address = ha_address
         self._name_servers = [
-            _NameServer(self, address, credentials)
+            _NameServer(self, address, identity)
             for address in config.namesrv_addr.split(";")
             if address
         ]
@@ -102,12 +102,10 @@ class _NameServer:
         is_due: set when the broker must register at once.
     """
 
-    def __init__(
-        self, registering: Registering, address: str, credentials: SessionCredentials | None
-    ) -> None:
+    def __init__(self, registering: Registering, address: str, identity: Identity) -> None:
         self._registering = registering
         self._address = address
-        self._client = RemotingClient(address, credentials=credentials)
+        self._client = RemotingClient(address, tls=identity.tls, credentials=identity.credentials)
         self.is_due = asyncio.Event()
         self._is_registered = False
         self._has_failed = False
@@ -121,7 +119,7 @@ class _NameServer:
                 await self._client.ask_for(self._registering.unregistration(), _LAST_SECONDS)
             except RmqStoreError as error:
                 _log.warning("The broker could not unregister: %s", error)
-        self._client.close()
+        await self._client.end()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.remoting.access.credentials import read_credentials
+from rmqstore_spark.remoting.access.identity import Identity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -28,16 +28,15 @@ class MasterBroker:
     """The broker of a master, over remoting; each call opens a connection.
 
     Args:
-        config: says where it is (`haMasterRemotingAddress`), and how requests to it are signed.
+        config: says where it is (`haMasterRemotingAddress`), and as whom this side asks it.
 
     Raises:
-        OptionError: the access key cannot be read.
+        OptionError: the access key or a certificate cannot be read.
     """
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = config.ha_master_remoting_address
-        path = config.acl_credentials_path
-        self._credentials = read_credentials(path) if path else None
+        self._identity = Identity.of(config)
 
     def log_begin(self) -> int:
         """Return the physical offset at which the master's log begins.
@@ -73,7 +72,7 @@ class MasterBroker:
 
         async def ask() -> list[bytes]:
             async with await RemotingClient.connect(
-                self._address, credentials=self._credentials
+                self._address, tls=self._identity.tls, credentials=self._identity.credentials
             ) as client:
                 return [(await client.ask_for(Command(code))).body for code in codes]
 

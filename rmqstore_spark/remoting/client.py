@@ -21,6 +21,7 @@ __all__ = ["ANSWER_SECONDS", "RemotingClient"]
 
 ANSWER_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for an answer, or a connection."""
+_LEAVE_SECONDS: Final = 3.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds from a connection that failed to the next try; each pause is twice the one before."""
@@ -99,7 +100,7 @@ class RemotingClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.end()
 
     @property
     def is_open(self) -> bool:
@@ -168,6 +169,12 @@ class RemotingClient:
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
+
+    async def end(self) -> None:
+        """Close the connection, and return when it has ended: TLS takes leave of the other end."""
+        self.close()
+        if self._connection is not None:
+            await self._connection.ended(_LEAVE_SECONDS)
 
     def _signed(self, command: Command) -> Command:
         return command if self._credentials is None else self._credentials.signed(command)

@@ -259,7 +259,7 @@ def test_the_configuration_is_told_and_a_part_of_it_changed(tmp_path: Path) -> N
         return Command(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
     get = to(RequestCode.GET_BROKER_CONFIG)
-    with broker(tmp_path / "store") as served:
+    with broker(tmp_path / "store", archive_to="memory://user:secret@host/x") as served:
         before, sent, *refused = asked(
             served,
             get,
@@ -273,6 +273,8 @@ def test_the_configuration_is_told_and_a_part_of_it_changed(tmp_path: Path) -> N
         )
         assert "autoCreateTopicEnable=true" in before.body.decode().splitlines()
         assert before.ext.keys() == {"version"}
+        assert b"***@host/x" in before.body
+        assert b"secret" not in before.body
         assert sent.code == 0
         assert [answer.code for answer in refused] == [16, 16, 1, 1, 1, 1]
         assert "fileReservedTime can only be changed" in (refused[1].remark or "")

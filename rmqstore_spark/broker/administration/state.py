@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
+from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.broker.administration.rates import Rates
@@ -27,6 +29,7 @@ _CHANGEABLE: Final = frozenset({"autoCreateTopicEnable", "autoCreateSubscription
 """Keys that can be changed while a broker runs."""
 _MAX_CHANGE: Final = 1 << 16
 _SAMPLE_SECONDS: Final = 10.0
+_USER: Final = re.compile("://[^/@]*@")
 _NAME: Final = "V4_9_8"
 """The version of RocketMQ whose behaviour this broker has."""
 
@@ -120,7 +123,10 @@ class BrokerState:
 
     def _config(self, _: RemotingConnection, request: Command) -> Command:
         version = dump_body(self._catalog.version()).decode()
-        body = self._store.config.to_properties().encode()
+        config = self._store.config
+        # The URL may have a user's name and password.
+        archive = _USER.sub("://***@", config.archive_to)
+        body = replace(config, archive_to=archive).to_properties().encode()
         return request.answer(ext={"version": version}, body=body)
 
     def _update_config(self, _: RemotingConnection, request: Command) -> Command:

@@ -352,6 +352,23 @@ class StoreConfig:
         "", "CA certificates (PEM); TLS clients of `listenPort` must then have a certificate "
         "signed by one.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
+    tls_enable: bool = flag(
+        False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
+        "certificates are checked. (A broker's system property `tls.enable`.)", group=_BROKER,
+        own=True,
+    )  # fmt: skip
+    tls_client_trust_cert_path: str = text(
+        "", "CA certificates (PEM) for those connections; empty: those of the system.",
+        group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_client_cert_path: str = text(
+        "", "Certificate that this side shows on them (PEM); empty: none.", group=_BROKER,
+        kind="path", own=True,
+    )  # fmt: skip
+    tls_client_key_path: str = text(
+        "", "Its private key (PEM), without a password. Nobody but the owner may read it.",
+        group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
     vip_listen_port: int = number(
         -1, -1, 65_535, "Port for clients with `vipChannelEnabled`, and for the slaves of a "
         "RocketMQ broker. -1: `listenPort` - 2, where they expect it; 0: none.", group=_BROKER,

@@ -3,6 +3,8 @@
 yaml_values   a small YAML file, value by value, each with its line
 signing       the signature of a request
 credentials   the key with which this side signs its own requests
+identity      that key, and TLS, of a configuration
 
-From outside it imports `remoting.codec.command`, `errors`, `printable` and `secretfiles`.
+From outside it imports `remoting.codec.command`, `remoting.tls`, `errors`, `printable` and
+`secretfiles`.
 """
