@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rmqstore_spark.broker.acl.files import AccountFiles
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.identity import Identity
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls, TlsMode, server_context
 from rmqstore_spark.secretfiles import read_file
 
@@ -28,7 +28,7 @@ class Protection:
     """
 
     accounts: AccountFiles | None
-    identity: Identity
+    identity: ClientIdentity
     tls: ServerTls
 
     @classmethod
@@ -38,7 +38,7 @@ class Protection:
         Raises:
             OptionError: one is missing, wrong, or accessible to others.
         """
-        return cls(_accounts(config), Identity.of(config), _tls(config))
+        return cls(_accounts(config), ClientIdentity.of(config), _tls(config))
 
 
 def _accounts(config: StoreConfig) -> AccountFiles | None:

@@ -12,7 +12,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.remoting.access.identity import Identity
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -43,7 +43,7 @@ class Registering:
         config: StoreConfig,
         catalog: Catalog,
         ha_address: str,
-        identity: Identity,
+        identity: ClientIdentity,
     ) -> None:
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
@@ -102,7 +102,7 @@ class _NameServer:
         is_due: set when the broker must register at once.
     """
 
-    def __init__(self, registering: Registering, address: str, identity: Identity) -> None:
+    def __init__(self, registering: Registering, address: str, identity: ClientIdentity) -> None:
         self._registering = registering
         self._address = address
         self._client = RemotingClient(address, tls=identity.tls, credentials=identity.credentials)

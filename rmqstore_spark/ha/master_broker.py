@@ -8,7 +8,7 @@ from typing import Any, Final
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.remoting.access.identity import Identity
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -36,7 +36,7 @@ class MasterBroker:
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = config.ha_master_remoting_address
-        self._identity = Identity.of(config)
+        self._identity = ClientIdentity.of(config)
 
     def log_begin(self) -> int:
         """Return the physical offset at which the master's log begins.

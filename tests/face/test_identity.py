@@ -11,7 +11,7 @@ import pytest
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.remoting.access.identity import Identity
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from tests.face.accounts import write_accounts
 from tests.face.broker import broker, name_server
 from tests.support.certificates import Certificates, make_certificates
@@ -86,4 +86,4 @@ def test_a_slave_asks_the_broker_of_its_master(tmp_path: Path, given: Certificat
 )
 def test_files_that_are_missing_are_named(keys: Any, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        Identity.of(StoreConfig(**keys))
+        ClientIdentity.of(StoreConfig(**keys))

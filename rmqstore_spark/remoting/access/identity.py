@@ -12,10 +12,10 @@ from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.tls import client_context
 from rmqstore_spark.secretfiles import read_file
 
-__all__ = ["Identity"]
+__all__ = ["ClientIdentity"]
 
 
-class IdentityKeys(Protocol):
+class ClientIdentityKeys(Protocol):
     """The keys of a configuration that say it."""
 
     @property
@@ -40,7 +40,7 @@ class IdentityKeys(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class Identity:
+class ClientIdentity:
     """As whom this side talks to others.
 
     Attributes:
@@ -52,7 +52,7 @@ class Identity:
     tls: ssl.SSLContext | None = None
 
     @classmethod
-    def of(cls, keys: IdentityKeys) -> Identity:
+    def of(cls, keys: ClientIdentityKeys) -> ClientIdentity:
         """Read the files that a configuration names.
 
         Raises:
@@ -62,7 +62,7 @@ class Identity:
         return cls(read_credentials(path) if path else None, _tls(keys))
 
 
-def _tls(keys: IdentityKeys) -> ssl.SSLContext | None:
+def _tls(keys: ClientIdentityKeys) -> ssl.SSLContext | None:
     trust, cert, key = (
         keys.tls_client_trust_cert_path, keys.tls_client_cert_path, keys.tls_client_key_path,
     )  # fmt: skip
