@@ -15,6 +15,7 @@ from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, Sessio
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
+from tests.cli.processes import run
 from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.face.broker import Served, batch, broker, heartbeat, message, pull, records_in
 from tests.remoting.reading import read_frames
@@ -313,3 +314,12 @@ def test_a_file_that_others_can_read_stops_the_start(tmp_path: Path) -> None:
 def test_rocketmqs_key_is_heeded() -> None:
     config = StoreConfig().with_overrides({"aclEnable": "true", "aclPath": "/etc/plain_acl.yml"})
     assert (config.acl_enable, config.acl_path) == (True, "/etc/plain_acl.yml")
+
+
+def test_wrong_accounts_stop_the_process_before_it_opens_the_store(tmp_path: Path) -> None:
+    path = write_accounts(tmp_path / "plain_acl.yml", "accounts:\n- accessKey: only-a-key\n")
+    settings = ("--set=listenPort=1", "--set=aclEnable=true", f"--set=aclPath={path}")
+    done = run("serve", "--store", tmp_path / "store", "--port", 0, *settings)
+    assert done.returncode == 2
+    assert done.stderr == f"rmqstore: {path}, line 2: accounts has no secretKey.\n"
+    assert not (tmp_path / "store").exists()
