@@ -159,9 +159,7 @@ def is_writable_topic(name: str) -> bool:
     itself, and dead letters are copied and replayed. (Upstream:
     TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
     """
-    return is_safe_topic_name(name) and (
-        is_topic_of_group(name) or not is_system_topic(name)
-    )
+    return is_safe_topic_name(name) and (is_topic_of_group(name) or not is_system_topic(name))
 
 
 def topic_fault(name: str) -> str | None:
