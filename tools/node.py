@@ -1,4 +1,4 @@
-"""Install RocketMQ's Node client, and Node itself where there is none.
+"""Install RocketMQ's Node client, and Node itself if it is missing.
 
 python -m tools.node        installs what tests/face/node/package.json names
 """
