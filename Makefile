@@ -12,6 +12,8 @@ INSTALLED := $(VENV)/.installed
 SPARK := $(PY) -m tools.java $(PY)
 # The classes of Spark's JVM, parsed: the tests start some forty of them.
 CLASSES := $(VENV)/spark.jsa
+# RocketMQ's Node client, for the tests.
+NODE := $(VENV)/node/.installed
 PYTEST_ARGS ?=
 # Processes that share the tests, much of whose time is waiting.
 WORKERS ?= 3
@@ -33,12 +35,16 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 	@$(SPARK) examples/demo_read.py
 
 .PHONY: test
-test: lint $(CLASSES) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
+test: lint $(CLASSES) $(NODE) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 $(CLASSES): $(INSTALLED) tests/support/jvm.py
 	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."
 	@$(SPARK) -m tests.support.jvm
+
+$(NODE): $(INSTALLED) tests/face/node/package-lock.json tools/node.py
+	@echo "Installing RocketMQ's Node client ..."
+	@$(PY) -m tools.node && mkdir -p $(@D) && touch $@
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style, words, types and imports

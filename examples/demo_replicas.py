@@ -24,7 +24,7 @@ PART = 12_000
 """Messages that are written before the kill, and again after the restart."""
 
 WARNINGS = ("Reading grpc://", "The replica grpc://")
-"""What the source says on stderr when it goes on at another replica, as it should here."""
+"""What the source says on stderr when it continues at another replica, as it should here."""
 
 PATIENCE = 300.0
 """Seconds, on a slow machine."""

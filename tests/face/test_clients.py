@@ -1,4 +1,4 @@
-"""RocketMQ's C++ client, with our name server and broker in place of RocketMQ's."""
+"""RocketMQ's C++ and Node clients, with our name server and broker in place of RocketMQ's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,9 +17,23 @@ from tests.face.accounts import write_accounts
 from tests.face.broker import broker, name_server, route
 from tests.support.batches import commit_batch, expected
 from tests.support.waiting import eventually
+from tools.node import CLIENT, find_node
 
 _PATIENCE = 120.0
-_CLIENT = Path(__file__).with_name("cpp_client.py")
+_FOLDER = Path(__file__).parent
+
+
+def _cpp() -> list[str]:
+    if find_spec("rocketmq") is None:
+        pytest.skip("the C++ client is not installed")
+    return [sys.executable, str(_FOLDER / "cpp_client.py")]
+
+
+def _node() -> list[str]:
+    found = find_node()
+    if found is None or not CLIENT.is_dir():
+        pytest.skip("the Node client is not installed: python -m tools.node")
+    return [found[0], str(_FOLDER / "node" / "client.js")]
 
 
 class _Client:
@@ -26,18 +41,17 @@ class _Client:
 
     Args:
         home: for the files that it logs to.
-        arguments: of its command.
+        command: its command.
 
     Attributes:
         said: the lines that it has printed.
     """
 
-    def __init__(self, home: Path, *arguments: object) -> None:
+    def __init__(self, home: Path, *command: object) -> None:
         self.said: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, str(_CLIENT), *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "HOME": str(home)},
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "HOME": str(home), "NODE_PATH": str(CLIENT)},
         )  # fmt: skip
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
@@ -69,13 +83,9 @@ class _Client:
         return {words[0] for words in self.words("got")}
 
 
-pytestmark = pytest.mark.skipif(
-    find_spec("rocketmq") is None, reason="the C++ client is not installed"
-)
-
-
-def test_it_sends_and_consumes(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+@pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
+def test_it_sends_and_consumes(tmp_path: Path, of: Callable[[], list[str]]) -> None:
+    command, path = of(), tmp_path / "store"
     with (
         name_server(tmp_path) as address,
         broker(path, namesrv_addr=address, message_delay_level="1s 1s 1s") as served,
@@ -86,7 +96,7 @@ def test_it_sends_and_consumes(tmp_path: Path) -> None:
         def refused() -> list[list[str]]:
             return [words[1:] for words in client.words("got") if words[0] == "refused"]
 
-        client = _Client(tmp_path, address, "orders", 10)
+        client = _Client(tmp_path, *command, address, "orders", 10)
         try:
             eventually(lambda: client.words("ready"), _PATIENCE)
             first = [f"body-{number}" for number in range(10)]
@@ -127,8 +137,10 @@ accounts:
 
 
 @pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
 @pytest.mark.parametrize("secret", ["correct horse", "wrong horse"])
-def test_it_signs(tmp_path: Path, secret: str) -> None:
+def test_it_signs(tmp_path: Path, of: Callable[[], list[str]], secret: str) -> None:
+    command = of()
     settings = {
         "acl_enable": True,
         "acl_path": write_accounts(tmp_path / "plain_acl.yml", _ACCOUNTS),
@@ -139,7 +151,7 @@ def test_it_signs(tmp_path: Path, secret: str) -> None:
     ):
         served.store.create_topic("orders", read_queue_nums=2)
         eventually(lambda: route(address, "orders"))
-        client = _Client(tmp_path, address, "orders", 3, "application", secret)
+        client = _Client(tmp_path, *command, address, "orders", 3, "application", secret)
         try:
             if secret == "correct horse":
                 bodies = {"body-0", "body-1", "body-2"}

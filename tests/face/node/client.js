@@ -1,0 +1,54 @@
+// The Node client, as a process: sends messages, and consumes them.
+//
+//     node client.js NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
+//
+// It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends COUNT messages, and one for each
+// line that it reads then. At the end of its input it ends.
+
+'use strict';
+
+const readline = require('readline');
+const httpclient = require('urllib');
+const { Consumer, Message, Producer } = require('ali-ons');
+
+const [nameServer, topic, count, accessKeyId = '', accessKeySecret = ''] = process.argv.slice(2);
+const silent = () => {};
+const logger = { info: silent, debug: silent, warn: silent, error: (...words) => console.error(...words) };
+const settings = { httpclient, nameSrv: nameServer, logger, accessKeyId, accessKeySecret };
+
+async function main() {
+  const producer = new Producer({ ...settings, producerGroup: 'node-producers' });
+  await producer.ready();
+
+  async function send(body) {
+    const message = new Message(topic, 'TagA', body);
+    message.keys = [`key-${body}`];
+    const result = await producer.send(message);
+    console.log('sent', result.msgId, body);
+  }
+
+  for (let number = 0; number < Number(count); number++) await send(`body-${number}`);
+
+  const refused = new Set();
+  const consumer = new Consumer({
+    ...settings, consumerGroup: 'node-consumers', consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+  });
+  consumer.subscribe(topic, '*', async message => {
+    const body = message.body.toString();
+    console.log('got', body, message.reconsumeTimes, message.keys, message.tags);
+    if (body === 'refused' && !refused.has(body)) {
+      refused.add(body);
+      throw new Error('later');
+    }
+  });
+  await consumer.ready();
+  console.log('ready');
+  for await (const line of readline.createInterface({ input: process.stdin })) await send(line);
+  await consumer.close();
+  await producer.close();
+}
+
+main().then(() => process.exit(0), error => {
+  console.error(error);
+  process.exit(1);
+});
