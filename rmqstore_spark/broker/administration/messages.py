@@ -69,24 +69,21 @@ class MessageQueries:
         most = fields.long("maxNum", -MAX_INT, MAX_INT)
         if request.ext.get("_UNIQUE_KEY_QUERY") == "true":
             most = _UNIQUE_MOST
-        if not self._store.config.message_index_enable:
-            raise RemotingError(
-                ResponseCode.QUERY_NOT_FOUND,
-                f"{_NONE}; the store has no index (messageIndexEnable)",
-            )
-        found = []
-        if begin <= end and end >= 0 and most > 0:
+        found: list[bytes] = []
+        has_index = self._store.config.message_index_enable
+        if has_index and begin <= end and end >= 0 and most > 0:
             try:
                 found = self._records(topic, key, (max(begin, 0), end), min(most, _MOST))
             except RmqStoreError as error:
                 raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        if not found:
-            raise RemotingError(ResponseCode.QUERY_NOT_FOUND, _NONE)
         ext = {
             "indexLastUpdateTimestamp": str(self._store.clock()),
             "indexLastUpdatePhyoffset": str(self._store.published_end),
         }
-        return request.answer(ext=ext, body=b"".join(found))
+        if found:
+            return request.answer(ext=ext, body=b"".join(found))
+        remark = _NONE if has_index else f"{_NONE}; the store has no index (messageIndexEnable)"
+        return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, ext)
 
     def _records(self, topic: str, key: str, times: tuple[int, int], most: int) -> list[bytes]:
         """Return the newest records that have a key, the newest first."""
