@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
-from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.face.accounts import ADMIN, APP, ask, write_accounts
 from tests.face.broker import (
@@ -26,6 +26,7 @@ from tests.face.broker import (
     pull,
     records_in,
 )
+from tests.remoting.reading import read_frames
 from tests.support.recordings import exchanges
 from tests.support.waiting import eventually
 
@@ -310,3 +311,18 @@ def test_only_administrators_ask_all_this(tmp_path: Path) -> None:
         (closed,) = ask(served, query("a", "RecSend"), by=APP)
         assert "topic:RecSend" in (closed.remark or "")
         assert number(ask(served, message(b"x", "RecAcl"), by=APP)[0], "queueOffset") == 0
+
+
+def test_what_mqadmin_has_asked_is_known_and_its_signatures_are_right(tmp_path: Path) -> None:
+    asked_ = exchanges("mqadmin", "broker")
+    path = write_accounts(tmp_path / "plain_acl.yml")
+    with broker(tmp_path / "store", acl_enable=True, acl_path=path) as served:
+        served.store.create_topic("RecPush", read_queue_nums=4)
+        requests = [read_frames(each.request.wire)[0] for each in asked_]
+        answers = ask(served, *(each for each in requests if not each.is_one_way), by=None)
+    unknown = {}
+    for request, answer in zip(requests, answers, strict=True):
+        assert "AclException" not in (answer.remark or ""), request
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            unknown[request.code] = answer.remark
+    assert unknown == {321: " request type 321 not supported"}  # queryCq
