@@ -27,7 +27,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: $(INSTALLED) ## Write and read a stream with Spark, despite a kill -9 of the store; then with a follower
+demo: $(INSTALLED) ## Spark writes and reads despite a kill -9, follows a store, and meets RocketMQ's consumers
 	@$(SPARK) examples/demo.py
 
 .PHONY: demo-read

@@ -1,6 +1,6 @@
 """What `make demo` shows: a stream of orders into a store and out again, through a `kill -9`.
 
-Its second scene is in `demo_replicas`.
+Its other scenes are in `demo_replicas` and `demo_broker`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import rmqstore_spark
+from demo_broker import show_clients
 from demo_replicas import WARNINGS, show_failover
 from rmqstore_spark.client import StoreClient
 from showing import (
@@ -51,6 +52,7 @@ NEXT = (
     ("A broker's store", "make demo-read"),
     ("Guarantees", "docs/writing.md, docs/reliability.md"),
     ("Followers and failover", "docs/replication.md"),
+    ("RocketMQ's clients", "docs/broker.md"),
     ("Run it in production", "docs/operate.md"),
 )
 
@@ -131,6 +133,7 @@ def main() -> None:
                 exact = show_round_trip(spark, store)
                 store.stop()
                 exact = show_failover(spark) and exact
+                exact = show_clients(spark) and exact
             finally:
                 spark.stop()
                 store.stop()

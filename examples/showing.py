@@ -108,11 +108,11 @@ def heading(title: str) -> None:
     console.print()
 
 
-def show_code(function: Callable[..., object], result: str) -> None:
+def show_code(function: Callable[..., object], result: str = "") -> None:
     """Show the body of a function that is about to run.
 
     Args:
-        result: the name to show for its result.
+        result: the name to show for its result, if it returns one.
     """
     lines = inspect.getsource(function).partition('."""\n')[2]
     code = textwrap.dedent(lines).replace("return ", f"{result} = ")
