@@ -12,12 +12,14 @@ consuming    lets them wait until messages come
 offsets      answers questions about offsets, and takes those that consumers report
 locks        locks queues for consumers in order
 send_back    takes messages back: to be consumed again, or given up
-administration topics, single messages and connections, for administrators
+administration/ what administrators and slaves ask
+acl/         accounts, and what each may ask
 service      gives each request to its handler
 registering  tells the name servers about the topics
+protection   what protects the port: accounts and TLS
 worker, face the threads: of a handler, and of the event loop with all of this
 
-From outside it imports `remoting`, `engine`, `layout`, `produce.records`, `reader.transactions`,
+From outside it imports `remoting`, `engine`, `reader`, `layout`, `produce.records`, `secretfiles`,
 `types`, `errors` and `printable`.
 It behaves as RocketMQ 4.9.8; docs/broker.md says where it does not.
 """

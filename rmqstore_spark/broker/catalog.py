@@ -38,8 +38,20 @@ class Catalog:
 
     def __init__(self, store: StoreWriter) -> None:
         self._store = store
-        self._config = store.config
         self.is_slave = store.config.broker_role == "SLAVE"
+
+    def require_master(self) -> None:
+        """Refuse to change topics and groups on a slave.
+
+        Raises:
+            RemotingError: this is one.
+        """
+        if self.is_slave:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                "Can't modify topic or subscription group from slave broker, please execute it "
+                "from master broker.",
+            )
 
     # ---- topics
 
@@ -113,9 +125,9 @@ class Catalog:
         found = self._store.topics.get(name)
         if name != _DEFAULT_TOPIC:
             return found
-        if not self._config.auto_create_topic_enable:
+        if not self._store.config.auto_create_topic_enable:
             return None
-        count = self._config.default_topic_queue_nums
+        count = self._store.config.default_topic_queue_nums
         return found or TopicConfig(name, count, count, PERM_READ | PERM_WRITE | _INHERIT)
 
     def _own(self, name: str, queues: int) -> TopicConfig:
@@ -148,7 +160,7 @@ class Catalog:
         found = self._store.groups.get(name)
         if found is not None:
             return found
-        if not is_safe_group_name(name) or not self._config.auto_create_subscription_group:
+        if not is_safe_group_name(name) or not self._store.config.auto_create_subscription_group:
             raise RemotingError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{escaped(name[:_SHOWN])}] does not exist",

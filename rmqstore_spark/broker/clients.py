@@ -80,6 +80,10 @@ class Clients:
         members = found.members.values() if found is not None else ()
         return list(dict.fromkeys(member.client_id for member in members))
 
+    def consumers_of(self, topic: str) -> set[str]:
+        """Return the groups whose members consume a topic."""
+        return {name for name, group in self._consumers.copy().items() if group.subscription(topic)}
+
     def hear(
         self,
         connection: RemotingConnection,

@@ -51,6 +51,14 @@ class Consuming:
         """How many requests wait for messages."""
         return len(self._held)
 
+    @property
+    def given(self) -> int:
+        """How many messages were given to consumers."""
+        return self._pulls.given
+
+    def __len__(self) -> int:
+        return len(self._worker)
+
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests for messages that arrived together; see `dispatch.GroupHandler`."""
         room = max(0, _MOST_WAITING - len(self._worker))

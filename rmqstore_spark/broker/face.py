@@ -12,19 +12,26 @@ from typing import Final
 
 import uvloop
 
+from rmqstore_spark.broker.acl.files import AccountFiles
+from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
 from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.broker.registering import Registering
 from rmqstore_spark.broker.service import Broker
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
+from rmqstore_spark.remoting.tls import TlsMode
 
 __all__ = ["BrokerFace"]
 
 _log = logging.getLogger(__name__)
 
 _LIMITS: Final = Limits(in_flight=20_000)
+_RELOAD_SECONDS: Final = 1.0
+_VIP: Final = 2
+"""How far below `listenPort` clients expect the port for those that matter more."""
 
 
 class BrokerFace:
@@ -38,12 +45,18 @@ class BrokerFace:
         address: where clients connect, as `host:port`.
 
     Raises:
-        OptionError: `brokerId` does not fit the store's role.
+        OptionError: `brokerId` does not fit the store's role, or accounts, keys or certificates
+            cannot be used.
         ServiceError: nothing can listen there.
     """
 
     def __init__(self, store: StoreWriter, ha_address: str = "") -> None:
         config = store.config
+        if config.vip_listen_port < 0 and config.listen_port <= _VIP:
+            raise OptionError(
+                f"listenPort is {config.listen_port}, and the VIP port would be {_VIP} below it: "
+                "give vipListenPort, or another listenPort."
+            )
         is_slave = config.broker_role == "SLAVE"
         if is_slave != (config.broker_id > 0):
             raise OptionError(
@@ -51,6 +64,7 @@ class BrokerFace:
                 "number above 0, and a master has 0."
             )
         self._store = store
+        self._protection = Protection.of(config)
         self._ha_address = ha_address or _next_port(config.host[0])
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
@@ -90,25 +104,60 @@ class BrokerFace:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         catalog = Catalog(self._store)
-        broker = Broker(self._store, catalog)
+        protection = self._protection
+        accounts = protection.accounts
+        gate = OpenGate() if accounts is None else AccountGate(accounts)
+        broker = Broker(self._store, catalog, gate)
+        server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
-            server = RemotingServer(broker, _LIMITS)
-            self.address = await server.start(config.remoting_bind_address, config.listen_port)
-            if not ipaddress.ip_address(config.remoting_bind_address).is_loopback:
-                _log.warning(
-                    "The broker listens on %s. It asks nobody for a password: anyone who reaches "
-                    "this address can send and consume messages.", self.address,
-                )  # fmt: skip
-            registering = Registering(config, catalog, self._ha_address)
+            await self._listen(server)
+            reloading = None if accounts is None else asyncio.create_task(_reload(accounts))
+            registering = Registering(config, catalog, self._ha_address, protection.identity)
             self._store.topics.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()
             await ended.wait()
             self._store.topics.unwatch(registering)
             await registering.close()
+            if reloading is not None:
+                reloading.cancel()
+                await asyncio.gather(reloading, return_exceptions=True)
         finally:
             await broker.close()
-        await server.close()
+            await server.close()
+
+    async def _listen(self, server: RemotingServer) -> None:
+        config = self._store.config
+        host = config.remoting_bind_address
+        self.address = await server.start(host, config.listen_port)
+        vip = config.vip_listen_port
+        if vip:
+            try:
+                await server.start(host, vip if vip > 0 else config.listen_port - _VIP)
+            except ServiceError as error:
+                raise ServiceError(
+                    f"{error} This is the VIP port: listenPort - {_VIP}, or vipListenPort; "
+                    "vipListenPort=0 does without it."
+                ) from error
+        if ipaddress.ip_address(host).is_loopback:
+            return
+        if self._protection.accounts is None:
+            _log.warning(
+                "The broker listens on %s. It asks nobody for a password: anyone who reaches "
+                "this address can send and consume messages.", self.address,
+            )  # fmt: skip
+        elif self._protection.tls.mode is not TlsMode.ENFORCING:
+            _log.warning(
+                "The broker listens on %s, also without TLS: anyone who can read the connections "
+                "of clients can send again what they sent. See tlsServerMode.", self.address,
+            )  # fmt: skip
+
+
+async def _reload(accounts: AccountFiles) -> None:
+    """Look at the files with accounts from time to time."""
+    while True:
+        await asyncio.sleep(_RELOAD_SECONDS)
+        await asyncio.to_thread(accounts.reload)
 
 
 def _next_port(address: str) -> str:

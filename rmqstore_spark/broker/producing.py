@@ -127,6 +127,9 @@ class Producing:
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
 
+    def __len__(self) -> int:
+        return len(self._worker)
+
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
         room = max(0, _MOST_WAITING - len(self._worker))

@@ -78,6 +78,9 @@ class Pulls:
         catalog: its topics and groups.
         clients: who is connected, with their subscriptions.
         reader: of the queues.
+
+    Attributes:
+        given: messages that were given to consumers.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Pulls:
         self._catalog = catalog
         self._clients = clients
         self._reader = reader
+        self.given = 0
 
     def accept(self, request: Request) -> Pull:
         """Read and check a request, and take note of the offset that it commits.
@@ -147,6 +151,7 @@ class Pulls:
         """Return the answer to a request."""
         code = _code(pull, reading)
         after = reading.next
+        self.given += reading.count
         if self._catalog.is_slave and code == ResponseCode.PULL_OFFSET_MOVED:
             # A slave may be behind its master, whose offsets count (offsetCheckInSlave=false).
             code, after = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset

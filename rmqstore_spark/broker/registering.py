@@ -12,6 +12,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -34,9 +35,16 @@ class Registering:
         config: says with whom, and under which name.
         catalog: the topics.
         ha_address: where slaves connect.
+        identity: with which it talks to them.
     """
 
-    def __init__(self, config: StoreConfig, catalog: Catalog, ha_address: str) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        catalog: Catalog,
+        ha_address: str,
+        identity: ClientIdentity,
+    ) -> None:
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
         self._loop = asyncio.get_running_loop()
@@ -48,7 +56,9 @@ class Registering:
         }
         self._ha_address = ha_address
         self._name_servers = [
-            _NameServer(self, address) for address in config.namesrv_addr.split(";") if address
+            _NameServer(self, address, identity)
+            for address in config.namesrv_addr.split(";")
+            if address
         ]
 
     def topics_changed(self) -> None:
@@ -92,10 +102,10 @@ class _NameServer:
         is_due: set when the broker must register at once.
     """
 
-    def __init__(self, registering: Registering, address: str) -> None:
+    def __init__(self, registering: Registering, address: str, identity: ClientIdentity) -> None:
         self._registering = registering
         self._address = address
-        self._client = RemotingClient(address)
+        self._client = RemotingClient(address, tls=identity.tls, credentials=identity.credentials)
         self.is_due = asyncio.Event()
         self._is_registered = False
         self._has_failed = False
@@ -109,7 +119,7 @@ class _NameServer:
                 await self._client.ask_for(self._registering.unregistration(), _LAST_SECONDS)
             except RmqStoreError as error:
                 _log.warning("The broker could not unregister: %s", error)
-        self._client.close()
+        await self._client.end()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from rmqstore_spark.broker.administration import TopicAdministration
+from rmqstore_spark.broker.acl.gate import Gate
+from rmqstore_spark.broker.administration.groups import GroupAdministration
+from rmqstore_spark.broker.administration.messages import MessageQueries
+from rmqstore_spark.broker.administration.state import BrokerState
+from rmqstore_spark.broker.administration.tables import SlaveTables
+from rmqstore_spark.broker.administration.topics import TopicAdministration
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.consuming import Consuming
@@ -48,10 +53,12 @@ class Broker:
     Args:
         store: the store.
         catalog: its topics and groups.
+        gate: lets requests through.
     """
 
-    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+    def __init__(self, store: StoreWriter, catalog: Catalog, gate: Gate) -> None:
         self._store = store
+        self._gate = gate
         self._catalog = catalog
         self._loop = asyncio.get_running_loop()
         self._log = PeerLog(_log)
@@ -59,29 +66,43 @@ class Broker:
         self._clients = Clients()
         self._producing = Producing(store, catalog)
         self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
-        self._ending = Ending(store, catalog)
-        self._checking = Checking(store, self._clients)
+        self._ending = Ending(store, catalog, gate)
+        self._checking = Checking(store, self._clients, gate)
         # Files are read and written by a thread of its own, one after the other.
         self._files = ThreadPoolExecutor(1, "rmqstore-broker-files")
         self._reader = store.queue_reader()
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
-        administration = TopicAdministration(store, catalog, self._clients, self._reader)
-        in_files = {**self._offsets.handlers(), **administration.file_handlers()}
+        topics = TopicAdministration(store, catalog, self._clients, self._reader)
+        groups = GroupAdministration(store, catalog, self._clients, self._reader)
+        state = BrokerState(store, catalog, self._reader, self._producing, self._consuming)
+        # A search may take seconds: nothing else waits for it.
+        self._searches = ThreadPoolExecutor(1, "rmqstore-broker-searches")
+        self._searching = store.queue_reader()
+        searches = MessageQueries(store, self._searching).handlers()
+        in_files = {
+            **self._offsets.handlers(),
+            **topics.file_handlers(),
+            **groups.handlers(),
+            **state.handlers(),
+            **SlaveTables(store, catalog).handlers(),
+            RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: self._send_back.handle(request),
+        }
+        in_files = gate.checking(in_files, self._reader)
+        searches = gate.checking(searches, self._searching)
         self._is_closing = False
-        self._saving = asyncio.create_task(self._save())
-        self._expiring = asyncio.create_task(self._expire())
+        self._tasks = [
+            asyncio.create_task(work) for work in (self._save(), self._expire(), state.sample())
+        ]
         sends = (
             RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
         )  # fmt: skip
         self._dispatch = Dispatch(
             {
-                **{code: self._in_files(handler) for code, handler in in_files.items()},
-                **administration.handlers(),
+                **self._in_thread(self._files, in_files),
+                **self._in_thread(self._searches, searches),
+                **topics.handlers(),
                 **Locks(store).handlers(),
-                RequestCode.CONSUMER_SEND_MSG_BACK: self._in_files(
-                    lambda _, request: self._send_back.handle(request)
-                ),
                 RequestCode.HEART_BEAT: self._heartbeat,
                 RequestCode.UNREGISTER_CLIENT: self._unregister,
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
@@ -102,7 +123,7 @@ class Broker:
 
     def requests(self, requests: Sequence[Request]) -> None:
         if not self._is_closing:
-            self._dispatch.handle(requests)
+            self._dispatch.handle(self._gate.admitted(requests))
             return
         for request in requests:  # with this code, clients try another broker, or again later
             request.reply(request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, _CLOSING))
@@ -114,9 +135,9 @@ class Broker:
     async def close(self) -> None:
         """Finish the requests that are being handled, and write what consumers reported."""
         self._is_closing = True
-        for task in (self._saving, self._expiring):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._saving, self._expiring, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._store.watch_queues(None)
         await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
@@ -124,8 +145,11 @@ class Broker:
         await asyncio.to_thread(self._consuming.close)
         await self._dispatch.drain()
         await asyncio.to_thread(self._offsets.save)
-        self._files.shutdown()
-        self._reader.close()
+        for thread, reader in (
+            (self._files, self._reader), (self._searches, self._searching),
+        ):  # fmt: skip
+            thread.shutdown()
+            reader.close()
 
     # ---- clients
 
@@ -207,10 +231,16 @@ class Broker:
 
     # ---- its own
 
-    def _in_files(self, handler: Handler) -> Handler:
-        """Return a handler that runs in the thread for files."""
+    def _in_thread(
+        self, thread: ThreadPoolExecutor, handlers: Mapping[int, Handler]
+    ) -> dict[int, Handler]:
+        """Return handlers that run in a thread."""
         run: Callable[..., asyncio.Future[Command]] = self._loop.run_in_executor
-        return lambda connection, request: run(self._files, handler, connection, request)
+
+        def moved(handler: Handler) -> Handler:
+            return lambda connection, request: run(thread, handler, connection, request)
+
+        return {code: moved(handler) for code, handler in handlers.items()}
 
     async def _save(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.open_store import OpenStore
@@ -68,6 +69,10 @@ class Admission:
         self._unpacking = threading.Semaphore(_UNPACKING)
         self.disk_used_ratio = 0.0
         self.look_at_disk()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Follow another configuration from now on."""
+        self._config = config
 
     @property
     def state(self) -> str:

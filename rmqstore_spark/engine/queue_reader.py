@@ -161,6 +161,11 @@ class QueueReader:
         found = self.record(int(places[0]))
         return -1 if found is None else int(found.store_timestamp[0])
 
+    def first_stored(self) -> int:
+        """Return the storeTimestamp of the first record of the log, milliseconds; -1 if none."""
+        found = self.record(self._log.begin)
+        return -1 if found is None else int(found.store_timestamp[0])
+
     def offset_near(self, topic: str, queue_id: int, timestamp: int) -> int:
         """Return the offset of the message whose storeTimestamp is next to a time, before or after.
 

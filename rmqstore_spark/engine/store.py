@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -175,6 +176,18 @@ class StoreWriter:
     def state(self) -> str:
         """One of `status.STATES`. The store accepts messages only when RUNNING."""
         return self._admission.state
+
+    @property
+    def put_messages(self) -> int:
+        """How many messages were stored since the store was opened."""
+        return self._puts.messages
+
+    def allow_creation(self, *, topics: bool, groups: bool) -> None:
+        """Set whether clients may create topics and groups, until the store is closed."""
+        self.config = replace(
+            self.config, auto_create_topic_enable=topics, auto_create_subscription_group=groups
+        )
+        self._admission.reconfigure(self.config)
 
     # ---- topics --------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.errors import FrameError, RemotingError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -26,11 +28,15 @@ class MasterBroker:
     """The broker of a master, over remoting; each call opens a connection.
 
     Args:
-        address: `host:port`.
+        config: says where it is (`haMasterRemotingAddress`), and as whom this side asks it.
+
+    Raises:
+        OptionError: the access key or a certificate cannot be read.
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, config: StoreConfig) -> None:
+        self._address = config.ha_master_remoting_address
+        self._identity = ClientIdentity.of(config)
 
     def log_begin(self) -> int:
         """Return the physical offset at which the master's log begins.
@@ -65,7 +71,9 @@ class MasterBroker:
         """Return the bodies of the answers to requests without fields."""
 
         async def ask() -> list[bytes]:
-            async with await RemotingClient.connect(self._address) as client:
+            async with await RemotingClient.connect(
+                self._address, tls=self._identity.tls, credentials=self._identity.credentials
+            ) as client:
                 return [(await client.ask_for(Command(code))).body for code in codes]
 
         try:

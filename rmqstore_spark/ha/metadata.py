@@ -25,10 +25,14 @@ class Metadata:
 
     Args:
         store: the store; its role is SLAVE, and `haMasterRemotingAddress` is set.
+
+    Raises:
+        OptionError: the access key for requests to the master cannot be read.
     """
 
     def __init__(self, store: StoreWriter) -> None:
         self._address = store.config.ha_master_remoting_address
+        self._broker = MasterBroker(store.config)
         self._tables = store.replica.tables
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqstore-ha-tables", daemon=True)
@@ -40,11 +44,10 @@ class Metadata:
         self._thread.join()
 
     def _run(self) -> None:
-        broker = MasterBroker(self._address)
         told = ""
         while True:
             try:
-                broker.copy_tables(self._tables)
+                self._broker.copy_tables(self._tables)
                 text = ""
             except RmqStoreError as error:
                 text = str(error).removesuffix(".")

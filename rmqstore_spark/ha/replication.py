@@ -22,7 +22,7 @@ class Replication:
         master: serves the store's slaves; None if it takes none.
 
     Raises:
-        OptionError: there is no port for slaves.
+        OptionError: there is no port for slaves, or the access key cannot be read.
         ServiceError: the address for slaves cannot be bound.
     """
 
@@ -33,9 +33,9 @@ class Replication:
         self.master: Master | None = None
         if config.broker_role == "SLAVE":
             if config.ha_master_address:
-                self.follower = LogFollower(store)
                 if config.ha_master_remoting_address:
                     self.metadata = Metadata(store)
+                self.follower = LogFollower(store)
         elif config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:
             self.master = Master(store)
 

@@ -16,7 +16,13 @@ from typing import Final
 
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, RemotingError, ReplicationError, ServiceError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RemotingError,
+    ReplicationError,
+    ServiceError,
+)
 from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
@@ -202,12 +208,12 @@ class Session:
 
     def _earliest(self) -> int:
         """Return where the master's log begins, or 1, which a broker only has before it expires."""
-        address = self._store.config.ha_master_remoting_address
-        if not address:
+        config = self._store.config
+        if not config.ha_master_remoting_address:
             return 1
         try:
-            return MasterBroker(address).log_begin() or 1
-        except (ServiceError, RemotingError) as error:
+            return MasterBroker(config).log_begin() or 1
+        except (OptionError, ServiceError, RemotingError) as error:
             raise BrokenStreamError(str(error)) from error
 
     def _begin_at(self, piece: ReceivedBytes) -> None:

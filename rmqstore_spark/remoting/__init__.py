@@ -1,6 +1,7 @@
 """RocketMQ's remoting protocol, for both ends of a connection. It knows no topic and no store.
 
 codec/       bytes to commands, and back
+access/      signatures of requests, and the keys for them
 limits       limits on the memory, the number and the idle time of connections
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
@@ -15,5 +16,5 @@ listener     accepts connections, plain and TLS on one port
 server       has the connections of a port, and ends those that are idle, slow or too many
 client       connects, again if it must, and asks
 
-From outside it imports `layout.fastjson`, `errors` and `printable`.
+From outside it imports `layout.fastjson`, `secretfiles`, `errors` and `printable`.
 """

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError, ServiceError
+from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -20,6 +21,7 @@ __all__ = ["ANSWER_SECONDS", "RemotingClient"]
 
 ANSWER_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for an answer, or a connection."""
+_LEAVE_SECONDS: Final = 3.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds from a connection that failed to the next try; each pause is twice the one before."""
@@ -36,6 +38,7 @@ class RemotingClient:
         service: handles what the other end asks; by default, it is refused.
         limits: bounds of the connection.
         tls: for a server that talks TLS, see `tls.client_context`.
+        credentials: with which requests are signed; None: they are not.
 
     Raises:
         ServiceError: the address is none.
@@ -48,12 +51,14 @@ class RemotingClient:
         service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: SessionCredentials | None = None,
     ) -> None:
         self._address = address
         self._host, self._port = parse_address(address)
         self._service = service or _Refusing()
         self._limits = limits or Limits()
         self._tls = tls
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._turns: Turns[Request] = Turns(self._service, self._limits.group)
         self._places = asyncio.Semaphore(self._limits.in_flight)
@@ -71,6 +76,7 @@ class RemotingClient:
         service: RequestService | None = None,
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: SessionCredentials | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> RemotingClient:
         """Return a client that is connected.
@@ -80,12 +86,13 @@ class RemotingClient:
             service: handles what the other end asks; by default, it is refused.
             limits: bounds of the connection.
             tls: for a server that talks TLS, see `tls.client_context`.
+            credentials: with which requests are signed; None: they are not.
             seconds: how long it may take.
 
         Raises:
             ServiceError: nobody answers there, or the address is none.
         """
-        client = cls(address, service=service, limits=limits, tls=tls)
+        client = cls(address, service=service, limits=limits, tls=tls, credentials=credentials)
         client._connection = await client._open(seconds)
         return client
 
@@ -93,7 +100,7 @@ class RemotingClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.end()
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +133,7 @@ class RemotingClient:
             await self._places.acquire()
         try:
             connection = await self._usable(until, command)
-            return await connection.request(command, until - self._loop.time())
+            return await connection.request(self._signed(command), until - self._loop.time())
         finally:
             self._places.release()
 
@@ -155,13 +162,22 @@ class RemotingClient:
             FrameError: it does not fit a frame.
         """
         connection = await self._usable(self._loop.time() + seconds, command)
-        connection.one_way(command)
+        connection.one_way(self._signed(command))
 
     def close(self) -> None:
         """Close the connection when what was sent is written."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
+
+    async def end(self) -> None:
+        """Close the connection, and return when it has ended: TLS takes leave of the other end."""
+        self.close()
+        if self._connection is not None:
+            await self._connection.ended(_LEAVE_SECONDS)
+
+    def _signed(self, command: Command) -> Command:
+        return command if self._credentials is None else self._credentials.signed(command)
 
     async def _usable(self, until: float, command: Command) -> RemotingConnection:
         """Return the connection when it can be used."""

@@ -148,6 +148,7 @@ class RemotingConnection(asyncio.Protocol):
         self._used_at = self._loop.time()
         self._frame_since = 0.0
         self._calls = PendingCalls()
+        self._has_ended = asyncio.Event()
 
     # ---- for the service
 
@@ -233,6 +234,18 @@ class RemotingConnection(asyncio.Protocol):
         """End the connection now."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def ended(self, seconds: float) -> None:
+        """Wait until a connection that is being closed has ended.
+
+        Args:
+            seconds: how long the other end may take; then it is ended.
+        """
+        try:
+            await asyncio.wait_for(self._has_ended.wait(), seconds)
+        except asyncio.TimeoutError:
+            self.abort()
+            await self._has_ended.wait()
 
     # ---- for its requests
 
@@ -359,6 +372,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
+        self._has_ended.set()
         self._reader = FrameReader(self._limits.frame)
         self._backlog.forget_waiting()
         self._out.close()

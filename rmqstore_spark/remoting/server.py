@@ -1,4 +1,4 @@
-"""Holds the connections of a port, and ends those that are idle, slow, or hold too much."""
+"""Holds the connections of its ports, and ends those that are idle, slow, or hold too much."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class RemotingServer:
         self._limits = limits
         self._connections: dict[RemotingConnection, None] = {}
         self._held = 0
-        self._listener = PortListener(self, tls, limits)
+        self._tls = tls
+        self._listeners: list[PortListener] = []
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> str:
-        """Begin to listen.
+        """Begin to listen; again for one more port, which shares all bounds.
 
         Args:
             host: IP address to listen on.
@@ -56,8 +57,11 @@ class RemotingServer:
         Raises:
             ServiceError: nothing can listen there.
         """
-        address = await self._listener.start(host, port)
-        self._looking = asyncio.create_task(self._look())
+        listener = PortListener(self, self._tls, self._limits)
+        address = await listener.start(host, port)
+        self._listeners.append(listener)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
         return address
 
     async def close(self) -> None:
@@ -66,7 +70,8 @@ class RemotingServer:
             self._looking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._looking
-        await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         for connection in list(self._connections):
             connection.close()
         until = asyncio.get_running_loop().time() + self._limits.write_seconds

@@ -81,6 +81,10 @@ def serve(
     from rmqstore_spark.server.stores.written import WriterService
 
     run = _Run(config, ready_file, until_stdin_ends, announce)
+    if config.listen_port:
+        from rmqstore_spark.broker.protection import Protection
+
+        Protection.of(config)  # as above: what is wrong with it shows early
     with run.started() as opened:
         store = opened.enter_context(
             StoreWriter.open(config.store_path_root_dir, config, progress=run.end.telling(progress))

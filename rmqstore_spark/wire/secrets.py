@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hmac
 import os
-import stat
 from typing import Final
 
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.secretfiles import read_file
 
 __all__ = ["Token", "read_certificate", "read_key", "read_token"]
 
-_MAX_BYTES: Final = 1 << 20
 _LEAST_TOKEN: Final = 16
 _MOST_TOKEN: Final = 4096
 
@@ -47,7 +46,7 @@ def read_token(path: str | os.PathLike[str]) -> Token:
     Raises:
         OptionError: the file is missing, accessible to others, or holds no token.
     """
-    text = _read(path, "token", secret=True).decode("utf-8", "replace").strip()
+    text = read_file(path, "token", secret=True).decode("utf-8", "replace").strip()
     if not _LEAST_TOKEN <= len(text) <= _MOST_TOKEN or not text.isascii() or " " in text:
         raise OptionError(
             f"The file {os.fspath(path)} holds no token: it must be one line of {_LEAST_TOKEN} to "
@@ -66,7 +65,7 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     Raises:
         OptionError: the file is missing, accessible to others, or holds no key.
     """
-    data = _read(path, "private key", secret=True)
+    data = read_file(path, "private key", secret=True)
     if b"PRIVATE KEY-----" not in data:
         raise OptionError(f"The file {os.fspath(path)} holds no private key in PEM.")
     return data
@@ -78,29 +77,7 @@ def read_certificate(path: str | os.PathLike[str]) -> bytes:
     Raises:
         OptionError: the file is missing or holds no certificate.
     """
-    data = _read(path, "certificate", secret=False)
+    data = read_file(path, "certificate", secret=False)
     if b"-----BEGIN CERTIFICATE-----" not in data:
         raise OptionError(f"The file {os.fspath(path)} holds no certificate in PEM.")
     return data
-
-
-def _read(path: str | os.PathLike[str], what: str, *, secret: bool) -> bytes:
-    name = os.fspath(path)
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OptionError(f"The {what} file {name} is not a plain file.")
-        if secret and status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-            raise OptionError(
-                f"The {what} file {name} is accessible to others (mode "
-                f"{stat.S_IMODE(status.st_mode):04o}). Restrict it: chmod 600 {name}."
-            )
-        return os.read(descriptor, _MAX_BYTES)
-    except OSError as error:
-        raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,7 +18,10 @@ from typing import Any
 
 from tests.support.serving import eventually
 
-__all__ = ["SIZES", "Broker", "Client", "NameServer", "RocketMq", "free_port", "own_properties"]
+__all__ = [
+    *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq", "free_port"),
+    "own_properties",
+]
 
 SIZES = {
     "mappedFileSizeCommitLog": 256 << 10,
@@ -28,6 +32,7 @@ SIZES = {
 """Files so small that they roll, for both sides."""
 
 _PATIENCE = 90.0
+_ADMIN_PATIENCE = 120.0
 
 # RocketMQ 4.9 reaches into parts of Java that are closed since 16.
 _JAVA_FLAGS = [
@@ -238,6 +243,52 @@ class Client:
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """What `mqadmin topicStatus` says: the minimum and maximum offset of each queue."""
         return {q["queueId"]: (q["min"], q["max"]) for q in self.ask("status", topic)}
+
+
+class Admin:
+    """mqadmin; `Admin.java` runs its commands.
+
+    Args:
+        rocketmq: the distribution.
+        name_server: whom it asks.
+        java_options: of its Java.
+    """
+
+    def __init__(self, rocketmq: RocketMq, name_server: str, *java_options: str) -> None:
+        self._name_server = name_server
+        self.process = rocketmq.start(
+            rocketmq.user_home(),
+            *(*java_options, Path(__file__).with_name("Admin.java")),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __call__(self, command: str) -> str:
+        """Run a command; returns what it prints."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{command} -n {self._name_server}\n")
+        self.process.stdin.flush()
+        said: list[str] = []
+        for line in self.process.stdout:
+            if line == "end of answer\n":
+                return "".join(said)
+            said.append(line)
+        raise AssertionError("mqadmin has ended: " + "".join(said))
+
+    def shows(self, command: str, text: str) -> None:
+        """Run a command until it prints a text: on a starved machine, its calls time out."""
+        said = ""
+        deadline = time.monotonic() + _ADMIN_PATIENCE
+        while text.replace(" ", "") not in said.replace(" ", ""):
+            assert time.monotonic() < deadline, f"{command}: {said}"
+            said = self(command)
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.communicate()
 
 
 def own_properties(message: Mapping[str, Any]) -> dict[str, str]:

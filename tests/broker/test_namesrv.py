@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.tls import client_context
-from tests.broker.processes import Broker, Client, RocketMq
+from tests.broker.processes import Admin, Broker, Client, RocketMq
 from tests.namesrv.registering import registration
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.certificates import make_certificates
@@ -21,51 +19,6 @@ from tests.support.waiting import eventually
 
 _CLUSTER = "DefaultCluster"
 _PATIENCE = 120.0
-
-
-class _Admin:
-    """mqadmin; `Admin.java` runs its commands.
-
-    Args:
-        rocketmq: the distribution.
-        name_server: whom it asks.
-        java_options: of its Java.
-    """
-
-    def __init__(self, rocketmq: RocketMq, name_server: str, *java_options: str) -> None:
-        self._name_server = name_server
-        self.process = rocketmq.start(
-            rocketmq.user_home(),
-            *(*java_options, Path(__file__).with_name("Admin.java")),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def __call__(self, command: str) -> str:
-        """Run a command; returns what it prints."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{command} -n {self._name_server}\n")
-        self.process.stdin.flush()
-        said: list[str] = []
-        for line in self.process.stdout:
-            if line == "end of answer\n":
-                return "".join(said)
-            said.append(line)
-        raise AssertionError("mqadmin has ended: " + "".join(said))
-
-    def shows(self, command: str, text: str) -> None:
-        """Run a command until it prints a text: on a starved machine, its calls time out."""
-        said = ""
-        deadline = time.monotonic() + _PATIENCE
-        while text.replace(" ", "") not in said.replace(" ", ""):
-            assert time.monotonic() < deadline, f"{command}: {said}"
-            said = self(command)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +32,7 @@ def test_rocketmqs_broker_client_and_mqadmin_use_our_name_server(
 ) -> None:
     address = f"127.0.0.1:{port}"
     with ExitStack() as cleanup:
-        admin = _Admin(rocketmq, namesrv.address)
+        admin = Admin(rocketmq, namesrv.address)
         cleanup.callback(admin.close)
         broker = Broker(rocketmq, namesrv.address, port, tmp_path / "store")
         cleanup.enter_context(broker)
@@ -131,13 +84,13 @@ def test_mqadmin_talks_tls_to_our_name_server(rocketmq: RocketMq, tmp_path: Path
         "tlsKeyPath": given.server_key,
     }
 
-    async def look(address: str, admin: _Admin) -> None:
+    async def look(address: str, admin: Admin) -> None:
         async with await RemotingClient.connect(address, tls=client_context(given.ca)) as broker:
             await broker.ask_for(registration(["over-tls"]), 30)
             await asyncio.to_thread(admin.shows, "topicList", "over-tls")
 
     arguments = [f"--set={key}={value}" for key, value in settings.items()]
     with NamesrvProcess(tmp_path, *arguments) as namesrv, ExitStack() as cleanup:
-        admin = _Admin(rocketmq, namesrv.address, "-Dtls.enable=true")
+        admin = Admin(rocketmq, namesrv.address, "-Dtls.enable=true")
         cleanup.callback(admin.close)
         asyncio.run(look(namesrv.address, admin))

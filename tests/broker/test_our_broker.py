@@ -1,13 +1,26 @@
-"""RocketMQ's Java client uses a store process as its broker."""
+"""RocketMQ's Java client, mqadmin and slaves use a store process as their broker."""
 
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from tests.broker.processes import Client, RocketMq, own_properties
-from tests.face.broker import broker, name_server, route
+import pytest
+
+from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.ha.replication import Replication
+from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, free_port, own_properties
+from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
+from tests.face.broker import Served, broker, heartbeat, message, name_server, route
 from tests.support.batches import bodies, commit_batch
+from tests.support.certificates import make_certificates
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0
@@ -85,3 +98,166 @@ def _is_sent(client: Client) -> bool:
             raise
         return False
     return True
+
+
+_ACCOUNTS = """\
+accounts:
+- accessKey: application
+  secretKey: correct-horse
+  defaultGroupPerm: SUB
+  topicPerms: [orders=PUB|SUB]
+"""
+
+
+@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.parametrize("secret", ["correct-horse", "wrong-horse"])
+def test_java_clients_sign_and_talk_tls(
+    rocketmq: RocketMq, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str
+) -> None:
+    given = make_certificates(tmp_path / "certificates")
+    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    own = {
+        "tls_server_mode": "enforcing",
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+        "acl_enable": True,
+        "acl_path": write_accounts(tmp_path / "plain_acl.yml", _ACCOUNTS),
+    }
+    with (
+        name_server(tmp_path, tls_mode="permissive", **both) as address,
+        broker(tmp_path / "store", namesrv_addr=address, **own) as served,
+    ):
+        served.store.create_topic("orders", read_queue_nums=2)
+        eventually(lambda: route(address, "orders"))
+        client = rocketmq.start(
+            rocketmq.user_home(),
+            *("-Dtls.enable=true", Path(__file__).with_name("Accounts.java")),
+            *(address, "orders", "application", secret),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        said, _ = client.communicate(timeout=_PATIENCE)
+    if secret == "correct-horse":
+        assert said.splitlines()[-2:] == ["sent", "got signed"]
+    else:
+        assert "refused" in said
+        assert "Check signature failed for accessKey=application" in caplog.text
+
+
+def test_mqadmin_administers_it(rocketmq: RocketMq, tmp_path: Path) -> None:
+    # mqadmin signs with conf/tools.yml of the release, whose account is an administrator.
+    settings = {"acl_enable": True, "acl_path": write_accounts(tmp_path / "plain_acl.yml")}
+    # Some commands go to the VIP port.
+    settings |= {"listen_port": free_port(around=(-2,)), "vip_listen_port": -1}
+    with ExitStack() as cleanup:
+        address = cleanup.enter_context(name_server(tmp_path))
+        made = broker(tmp_path / "store", namesrv_addr=address, **settings)
+        served = cleanup.enter_context(made)
+        admin = Admin(rocketmq, address)
+        cleanup.callback(admin.close)
+        eventually(lambda: route(address, "TBW102"))
+        where = f"-b {served.address}"
+
+        admin.shows("clusterList", served.address)
+        admin.shows(f"brokerStatus {where}", "commitLogMaxOffset")
+        admin.shows(f"updateTopic -t RecAcl -r 2 -w 2 {where}", "success")
+        admin.shows(f"updateSubGroup -g consumers {where}", "success")
+        eventually(lambda: route(address, "RecAcl"))
+        sent, _, _ = ask(
+            served,
+            message(b"body", "RecAcl", i="KEYS\x01the-key\x02UNIQ_KEY\x01" + "0A" * 16),
+            message(b"more", "RecAcl", 1),
+            heartbeat("me", {"RecAcl": "*"}),
+            by=APP,
+        )
+        _consume(served)
+        served.store.flush()
+
+        admin.shows("topicStatus -t RecAcl", "broker-a")
+        admin.shows("consumerProgress -g consumers", "Diff Total: 1")
+        admin.shows("consumerProgress", "consumers")
+        admin.shows("queryMsgByKey -t RecAcl -k the-key", "0A" * 16)
+        admin.shows(f"queryMsgById -i {sent.ext['msgId']}", "the-key")
+        admin.shows(f"queryMsgByUniqueKey -t RecAcl -i {'0A' * 16}", "the-key")
+        admin.shows("queryMsgByOffset -t RecAcl -b broker-a -i 0 -o 0", "the-key")
+        admin.shows("printMsg -t RecAcl", "more")
+        admin.shows("resetOffsetByTime -g consumers -t RecAcl -s 0", "broker-a")
+        assert served.store.consumer_offsets.get("consumers", "RecAcl", 0) == 0
+        admin.shows(f"brokerConsumeStats {where}", "Diff Total: 2")  # once: it cannot be repeated
+        admin.shows(f"getBrokerConfig {where}", "autoCreateTopicEnable")
+        admin.shows(f"updateBrokerConfig {where} -k autoCreateTopicEnable -v false", "success")
+        assert not served.store.config.auto_create_topic_enable
+        admin.shows(f"deleteSubGroup -g consumers {where}", "success")
+        admin.shows("deleteTopic -t RecAcl -c DefaultCluster", "success")
+        assert "RecAcl" not in served.store.topics
+
+
+def _consume(served: Served) -> None:
+    served.store.consumer_offsets.report("consumers", "RecAcl", 0, 1)
+    served.store.consumer_offsets.report("consumers", "RecAcl", 1, 0)
+
+
+def test_connections_are_shown_by_mqadmin(rocketmq: RocketMq, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        address = cleanup.enter_context(name_server(tmp_path))
+        served = cleanup.enter_context(broker(tmp_path / "store", namesrv_addr=address))
+        admin = Admin(rocketmq, address)
+        cleanup.callback(admin.close)
+        served.store.create_topic("orders", read_queue_nums=1)
+        eventually(lambda: route(address, "orders"))
+        client = rocketmq.start(
+            rocketmq.user_home(),
+            *(Path(__file__).with_name("Accounts.java"), address, "orders", "nobody", "no-secret"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        cleanup.callback(client.communicate)
+        cleanup.callback(client.kill)
+        admin.shows("producerConnection -g producers -t orders", "JAVA")
+
+
+def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    port = free_port(around=(-2, 1))
+    # RocketMQ's slaves do not sign: their addresses must be white.
+    white = RECORDED.replace("10.10.103.*", "127.0.0.1")
+    accounts = write_accounts(tmp_path / "plain_acl.yml", white)
+    with ExitStack() as cleanup:
+        address = cleanup.enter_context(name_server(tmp_path))
+        given: dict[str, Any] = {
+            **SIZES, "brokerRole": "SYNC_MASTER", "listenPort": port, "namesrvAddr": address,
+            "aclEnable": "true", "aclPath": accounts,
+            "messageDelayLevel": "1s 1h",
+        }  # fmt: skip
+        config = StoreConfig().with_overrides({key: str(value) for key, value in given.items()})
+        store = cleanup.enter_context(StoreWriter.open(tmp_path / "ours", config))
+        replication = Replication(store)
+        cleanup.callback(replication.close)
+        assert replication.master is not None
+        face = BrokerFace(store, replication.master.address)
+        cleanup.callback(face.close)
+        served = Served(store, face.address)
+        delayed = message(b"later", "orders", i="DELAY\x011")
+        ask(served, message(b"one", "orders"), delayed, heartbeat("me", {"orders": "*"}), by=ADMIN)
+        store.consumer_offsets.report("consumers", "orders", 0, 1)
+
+        # It asks for topics at the VIP port.
+        settings = {"brokerRole": "SLAVE", "brokerId": 1}
+        slave = Broker(rocketmq, address, free_port(around=(-2, 1)), tmp_path / "slave", **settings)
+        cleanup.enter_context(slave)
+        config_of = tmp_path / "slave" / "config"
+
+        def holds(name: str, is_there: Callable[[str], bool]) -> bool:
+            file = config_of / f"{name}.json"
+            return file.exists() and is_there(file.read_text())
+
+        eventually(lambda: holds("topics", lambda text: '"orders"' in text), _PATIENCE)
+        eventually(lambda: holds("subscriptionGroup", lambda text: "consumers" in text), _PATIENCE)
+        progress = '"orders@consumers":{0:1}'
+        eventually(
+            lambda: holds("consumerOffset", lambda text: progress in "".join(text.split())),
+            _PATIENCE,
+        )
+        eventually(lambda: holds("delayOffset", lambda text: "offsetTable" in text), _PATIENCE)
+        assert json.loads((config_of / "delayOffset.json").read_text())["offsetTable"]

@@ -45,7 +45,8 @@ def broker(path: Path, **settings: Any) -> Iterator[Served]:
         path: the store.
         settings: attributes of StoreConfig.
     """
-    config = StoreConfig(**{**SMALL, "listen_port": free_port(), **settings})
+    ports = {"listen_port": free_port(), "vip_listen_port": 0}
+    config = StoreConfig(**{**SMALL, **ports, **settings})
     with StoreWriter.open(path, config) as store:
         face = BrokerFace(store)
         try:
@@ -55,10 +56,17 @@ def broker(path: Path, **settings: Any) -> Iterator[Served]:
 
 
 @contextmanager
-def name_server(folder: Path, port: int = 0) -> Iterator[str]:
-    """Run a name server in a thread; its address is the value of the context."""
+def name_server(folder: Path, port: int = 0, **settings: Any) -> Iterator[str]:
+    """Run a name server in a thread; its address is the value of the context.
+
+    Args:
+        folder: for its file.
+        port: where it listens; 0: any free port.
+        settings: attributes of NamesrvConfig.
+    """
     loop, ended, found = asyncio.new_event_loop(), asyncio.Event(), []
-    config = NamesrvConfig(listen_port=port, kv_config_path=str(folder / "kv.json"))
+    kv_file = str(folder / "kv.json")
+    config = NamesrvConfig(listen_port=port, kv_config_path=kv_file, **settings)
 
     async def serve() -> None:
         async with running(config) as address:

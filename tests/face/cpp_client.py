@@ -1,6 +1,6 @@
 """The C++ client, as a process: sends messages, and consumes them.
 
-    python tests/face/cpp_client.py NAME_SERVER TOPIC COUNT
+    python tests/face/cpp_client.py NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
 
 It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends COUNT messages, and
 one for each line that it reads then. At the end of its input it ends.
@@ -27,9 +27,11 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def main(name_server: str, topic: str, count: int) -> None:
+def main(name_server: str, topic: str, count: int, keys: list[str]) -> None:
     """Send and consume until the input ends."""
     producer = Producer("cpp-producers")
+    if keys:
+        producer.set_session_credentials(*keys, "ALIYUN")
     producer.set_namesrv_addr(name_server)
     producer.start()
     lock, refused = threading.Lock(), set()
@@ -56,6 +58,8 @@ def main(name_server: str, topic: str, count: int) -> None:
         send(f"body-{number}")
     consumer = PushConsumer("cpp-consumers")
     consumer.set_namesrv_addr(name_server)
+    if keys:
+        consumer.set_session_credentials(*keys, "ALIYUN")
     ffi_check(dll.Subscribe(consumer._handle, topic.encode(), b"*"))
     consumer._register_callback(got)
     consumer.start()
@@ -67,5 +71,5 @@ def main(name_server: str, topic: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     os._exit(0)  # the library may crash when Python takes it down

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.reader import Store
+from tests.face.accounts import write_accounts
 from tests.face.broker import broker, name_server, route
 from tests.support.batches import commit_batch, expected
 from tests.support.waiting import eventually
@@ -69,11 +70,13 @@ class _Client:
         self.process.stdin.write(f"{body}\n")
         self.process.stdin.flush()
 
-    def end(self) -> None:
+    def end(self) -> int:
+        """End its input; return its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(_PATIENCE) == 0
+        code = self.process.wait(_PATIENCE)
         self._reading.join()
+        return code
 
     def got(self) -> set[str]:
         """The bodies that it has consumed. On a starved machine, it sends one twice."""
@@ -116,9 +119,49 @@ def test_it_sends_and_consumes(tmp_path: Path, of: Callable[[], list[str]]) -> N
             ]
             assert committed
             eventually(lambda: client.got() >= set(committed), _PATIENCE)
-            client.end()
+            assert client.end() == 0
         finally:
             client.process.kill()
             client.process.wait()
     sent = [row["body"].decode() for row in rows if row["topic"] == "orders"]
     assert list(dict.fromkeys(sent))[:11] == [*first, "refused"]
+
+
+_ACCOUNTS = """\
+accounts:
+- accessKey: application
+  secretKey: "correct horse"
+  defaultGroupPerm: SUB
+  topicPerms: [orders=PUB|SUB]
+"""
+
+
+@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
+@pytest.mark.parametrize("secret", ["correct horse", "wrong horse"])
+def test_it_signs(tmp_path: Path, of: Callable[[], list[str]], secret: str) -> None:
+    command = of()
+    settings = {
+        "acl_enable": True,
+        "acl_path": write_accounts(tmp_path / "plain_acl.yml", _ACCOUNTS),
+    }
+    with (
+        name_server(tmp_path) as address,
+        broker(tmp_path / "store", namesrv_addr=address, **settings) as served,
+    ):
+        served.store.create_topic("orders", read_queue_nums=2)
+        eventually(lambda: route(address, "orders"))
+        client = _Client(tmp_path, *command, address, "orders", 3, "application", secret)
+        try:
+            if secret == "correct horse":
+                bodies = {"body-0", "body-1", "body-2"}
+                eventually(lambda: client.got() >= bodies, _PATIENCE)
+                assert client.end() == 0
+            else:
+                assert client.end() != 0
+                assert not client.words("sent")
+                served.store.flush()
+                assert served.store.stats()["commitLogMaxOffset"] == 0
+        finally:
+            client.process.kill()
+            client.process.wait()

@@ -399,7 +399,7 @@ def test_half_messages_outlive_the_process(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "store"
     address = f"127.0.0.1:{port}"
     settings = [
-        f"--set=listenPort={port}", "--set=transactionTimeOut=0",
+        f"--set=listenPort={port}", "--set=vipListenPort=0", "--set=transactionTimeOut=0",
         "--set=transactionCheckInterval=200", "--set=transactionCheckMax=1000000",
         "--set=maxHashSlotNum=1000",
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -264,6 +265,14 @@ def settings(data: bytes) -> Any:
         return str(error)
 
 
+def accounts(data: bytes) -> Any:
+    """A file with the accounts of a broker."""
+    try:
+        return sorted(parse_accounts([("plain_acl.yml", data)]).by_key)
+    except OptionError as error:
+        return str(error)
+
+
 def message(data: bytes) -> Any:
     """A message of the protocol, of the kind that its first byte says."""
     if not data:
@@ -344,7 +353,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
-    frames, registration,
+    frames, registration, accounts,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

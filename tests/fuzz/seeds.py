@@ -179,6 +179,10 @@ _OF: dict[str, Callable[[], Any]] = {
     "msg_id": _texts("0102030400002A9F0000000000000001", "0" * 56),
     "endpoint": _texts("grpc://h:1,grpc+tls://[::1]:2", "grpc+unix:///run/s"),
     "settings": _texts("# c\nbrokerName=a\\u00e9\nstorePathRootDir: /x\\\n  y\n"),
+    "accounts": _texts(
+        "accounts:\n- accessKey: account-1\n  secretKey: 12345678\n  admin: true\n"
+        "  topicPerms: [a=PUB|SUB]\nglobalWhiteRemoteAddresses: [10.*, '::1']\n"
+    ),
     "message": _messages,
     "acknowledgement": _acknowledgements,
     "ledger": _kept,

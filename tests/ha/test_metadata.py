@@ -220,4 +220,4 @@ def test_a_broker_that_does_not_say_where_its_log_begins(body: bytes) -> None:
         answering(Broker({RequestCode.GET_BROKER_RUNTIME_INFO: body})) as address,
         pytest.raises(RmqStoreError, match=r"does not say where|cannot be read"),
     ):
-        MasterBroker(address).log_begin()
+        MasterBroker(StoreConfig(ha_master_remoting_address=address)).log_begin()

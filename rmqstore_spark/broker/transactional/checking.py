@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Final
 
+from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.worker import Worker
 from rmqstore_spark.engine.store import StoreWriter
@@ -45,12 +46,14 @@ class Checking:
     Args:
         store: the store.
         clients: knows the connections of producer groups.
+        gate: knows which of them may be shown the messages of a topic.
     """
 
-    def __init__(self, store: StoreWriter, clients: Clients) -> None:
+    def __init__(self, store: StoreWriter, clients: Clients, gate: Gate) -> None:
         self._transactions = store.transactions
         self._reader = store.queue_reader()
         self._clients = clients
+        self._gate = gate
         self._loop = asyncio.get_running_loop()
         self._log = PeerLog(logging.getLogger(__name__))
         self._turns = count()
@@ -89,15 +92,23 @@ class Checking:
             return 0
         size = 0
         for one in asked:
-            check = self._check(one)
-            if check is not None:
+            found = self._check(one)
+            if found is None:
+                continue
+            topic, check = found
+            # Anyone can name a group, and the check shows the message.
+            able = [connection for connection in ready if self._gate.may_learn(connection, topic)]
+            if able:
                 size += len(check.body)
-                chosen = ready[next(self._turns) % len(ready)]
+                chosen = able[next(self._turns) % len(able)]
                 self._loop.call_soon_threadsafe(self._send, chosen, check)
         return size
 
-    def _check(self, one: Transaction) -> Command | None:
-        """Return the request for the outcome of a transaction; None if its half is damaged."""
+    def _check(self, one: Transaction) -> tuple[str, Command] | None:
+        """Return the request for the outcome of a transaction, and the topic of its message.
+
+        None if its half is damaged.
+        """
         place = one.place
         record = self._reader.record(place.physical_offset)
         is_half = record is not None and string_array(record.topic)[0].as_py() == TRANS_HALF_TOPIC
@@ -114,7 +125,8 @@ class Checking:
         if one.key:
             ext["msgId"] = ext["transactionId"] = one.key
         body = restored(record, to, one.checks)
-        return Command(RequestCode.CHECK_TRANSACTION_STATE, ext, body)
+        topic = to.topics[0].as_py().decode()
+        return topic, Command(RequestCode.CHECK_TRANSACTION_STATE, ext, body)
 
     def _send(self, connection: RemotingConnection, check: Command) -> None:
         """Send a check. In the event loop; a connection that has ended sends nothing."""

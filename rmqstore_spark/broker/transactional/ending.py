@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.broker.worker import Worker
@@ -58,11 +59,14 @@ class Ending:
     Args:
         store: the store.
         catalog: knows whether it is a slave.
+        gate: knows who may end the transactions of which topics.
     """
 
-    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+    def __init__(self, store: StoreWriter, catalog: Catalog, gate: Gate) -> None:
         self._transactions = store.transactions
         self._is_slave = catalog.is_slave
+        self._gate = gate
+        self._reader = store.queue_reader()
         self._log = PeerLog(logging.getLogger(__name__))
         self._worker: Worker[Request] = Worker("rmqstore-end", self)
         self._worker.start()
@@ -77,6 +81,7 @@ class Ending:
     def close(self) -> None:
         """End what waits, and end the thread."""
         self._worker.close()
+        self._reader.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """End the transactions of requests, and answer them."""
@@ -110,6 +115,7 @@ class Ending:
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 "Message store is slave mode, so end transaction is forbidden.",
             )
+        self._gate.check_place(request, self._reader)
         fields = Fields(request.command.ext)
         group = fields.name("producerGroup")
         half = HalfId(

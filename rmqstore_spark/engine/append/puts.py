@@ -117,6 +117,11 @@ class Puts:
             )
         return result if lacking is None else result.with_status(*lacking)
 
+    @property
+    def messages(self) -> int:
+        """How many messages were stored."""
+        return self._messages
+
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""
         return {

@@ -121,10 +121,6 @@ class Deviation:
 
 
 DEVIATIONS: Final = {
-    "aclEnable": Deviation(
-        ("true",),
-        "ignored: there are no permissions by topic or account. `tokenPath` keeps strangers out",
-    ),
     "brokerPermission": Deviation(
         ("0", "4"), "ignored: messages are still accepted. `brokerRole=SLAVE` refuses them"
     ),

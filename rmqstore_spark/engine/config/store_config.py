@@ -320,9 +320,59 @@ class StoreConfig:
     )  # fmt: skip
 
     remoting_bind_address: str = text(
-        "127.0.0.1", "Address on which `listenPort` is. Nobody needs a password: anyone who "
-        "reaches the address can send and consume.", group=_BROKER, kind="IP address", own=True,
-        check=address,
+        "127.0.0.1", "Address on which `listenPort` is. Without `aclEnable`, anyone who reaches "
+        "it can send and consume.", group=_BROKER, kind="IP address", own=True, check=address,
+    )  # fmt: skip
+    acl_enable: bool = flag(
+        False, "Clients on `listenPort` need an account (docs/broker.md#accounts).", group=_BROKER,
+    )  # fmt: skip
+    acl_path: str = text(
+        "", "File with the accounts, such as RocketMQ's `conf/plain_acl.yml`; or a folder such as "
+        "`conf`, with that file and `acl/*.yml`. Changes are noticed within seconds. Nobody but "
+        "the owner may read the files.", group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    acl_credentials_path: str = text(
+        "", "File with `accessKey` and `secretKey`, as RocketMQ's `conf/tools.yml`, with which "
+        "requests to name servers and to `haMasterRemotingAddress` are signed. Nobody but the "
+        "owner may read it.", group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_server_mode: str = choice(
+        "permissive", ("permissive", "enforcing", "disabled"), "Which connections `listenPort` "
+        "accepts if `tlsServerCertPath` is given: plain and TLS, TLS only, or plain only. (A "
+        "broker's system property `tls.server.mode`.)", group=_BROKER, own=True,
+    )  # fmt: skip
+    tls_server_cert_path: str = text(
+        "", "Certificate of `listenPort` (PEM).", group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_server_key_path: str = text(
+        "", "Its private key (PEM), without a password. Nobody but the owner may read it.",
+        group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_server_trust_cert_path: str = text(
+        "", "CA certificates (PEM); TLS clients of `listenPort` must then have a certificate "
+        "signed by one.", group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_enable: bool = flag(
+        False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
+        "certificates are checked. (A broker's system property `tls.enable`.)", group=_BROKER,
+        own=True,
+    )  # fmt: skip
+    tls_client_trust_cert_path: str = text(
+        "", "CA certificates (PEM) for those connections; empty: those of the system.",
+        group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    tls_client_cert_path: str = text(
+        "", "Certificate that this side shows on them (PEM); empty: none.", group=_BROKER,
+        kind="path", own=True,
+    )  # fmt: skip
+    tls_client_key_path: str = text(
+        "", "Its private key (PEM), without a password. Nobody but the owner may read it.",
+        group=_BROKER, kind="path", own=True,
+    )  # fmt: skip
+    vip_listen_port: int = number(
+        -1, -1, 65_535, "Port for clients with `vipChannelEnabled`, and for the slaves of a "
+        "RocketMQ broker. -1: `listenPort` - 2, where they expect it; 0: none.", group=_BROKER,
+        own=True,
     )  # fmt: skip
     namesrv_addr: str = text(
         "", "Name servers with which the broker registers, as `host:port` with `;` between.",

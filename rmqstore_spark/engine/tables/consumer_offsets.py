@@ -114,6 +114,18 @@ class ConsumerOffsets:
             held = self._file().value[_TABLE].get(name)
             return _offset(held.get(queue_id)) if isinstance(held, dict) else -1
 
+    def table(self) -> dict[str, dict[int, int]]:
+        """Return all offsets by queueId, by `TOPIC@GROUP`.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        table, _ = self._snapshot()
+        return {
+            name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
+            for name, held in table.items()
+        }
+
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.
 
@@ -242,9 +254,22 @@ class ConsumerOffsets:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
+        self._forget(lambda name: name.partition("@")[0] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """Remove the offsets of a group that is deleted. The store's own group stays.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written.
+        """
+        if group != TRANS_GROUP:
+            self._forget(lambda name: name.rpartition("@")[2] == group)
+
+    def _forget(self, is_gone: Callable[[str], bool]) -> None:
         with self._writing:
             table, reported = self._snapshot()
-            kept = {name: held for name, held in table.items() if name.partition("@")[0] != topic}
+            kept = {name: held for name, held in table.items() if not is_gone(name)}
             if len(kept) != len(table):
                 self._replace(kept, reported)
 

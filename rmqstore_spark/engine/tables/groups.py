@@ -20,6 +20,8 @@ __all__ = ["ConsumerGroup", "ConsumerGroups"]
 _TABLE: Final = "subscriptionGroupTable"
 _VERSION: Final = "dataVersion"
 
+_MOST_NUMBER: Final = (1 << 31) - 1
+
 _USUAL: Final[dict[str, Any]] = {
     "brokerId": 0,
     "consumeBroadcastEnable": True,
@@ -130,6 +132,73 @@ class ConsumerGroups:
             file.replace({**file.value, _VERSION: self._next_version(file), _TABLE: made})
             self._groups[name] = ConsumerGroup.from_json(name, _USUAL)
             return self._groups[name]
+
+    def update(self, raw: Mapping[str, Any]) -> ConsumerGroup:
+        """Change the settings of a group, or create it; settings that are not given stay.
+
+        Args:
+            raw: its `groupName`, and settings as a broker's file has them.
+
+        Raises:
+            OptionError: no broker accepts the name or a setting, or there are too many groups.
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        name = raw.get("groupName")
+        if not isinstance(name, str):
+            raise OptionError("groupName must be the name of a consumer group.")
+        for key, usual in _USUAL.items():
+            given = raw.get(key, usual)
+            is_bound = type(given) is int and not 0 <= given <= _MOST_NUMBER
+            if type(given) is not type(usual) or is_bound:
+                kind = "true or false" if type(usual) is bool else f"from 0 to {_MOST_NUMBER}"
+                raise OptionError(f"{key} must be {kind}.")
+        self.create(name)
+        file = self._file()
+        with self._lock:
+            table = file.value[_TABLE]
+            made = {**table[name], **{key: raw[key] for key in _USUAL if key in raw}}
+            version = self._next_version(file)
+            file.replace({**file.value, _VERSION: version, _TABLE: {**table, name: made}})
+            found = self._groups[name] = ConsumerGroup.from_json(name, made)
+            return found
+
+    def delete(self, name: str) -> None:
+        """Delete a group, if it exists. Its offsets stay.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        file = self._file()
+        with self._lock:
+            if name in self._groups:
+                table = {key: held for key, held in file.value[_TABLE].items() if key != name}
+                file.replace({**file.value, _VERSION: self._next_version(file), _TABLE: table})
+                del self._groups[name]
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, in order.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        self._file()
+        with self._lock:
+            return sorted(self._groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the groups and the number of their last change, as a broker's file has them.
+
+        Raises:
+            CorruptStoreError: the file is damaged, and so is its backup.
+        """
+        value = self._file().value
+        version, table = value.get(_VERSION), value.get(_TABLE)
+        return {
+            _VERSION: version if isinstance(version, dict) else {"counter": 0, "timestamp": 0},
+            _TABLE: table if isinstance(table, dict) else {},
+        }
 
     def _next_version(self, file: ConfigFile) -> dict[str, int]:
         old = file.value.get(_VERSION)

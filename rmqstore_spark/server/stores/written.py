@@ -167,10 +167,16 @@ class WriterService(StoreService):
             from rmqstore_spark.broker.face import BrokerFace
 
             self._face = BrokerFace(self._store, self.slaves or "")
-        elif config.namesrv_addr:
+            return
+        if config.namesrv_addr:
             _log.warning(
                 "namesrvAddr is %s, but no broker registers there: listenPort is not set.",
                 config.namesrv_addr,
+            )
+        if config.acl_enable:
+            _log.warning(
+                "aclEnable is true, but accounts guard listenPort alone, which is not set. Arrow "
+                "Flight has tokenPath and certificates."
             )
 
     def stats(self) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 // The Node client, as a process: sends messages, and consumes them.
 //
-//     node client.js NAME_SERVER TOPIC COUNT
+//     node client.js NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
 //
 // It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends COUNT messages, and one for each
 // line that it reads then. At the end of its input it ends.
@@ -11,10 +11,10 @@ const readline = require('readline');
 const httpclient = require('urllib');
 const { Consumer, Message, Producer } = require('ali-ons');
 
-const [nameServer, topic, count] = process.argv.slice(2);
+const [nameServer, topic, count, accessKeyId = '', accessKeySecret = ''] = process.argv.slice(2);
 const silent = () => {};
 const logger = { info: silent, debug: silent, warn: silent, error: (...words) => console.error(...words) };
-const settings = { httpclient, nameSrv: nameServer, logger, accessKeyId: '', accessKeySecret: '' };
+const settings = { httpclient, nameSrv: nameServer, logger, accessKeyId, accessKeySecret };
 
 async function main() {
   const producer = new Producer({ ...settings, producerGroup: 'node-producers' });

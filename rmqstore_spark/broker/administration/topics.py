@@ -1,16 +1,13 @@
-"""Answers administrators: topics, single messages, and who is connected.
-
-Upstream: AdminBrokerProcessor, QueryMessageProcessor.
-"""
+"""Answers administrators: topics, and who is connected (upstream: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients, Member
-from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
+from rmqstore_spark.broker.pulls import MAX_INT
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -31,11 +28,6 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["TopicAdministration"]
-
-_SLAVE: Final = (
-    "Can't modify topic or subscription group from slave broker, please execute it from master "
-    "broker."
-)
 
 
 class TopicAdministration:
@@ -62,13 +54,11 @@ class TopicAdministration:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._view,
         }
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers for the thread of the event loop, by code."""
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
         }
@@ -76,7 +66,7 @@ class TopicAdministration:
     # ---- topics
 
     def _update_topic(self, _: RemotingConnection, request: Command) -> Command:
-        self._require_master()
+        self._catalog.require_master()
         fields = Fields(request.ext)
         name = fields.name("topic")
         if not is_writable_topic(name):
@@ -101,7 +91,7 @@ class TopicAdministration:
         return request.answer()
 
     def _delete_topic(self, _: RemotingConnection, request: Command) -> Command:
-        self._require_master()
+        self._catalog.require_master()
         try:
             self._store.delete_topic(Fields(request.ext).name("topic"))
         except TopicNotFoundError:
@@ -111,13 +101,6 @@ class TopicAdministration:
         except (RefusedError, StoreWriteError) as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         return request.answer()
-
-    def _topics(self, _: RemotingConnection, request: Command) -> Command:
-        body = {
-            "dataVersion": self._catalog.version(),
-            "topicConfigTable": self._catalog.registered(),
-        }
-        return request.answer(body=dump_body(body))
 
     def _topic_stats(self, _: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("topic")
@@ -134,17 +117,6 @@ class TopicAdministration:
                 "lastUpdateTimestamp": max(last, 0), "maxOffset": most, "minOffset": least,
             }  # fmt: skip
         return request.answer(body=dump_body({"offsetTable": table}))
-
-    # ---- messages
-
-    def _view(self, _: RemotingConnection, request: Command) -> Command:
-        place = Fields(request.ext).long("offset", -MAX_LONG, MAX_LONG)
-        record = self._reader.record(place) if place >= 0 else None
-        if record is None:
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}"
-            )
-        return request.answer(body=record.buffer.tobytes())
 
     # ---- clients
 
@@ -185,10 +157,6 @@ class TopicAdministration:
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{escaped(name)}] not exist"
             )
         return request.answer(body=dump_body({"connectionSet": _connections(members)}))
-
-    def _require_master(self) -> None:
-        if self._catalog.is_slave:
-            raise RemotingError(ResponseCode.SYSTEM_ERROR, _SLAVE)
 
 
 def _connections(members: Iterable[tuple[RemotingConnection, Member]]) -> list[dict[str, Any]]:

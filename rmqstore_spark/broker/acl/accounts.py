@@ -1,0 +1,77 @@
+"""Accounts, and what each may do (upstream: PlainPermissionManager, PlainAccessResource)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqstore_spark.broker.acl.addresses import WhiteAddresses
+from rmqstore_spark.broker.acl.rights import Need, Right
+from rmqstore_spark.layout.constants import (
+    SCHEDULE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+    TRANS_OP_HALF_TOPIC,
+)
+from rmqstore_spark.remoting.access.signing import SecretKey
+
+__all__ = ["Account", "Accounts"]
+
+_MIXED: Final = frozenset(
+    [SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC]
+)
+"""Topics with the messages of other topics: who may read any topic may not read these."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account.
+
+    Attributes:
+        access_key: its name.
+        secret: signs its requests.
+        white: clients from these addresses may do anything under its name, without a signature.
+        is_admin: whether it may administer the broker; without rights of its own, it may do
+            anything.
+        default_topic, default_group: rights for what is not listed.
+        topics, groups: rights by name.
+    """
+
+    access_key: str
+    secret: SecretKey
+    white: WhiteAddresses = field(default_factory=WhiteAddresses)
+    is_admin: bool = False
+    default_topic: Right = Right.DENY
+    default_group: Right = Right.DENY
+    topics: Mapping[str, Right] = field(default_factory=dict)
+    groups: Mapping[str, Right] = field(default_factory=dict)
+
+    @property
+    def may_do_anything(self) -> bool:
+        """Whether it is an administrator without rights of its own."""
+        return self.is_admin and not self.topics and not self.groups
+
+    def may(self, need: Need) -> bool:
+        """Return whether it has a right that is needed."""
+        if self.may_do_anything:
+            return True
+        if need.is_group:
+            owned = self.groups.get(need.name, self.default_group)
+        else:
+            default = Right.DENY if need.name in _MIXED else self.default_topic
+            owned = self.topics.get(need.name, default)
+        return bool(owned & need.right)
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """All accounts.
+
+    Attributes:
+        white: clients from these addresses may do anything, without an account.
+        by_key: accounts by access key.
+    """
+
+    white: WhiteAddresses = field(default_factory=WhiteAddresses)
+    by_key: Mapping[str, Account] = field(default_factory=dict)

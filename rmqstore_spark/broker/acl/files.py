@@ -1,0 +1,135 @@
+"""The files with a broker's accounts: loads them, and again when they have changed.
+
+As RocketMQ has them: a file such as `plain_acl.yml`; or a folder with that file, and with more
+files in its folder `acl`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rmqstore_spark.broker.acl.accounts import Accounts
+from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.secretfiles import read_file
+
+__all__ = ["AccountFiles"]
+
+_log = logging.getLogger(__name__)
+
+_NAME: Final = "plain_acl.yml"
+_FOLDER: Final = "acl"
+_ENDINGS: Final = (".yml", ".yaml")
+_MOST_FILES: Final = 64
+_SETTLED_NS: Final = 2_000_000_000
+"""A file that was changed in this time may change again without a new time."""
+
+
+class AccountFiles:
+    """The accounts of some files. One thread at a time may reload them; others may read them.
+
+    Args:
+        path: of the file or the folder.
+
+    Raises:
+        OptionError: there is none, or a file is wrong.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._stamp = self._look()
+        self._content = self._read()
+        self._accounts = parse_accounts(self._content)
+        self._told = ""
+        self._warn_of_everybody()
+
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts that were right when they were read last."""
+        return self._accounts
+
+    def reload(self) -> None:
+        """Read the files again if they have changed. If they are wrong, the accounts stay."""
+        stamp = self._look()
+        if stamp == self._stamp and not _is_recent(stamp):
+            return
+        self._stamp = stamp
+        try:
+            content = self._read()
+            if content == self._content and not self._told:
+                return
+            accounts = parse_accounts(content)
+        except OptionError as error:
+            if str(error) != self._told:
+                _log.error("The accounts stay as they were: %s", error)
+            self._told = str(error)
+            return
+        self._content, self._accounts, self._told = content, accounts, ""
+        _log.info("%d accounts were loaded from %s.", len(accounts.by_key), self._path)
+        self._warn_of_everybody()
+
+    def _warn_of_everybody(self) -> None:
+        accounts = self._accounts
+        if accounts.white.has_everybody:
+            _log.warning(
+                "globalWhiteRemoteAddresses in %s has *: anyone may do anything.", self._path
+            )
+        for account in accounts.by_key.values():
+            if account.white.has_everybody:
+                _log.warning(
+                    "whiteRemoteAddress of %s in %s is *: anyone may do anything in its name, "
+                    "without a signature.", account.access_key, self._path,
+                )  # fmt: skip
+
+    def _read(self) -> list[tuple[str, bytes]]:
+        return [(path, read_file(path, "account", secret=True)) for path in self._files()]
+
+    def _files(self) -> list[str]:
+        """Return the paths of all files, in order."""
+        if not os.path.isdir(self._path):
+            return [self._path]
+        found = [path for path in (os.path.join(self._path, _NAME),) if os.path.lexists(path)]
+        found += sorted(_yaml_files(os.path.join(self._path, _FOLDER)))
+        if not found:
+            raise OptionError(
+                f"The folder {self._path} (aclPath) has neither {_NAME} nor files such as "
+                f"{_FOLDER}/accounts.yml."
+            )
+        if len(found) > _MOST_FILES:
+            raise OptionError(
+                f"The folder {self._path} (aclPath) has {len(found)} files; the most are "
+                f"{_MOST_FILES}."
+            )
+        return found
+
+    def _look(self) -> list[tuple[object, ...]]:
+        """Return what changes when the files do."""
+        try:
+            paths = self._files()
+        except OptionError as error:
+            return [(str(error), 0)]
+        found: list[tuple[object, ...]] = []
+        for path in paths:
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                found.append((path, error.errno, 0))
+            else:
+                found.append(
+                    (path, status.st_ino, status.st_size, status.st_mode, status.st_ctime_ns)
+                )
+        return found
+
+
+def _yaml_files(folder: str) -> Iterator[str]:
+    for path, _, names in os.walk(folder):
+        yield from (os.path.join(path, name) for name in names if name.endswith(_ENDINGS))
+
+
+def _is_recent(stamp: list[tuple[object, ...]]) -> bool:
+    times = [each[-1] for each in stamp if isinstance(each[-1], int)]
+    return max(times, default=0) > time.time_ns() - _SETTLED_NS

@@ -1,0 +1,10 @@
+"""Answers administrators, and the slaves of a broker.
+
+topics    topics: created, changed, deleted, and how far they are; who is connected
+groups    consumer groups: created, changed, deleted, and how far they are; their offsets reset
+messages  messages by their place in the log, and by key
+tables    the tables that slaves copy
+state     figures of the broker, with its `rates`, and its configuration
+
+From outside it imports what `broker` does, and `reader` for keys.
+"""

@@ -1,0 +1,206 @@
+"""Administers consumer groups (upstream: AdminBrokerProcessor, Broker2Client)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.clients import Clients
+from rmqstore_spark.broker.pulls import MAX_LONG
+from rmqstore_spark.engine.queue_reader import QueueReader
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreWriteError
+from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from rmqstore_spark.layout.fastjson import ObjectKey
+from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.connection import RemotingConnection
+from rmqstore_spark.remoting.dispatch import Handler
+
+__all__ = ["GroupAdministration"]
+
+_CPP: Final = "CPP"
+_END: Final = -1
+"""A time that means the end of the queues."""
+
+
+class GroupAdministration:
+    """Administers consumer groups. Its handlers belong to one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+        clients: who is connected.
+        reader: of its queues.
+    """
+
+    def __init__(
+        self, store: StoreWriter, catalog: Catalog, clients: Clients, reader: QueueReader
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._clients = clients
+        self._reader = reader
+        self._loop = asyncio.get_running_loop()
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers of single requests, by code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete,
+            RequestCode.GET_CONSUME_STATS: self._progress,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._progress_of_all,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumers_of,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
+        }
+
+    # ---- settings
+
+    def _update(self, _: RemotingConnection, request: Command) -> Command:
+        self._catalog.require_master()
+        told = parse_body(request.body) if request.body else None
+        if not isinstance(told, dict):
+            raise FrameError("the request has no body")
+        try:
+            self._store.groups.update(told)
+        except OptionError as error:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        except StoreWriteError as error:
+            raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        return request.answer()
+
+    def _delete(self, _: RemotingConnection, request: Command) -> Command:
+        self._catalog.require_master()
+        fields = Fields(request.ext)
+        name = fields.text("groupName")
+        try:
+            self._store.groups.delete(name)
+            if fields.flag("removeOffset"):
+                self._store.consumer_offsets.forget_group(name)
+        except StoreWriteError as error:
+            raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        return request.answer()
+
+    # ---- progress
+
+    def _progress(self, _: RemotingConnection, request: Command) -> Command:
+        fields = Fields(request.ext)
+        group, only = fields.text("consumerGroup"), request.ext.get("topic", "")
+        table: dict[ObjectKey, dict[str, int]] = {}
+        for topic in sorted(self._topics_of().get(group, ())):
+            if not only or topic == only:
+                table |= self._queues(group, topic)
+        return request.answer(body=dump_body({"consumeTps": 0.0, "offsetTable": table}))
+
+    def _progress_of_all(self, _: RemotingConnection, request: Command) -> Command:
+        consumed = self._topics_of()
+        behind = 0
+        told: list[dict[str, Any]] = []
+        for group in self._store.groups.names():
+            parts = []
+            for topic in sorted(consumed.get(group, ())):
+                table = self._queues(group, topic)
+                parts.append({"consumeTps": 0.0, "offsetTable": table})
+                behind += sum(
+                    each["brokerOffset"] - each["consumerOffset"] for each in table.values()
+                )
+            told.append({group: parts})
+        body = {
+            "brokerAddr": self._store.config.host[0], "consumeStatsList": told, "totalDiff": behind,
+        }  # fmt: skip
+        return request.answer(body=dump_body(body))
+
+    def _topics_of(self) -> dict[str, set[str]]:
+        """Return the topics in which groups have offsets, by group."""
+        found: dict[str, set[str]] = {}
+        for name in self._store.consumer_offsets.table():
+            topic, separator, group = name.rpartition("@")
+            if separator:
+                found.setdefault(group, set()).add(topic)
+        return found
+
+    def _queues(self, group: str, topic: str) -> dict[ObjectKey, dict[str, int]]:
+        """Return how far a group is in the queues of a topic, unless it no longer consumes it."""
+        config = self._store.topics.get(topic)
+        online = self._clients.group(group)
+        own = topic in (RETRY_GROUP_TOPIC_PREFIX + group, DLQ_GROUP_TOPIC_PREFIX + group)
+        if config is None or (online is not None and not own and not online.subscription(topic)):
+            return {}
+        found = {}
+        for queue_id in range(config.read_queue_nums):
+            offset = max(0, self._store.consumer_offsets.get(group, topic, queue_id))
+            stored = self._reader.stored_at(topic, queue_id, offset - 1) if offset else 0
+            found[self._queue(topic, queue_id)] = {
+                "brokerOffset": max(0, self._reader.range(topic, queue_id)[1]),
+                "consumerOffset": offset,
+                "lastTimestamp": max(0, stored),
+            }
+        return found
+
+    def _queue(self, topic: str, queue_id: int) -> ObjectKey:
+        return ObjectKey(brokerName=self._store.config.broker_name, queueId=queue_id, topic=topic)
+
+    def _consumers_of(self, _: RemotingConnection, request: Command) -> Command:
+        topic = Fields(request.ext).text("topic")
+        groups = {group for group, topics in self._topics_of().items() if topic in topics}
+        groups |= self._clients.consumers_of(topic)
+        return request.answer(body=dump_body({"groupList": sorted(groups)}))
+
+    # ---- resetting
+
+    def _reset(self, _: RemotingConnection, request: Command) -> Command:
+        fields = Fields(request.ext)
+        topic, group = fields.text("topic"), fields.text("group")
+        timestamp = fields.long("timestamp", -MAX_LONG, MAX_LONG)
+        config = self._store.topics.get(topic)
+        if config is None:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"topic[{escaped(topic[:MAX_NAME])}] not exist"
+            )
+        offsets: dict[int, int] = {}
+        for queue_id in range(config.write_queue_nums):
+            held = self._store.consumer_offsets.get(group, topic, queue_id)
+            if held < 0:
+                raise RemotingError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"THe consumer group <{escaped(group[:MAX_NAME])}> not exist",
+                )
+            if timestamp == _END:
+                wanted = self._reader.range(topic, queue_id)[1]
+            else:
+                wanted = self._reader.offset_near(topic, queue_id, timestamp)
+            forced = fields.flag("isForce") or wanted < held
+            offsets[queue_id] = max(0, wanted) if forced else held
+        online = self._clients.group(group)
+        if online is None:
+            raise RemotingError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {escaped(group[:MAX_NAME])} "
+                f"Topic: {escaped(topic[:MAX_NAME])} Timestamp: {timestamp}",
+            )
+        ext = {"topic": topic, "group": group, "timestamp": str(timestamp)}
+        members = [(one, member.language) for one, member in list(online.members.items())]
+        self._loop.call_soon_threadsafe(self._tell, members, ext, offsets)
+        table = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
+        return request.answer(body=dump_body({"offsetTable": table}))
+
+    def _tell(
+        self,
+        members: list[tuple[RemotingConnection, str]],
+        ext: dict[str, str],
+        offsets: dict[int, int],
+    ) -> None:
+        """Tell the members of a group where to begin; they report that as their progress."""
+        topic, name = ext["topic"], self._store.config.broker_name
+        for_java = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
+        for_cpp = [
+            {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
+            for queue_id, offset in offsets.items()
+        ]
+        for connection, language in members:
+            body = dump_body({"offsetTable": for_cpp if language == _CPP else for_java})
+            connection.one_way(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body))

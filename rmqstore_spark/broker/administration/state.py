@@ -1,0 +1,157 @@
+"""Figures of a broker, and its configuration (upstream: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from dataclasses import replace
+from typing import Final
+
+from rmqstore_spark.broker.administration.rates import Rates
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.consuming import Consuming
+from rmqstore_spark.broker.producing import Producing
+from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.queue_reader import QueueReader
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import OptionError, RemotingError
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import VERSION, Command
+from rmqstore_spark.remoting.connection import RemotingConnection
+from rmqstore_spark.remoting.dispatch import Handler
+
+__all__ = ["BrokerState"]
+
+_CHANGEABLE: Final = frozenset({"autoCreateTopicEnable", "autoCreateSubscriptionGroup"})
+"""Keys that can be changed while a broker runs."""
+_MAX_CHANGE: Final = 1 << 16
+_SAMPLE_SECONDS: Final = 10.0
+_USER: Final = re.compile("://[^/@]*@")
+_NAME: Final = "V4_9_8"
+"""The version of RocketMQ whose behaviour this broker has."""
+
+
+class BrokerState:
+    """Tells figures and configuration. Its handlers belong to one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+        reader: of its records.
+        producing, consuming: have figures.
+    """
+
+    def __init__(
+        self,
+        store: StoreWriter,
+        catalog: Catalog,
+        reader: QueueReader,
+        producing: Producing,
+        consuming: Consuming,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._reader = reader
+        self._producing = producing
+        self._consuming = consuming
+        self._booted = store.clock()
+        self._rates = Rates(time.monotonic(), self._put, consuming.given)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers of single requests, by code."""
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._figures,
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.UPDATE_BROKER_CONFIG: self._update_config,
+        }
+
+    async def sample(self) -> None:
+        """Take note of counts from time to time, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            self._rates.sample(time.monotonic(), self._put, self._consuming.given)
+
+    @property
+    def _put(self) -> int:
+        return self._store.put_messages
+
+    def _figures(self, _: RemotingConnection, request: Command) -> Command:
+        stats = self._store.stats()
+        put, given = self._put, self._consuming.given
+        puts, gives = self._rates.texts(time.monotonic(), put, given)
+        disk = shutil.disk_usage(self._store.log_folder)
+        ratio = str(disk.used / disk.total)
+        minutes = max(0, self._store.clock() - self._booted) // 60_000
+        table = {
+            "bootTimestamp": self._booted,
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": _NAME,
+            "commitLogDiskRatio": ratio,
+            "commitLogDirCapacity": (
+                f"Total : {disk.total / 2**30:.1f} GiB, Free : {disk.free / 2**30:.1f} GiB."
+            ),
+            "commitLogMaxOffset": stats["commitLogMaxOffset"],
+            "commitLogMinOffset": stats["commitLogMinOffset"],
+            "consumeQueueDiskRatio": ratio,
+            "dispatchBehindBytes": stats["dispatchBehindBytes"],
+            "earliestMessageTimeStamp": self._reader.first_stored(),
+            "getTotalTps": gives,
+            "getTransferedTps": gives,
+            "msgGetTotalTodayNow": given,
+            "msgPutTotalTodayNow": put,
+            "pageCacheLockTimeMills": 0,
+            "pullThreadPoolQueueHeadWaitTimeMills": 0,
+            "pullThreadPoolQueueSize": len(self._consuming),
+            "putMessageSizeTotal": stats["putBytes"],
+            "putMessageTimesTotal": stats["putMessages"],
+            "putTps": puts,
+            "remainHowManyDataToFlush": (
+                f"{stats['commitLogMaxOffset'] - stats['commitLogFlushedOffset']} B"
+            ),
+            "runtime": (
+                f"[ {minutes // 1440} days, {minutes // 60 % 24} hours, {minutes % 60} minutes ]"
+            ),
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            "sendThreadPoolQueueSize": len(self._producing),
+        }
+        return request.answer(
+            body=dump_body({"table": {name: str(value) for name, value in table.items()}})
+        )
+
+    def _config(self, _: RemotingConnection, request: Command) -> Command:
+        version = dump_body(self._catalog.version()).decode()
+        config = self._store.config
+        # The URL may have a user's name and password.
+        archive = _USER.sub("://***@", config.archive_to)
+        body = replace(config, archive_to=archive).to_properties().encode()
+        return request.answer(ext={"version": version}, body=body)
+
+    def _update_config(self, _: RemotingConnection, request: Command) -> Command:
+        if len(request.body) > _MAX_CHANGE:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"a change of the configuration has more than {_MAX_CHANGE} bytes",
+            )
+        try:
+            values = parse_properties(str(request.body, "utf-8"))
+            changed = self._store.config.with_overrides(values, source="The request: ")
+        except OptionError as error:
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        except ValueError as error:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"the body is not a properties file: {error}"
+            ) from None
+        fixed = sorted(values.keys() - _CHANGEABLE)
+        if fixed:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION,
+                f"{', '.join(fixed)} can only be changed in the configuration, before a start; "
+                f"while the broker runs: {', '.join(sorted(_CHANGEABLE))}",
+            )
+        self._store.allow_creation(
+            topics=changed.auto_create_topic_enable, groups=changed.auto_create_subscription_group
+        )
+        return request.answer()

@@ -1,0 +1,56 @@
+"""Gives slaves the tables that they copy (upstream: SlaveSynchronize, AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.connection import RemotingConnection
+from rmqstore_spark.remoting.dispatch import Handler
+
+__all__ = ["SlaveTables"]
+
+
+class SlaveTables:
+    """Answers slaves. Its handlers belong to one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers of single requests, by code."""
+        return {
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
+        }
+
+    def _topics(self, _: RemotingConnection, request: Command) -> Command:
+        body = {
+            "dataVersion": self._catalog.version(),
+            "topicConfigTable": self._catalog.registered(),
+        }
+        return request.answer(body=dump_body(body))
+
+    def _consumer_offsets(self, _: RemotingConnection, request: Command) -> Command:
+        return request.answer(body=dump_body({"offsetTable": self._store.consumer_offsets.table()}))
+
+    def _delay_offsets(self, _: RemotingConnection, request: Command) -> Command:
+        # The file covers only copies that are on disk, unlike what the process has in memory.
+        table = ConfigFile(self._store.path, "delayOffset").value.get("offsetTable")
+        return request.answer(
+            body=dump_body({"offsetTable": table if isinstance(table, dict) else {}})
+        )
+
+    def _groups(self, _: RemotingConnection, request: Command) -> Command:
+        return request.answer(body=dump_body(self._store.groups.to_json()))
