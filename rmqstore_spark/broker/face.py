@@ -33,6 +33,7 @@ class BrokerFace:
     Args:
         store: the store; it is not closed here.
         ha_address: where slaves connect, as `host:port`; "" if none are taken.
+        endpoint: where Arrow Flight is served to other machines; "" if it is not.
 
     Attributes:
         address: where clients connect, as `host:port`.
@@ -42,7 +43,7 @@ class BrokerFace:
         ServiceError: nothing can listen there.
     """
 
-    def __init__(self, store: StoreWriter, ha_address: str = "") -> None:
+    def __init__(self, store: StoreWriter, ha_address: str = "", endpoint: str = "") -> None:
         config = store.config
         is_slave = config.broker_role == "SLAVE"
         if is_slave != (config.broker_id > 0):
@@ -52,6 +53,7 @@ class BrokerFace:
             )
         self._store = store
         self._ha_address = ha_address or _next_port(config.host[0])
+        self._endpoint = endpoint
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
         self._failure: BaseException | None = None
@@ -99,7 +101,7 @@ class BrokerFace:
                     "The broker listens on %s. It asks nobody for a password: anyone who reaches "
                     "this address can send and consume messages.", self.address,
                 )  # fmt: skip
-            registering = Registering(config, catalog, self._ha_address)
+            registering = Registering(config, catalog, self._ha_address, self._endpoint)
             self._store.topics.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()

@@ -12,12 +12,20 @@ from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.opening import open_first
 from rmqstore_spark.datasource.options.connection import REPLICA, replica_endpoints
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
+from rmqstore_spark.datasource.pulled.spec import BrokerSpec
+from rmqstore_spark.datasource.routes import routed
+from rmqstore_spark.datasource.spec import (
+    AnyQueue,
+    AnySource,
+    AnyStore,
+    SourceBroker,
+    StoreSpec,
+    different_names,
+)
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.connection import ConnectionOptions
-    from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
 __all__ = [
@@ -36,12 +44,12 @@ class ChosenQueue(NamedTuple):
     """A queue that the query reads."""
 
     key: QueueKey
-    store: Store
-    queue: Queue
+    store: AnyStore
+    queue: AnyQueue
 
 
-def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
-    """Open the stores that `path` or `endpoint` names, in its order.
+def open_stores(options: Options, first: int = 0) -> list[AnySource]:
+    """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
 
     Args:
         options: the query's options.
@@ -49,10 +57,16 @@ def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
 
     Raises:
         StoreNotFoundError: a path is not a store, or nothing matches a glob.
+        TopicNotFoundError: name servers know no broker with a topic.
         OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
         ReplicaError: no replica of a store can be opened.
     """
-    opened = [open_first(options, group, first) for group in _groups(options)]
+    opened: list[AnySource] = [
+        SourceBroker(group, group.open())
+        if isinstance(group, BrokerSpec)
+        else open_first(options, group, first)
+        for group in _groups(options)
+    ]
     found = [of.store.broker_name for of in opened]
     _check_names([of.spec.url for of in opened], found)
     return opened
@@ -61,14 +75,17 @@ def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
 def most_replicas(options: Options) -> int:
     """Return how many replicas a store of the query has at most; 0 if none has any."""
     connection = options.connection
-    if not any(REPLICA in url for url in (connection.endpoints if connection else options.paths)):
+    urls = connection.endpoints if connection else options.paths
+    if not options.name_servers and not any(REPLICA in url for url in urls):
         return 0  # without a look at the stores
-    most = max(map(len, _groups(options)))
+    most = max(1 if isinstance(of, BrokerSpec) else len(of) for of in _groups(options))
     return most if most > 1 else 0
 
 
-def _groups(options: Options) -> list[tuple[StoreSpec, ...]]:
-    """Return the stores of a query, each with its replicas."""
+def _groups(options: Options) -> Sequence[tuple[StoreSpec, ...] | BrokerSpec]:
+    """Return the stores of a query, each with its replicas, and the brokers."""
+    if options.name_servers:
+        return routed(options)
     if options.connection is not None:
         return _served(options, options.connection)
     return _at_paths(options)
@@ -235,7 +252,7 @@ def _matches(path: str, found: list[str]) -> list[str]:
     return found
 
 
-def chosen_queues(options: Options, stores: Iterable[Store]) -> Iterator[ChosenQueue]:
+def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[ChosenQueue]:
     """Yield the queues of the stores that the options choose."""
     for store in stores:
         for topic in store.known_topics():
@@ -272,7 +289,7 @@ def wants_queue(options: Options, topic: str, queue_id: int) -> bool:
     return wants_topic(options, topic)
 
 
-def check_topics(options: Options, stores: Sequence[Store]) -> None:
+def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
     """Check that the topics and queues of `subscribe` and `assign` exist.
 
     The log of a store without queues is scanned until all topics are found.
@@ -280,12 +297,16 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     Raises:
         TopicNotFoundError: no store has a topic, or a topic lacks a queue.
     """
+    from rmqstore_spark.reader.store import Store
+
     existing: dict[str, set[int]] = {}
     for store in stores:
         for topic in store.known_topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
     named = {*(options.topics or ()), *(options.assign or ())}
-    without_queues = [store for store in stores if not store.has_queues]
+    without_queues = [
+        store for store in stores if isinstance(store, Store) and not store.has_queues
+    ]
     in_logs: set[str] = set()
     for store in without_queues:
         if not named <= existing.keys() | in_logs:
@@ -310,13 +331,17 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
             )
 
 
-def check_pattern(options: Options, stores: Sequence[Store]) -> None:
+def check_pattern(options: Options, stores: Sequence[AnyStore]) -> None:
     """Check that `subscribePattern` matches a topic, if all stores have queues.
 
     Raises:
         TopicNotFoundError: it matches no topic.
     """
-    if options.pattern is None or not all(store.has_queues for store in stores):
+    from rmqstore_spark.reader.store import Store
+
+    if options.pattern is None or not all(
+        store.has_queues for store in stores if isinstance(store, Store)
+    ):
         return
     names = {topic.name for store in stores for topic in store.known_topics()}
     if any(wants_topic(options, name) for name in names):

@@ -7,29 +7,33 @@ from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
-from rmqstore_spark.datasource.spec import SourceStore
+from rmqstore_spark.datasource.spec import AnySource, SourceBroker
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.client.brokers.broker import BrokerClient
 
 __all__ = ["GroupProgress"]
 
 
 class GroupProgress:
-    """The offsets of one consumer group at some store processes.
+    """The offsets of one consumer group at some store processes and brokers.
 
     Args:
         group: its name.
         connection: how to connect to the processes.
-        stores: their stores.
+        stores: their stores, and the brokers.
     """
 
     def __init__(
-        self, group: str, connection: ConnectionOptions, stores: Sequence[SourceStore]
+        self, group: str, connection: ConnectionOptions, stores: Sequence[AnySource]
     ) -> None:
         self._group = group
-        self._clients: dict[str, StoreClient] = {
-            opened.store.broker_name: connection.client(opened.spec.url) for opened in stores
+        self._clients: dict[str, StoreClient | BrokerClient] = {
+            of.store.broker_name: of.spec.client()
+            if isinstance(of, SourceBroker)
+            else connection.client(of.spec.url)
+            for of in stores
         }
         self._recorded: dict[QueueKey, int] = {}
 
@@ -41,7 +45,7 @@ class GroupProgress:
                 call are not sent again.
 
         Raises:
-            ServiceError: a store process cannot be reached.
+            ServiceError: a store process or broker cannot be reached.
             StoreWriteError: a store could not write the offsets.
         """
         moved: dict[str, dict[str, dict[int, int]]] = {}
