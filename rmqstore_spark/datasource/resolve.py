@@ -206,7 +206,7 @@ def _group_progress(
             names = [chosen.key[1:] for chosen in queues if chosen.key.broker == broker]
             offsets = store.group_offsets(group, names)
             progress.update((QueueKey(broker, *name), at) for name, at in offsets.items())
-            groups |= {group} if any(offsets.values()) else store.groups()
+            groups |= {group} if may_be_new or any(offsets.values()) else store.groups(group)
             continue
         for entry in group_offsets(store):
             groups.add(entry.group)

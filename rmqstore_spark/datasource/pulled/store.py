@@ -11,12 +11,13 @@ import pyarrow as pa
 from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
 from rmqstore_spark.client.brokers.stretches import QueuePuller
 from rmqstore_spark.datasource.pulled.queue import PulledQueue
-from rmqstore_spark.errors import TopicNotFoundError
+from rmqstore_spark.errors import RemotingError, TopicNotFoundError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_system_topic
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
 from rmqstore_spark.reader.topics import Topic
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
@@ -111,9 +112,14 @@ class PulledStore:
             name: offset for name, offset in zip(names, found, strict=True) if offset is not None
         }
 
-    def groups(self) -> frozenset[str]:
-        """Return the names of the consumer groups."""
-        return self._client.groups()
+    def groups(self, default: str) -> frozenset[str]:
+        """Return the names of the consumer groups; a default if the broker does not tell them."""
+        try:
+            return self._client.groups()
+        except RemotingError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return frozenset((default,))
 
     # ---- messages
 
