@@ -32,6 +32,7 @@ __all__ = [
     "ChosenQueue",
     "check_pattern",
     "check_topics",
+    "chosen_names",
     "chosen_queues",
     "most_replicas",
     "open_stores",
@@ -253,12 +254,28 @@ def _matches(path: str, found: list[str]) -> list[str]:
 
 
 def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[ChosenQueue]:
-    """Yield the queues of the stores that the options choose."""
+    """Yield the queues of the stores that the options choose.
+
+    A broker has queues that never had a message. They are left out, as they have no files.
+    """
+    from rmqstore_spark.reader.store import Store
+
     for store in stores:
-        for topic in store.known_topics():
-            for queue_id in _chosen_ids(options, topic):
-                key = QueueKey(store.broker_name, topic.name, queue_id)
-                yield ChosenQueue(key, store, store.queue(topic.name, queue_id))
+        names = chosen_names(options, store)
+        if not isinstance(store, Store):
+            store.look(names)
+            names = store.used(names)
+        for name in names:
+            yield ChosenQueue(QueueKey(store.broker_name, *name), store, store.queue(*name))
+
+
+def chosen_names(options: Options, store: AnyStore) -> list[tuple[str, int]]:
+    """Return topic and queueId of the queues of a store that the options choose."""
+    return [
+        (topic.name, queue_id)
+        for topic in store.known_topics()
+        for queue_id in _chosen_ids(options, topic)
+    ]
 
 
 def _chosen_ids(options: Options, topic: Topic) -> Sequence[int]:

@@ -103,6 +103,10 @@ class PulledStore:
             queue.set_offsets(begin, end)
         return bool(moved)
 
+    def used(self, names: Sequence[QueueName]) -> list[QueueName]:
+        """Return those of some queues that have, or had, a message."""
+        return [name for name in names if self.queue(*name).max_offset]
+
     # ---- groups
 
     def group_offsets(self, group: str, names: Sequence[QueueName]) -> dict[QueueName, int]:
