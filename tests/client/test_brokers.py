@@ -19,7 +19,7 @@ from rmqstore_spark.client.brokers.answers import (
 )
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.routes import NameServers
-from rmqstore_spark.client.brokers.stretches import Piece, QueuePuller
+from rmqstore_spark.client.brokers.stretches import PulledPiece, QueuePuller
 from rmqstore_spark.errors import (
     CorruptRecordError,
     DataLossError,
@@ -58,14 +58,14 @@ def client_of(*addresses: str, seconds: float = 20.0, answer: float = 10.0) -> B
     return BrokerClient("broker-a", addresses, seconds, answer)
 
 
-def all_pieces(puller: QueuePuller, rows: int = 10_000, size: int = 16 << 20) -> list[Piece]:
+def all_pieces(puller: QueuePuller, rows: int = 10_000, size: int = 16 << 20) -> list[PulledPiece]:
     found = []
     while taken := puller.take(rows, size):
         found += taken
     return found
 
 
-def offsets_in(pieces: list[Piece]) -> list[int]:
+def offsets_in(pieces: list[PulledPiece]) -> list[int]:
     """The queue offsets of the records."""
     return [
         int.from_bytes(record[20:28], "big")
@@ -74,7 +74,7 @@ def offsets_in(pieces: list[Piece]) -> list[int]:
     ]
 
 
-def rows(pieces: list[Piece], *, is_filtered: bool = False, **options: object) -> list[int]:
+def rows(pieces: list[PulledPiece], *, is_filtered: bool = False, **options: object) -> list[int]:
     wanted = ReadOptions(columns=("queueOffset", "body"), **options)  # type: ignore[arg-type]
     decoder = PulledRows("broker-a", "the broker", "orders", 0, wanted, is_filtered=is_filtered)
     return [at for batch in decoder.decode(pieces) for at in batch.column(0).to_pylist()]
@@ -307,7 +307,7 @@ def test_rocketmqs_answers_to_pulls_are_read() -> None:
         start = int(asked.ext["queueOffset"])
         assert bool(pulled.data) == (answer.code == 0)
         if pulled.data:
-            piece = Piece(start, pulled.next, pulled.data)
+            piece = PulledPiece(start, pulled.next, pulled.data)
             topic, queue_id = asked.ext["topic"], int(asked.ext["queueId"])
             decoder = PulledRows("b", "b", topic, queue_id, ReadOptions(), is_filtered=True)
             (batch,) = decoder.decode([piece])

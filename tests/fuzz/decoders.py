@@ -23,7 +23,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_route,
     read_topics,
 )
-from rmqstore_spark.client.brokers.stretches import Piece
+from rmqstore_spark.client.brokers.stretches import PulledPiece
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -353,7 +353,7 @@ def pulled(data: bytes) -> Any:
     kind, cut = data[:1], len(data) // 2
     options = ReadOptions(mode="DROPMALFORMED" if kind == b"\x01" else "FAILFAST")
     rows = PulledRows("b", "the broker", "T", 0, options, is_filtered=kind != b"\x02")
-    return list(rows.decode([Piece(0, 5, data[1:cut]), Piece(5, 10, data[cut:])]))
+    return list(rows.decode([PulledPiece(0, 5, data[1:cut]), PulledPiece(5, 10, data[cut:])]))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueNa
 from rmqstore_spark.errors import ReplicaError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["Piece", "QueuePuller"]
+__all__ = ["PulledPiece", "QueuePuller"]
 
 _STRETCH: Final = 512
 _FILTERED_STRETCH: Final = 8192
@@ -29,7 +29,7 @@ _GONE: Final = "MESSAGE_WAS_REMOVING"
 
 
 @dataclass(frozen=True)
-class Piece:
+class PulledPiece:
     """What one pull gave of a range.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Stretch:
 
     at: int
     end: int
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[PulledPiece] = field(default_factory=list)
     held: int = 0
     task: asyncio.Task[None] | None = None
 
@@ -66,7 +66,7 @@ class _Stretch:
     def is_whole(self) -> bool:
         return self.at >= self.end
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: PulledPiece) -> None:
         self.pieces.append(piece)
         self.held += len(piece.data)
         self.at = piece.end
@@ -94,7 +94,7 @@ class QueuePuller:
         self._stretches: deque[_Stretch] = deque()
         self._is_pausing = False
 
-    def take(self, rows: int, size: int) -> list[Piece]:
+    def take(self, rows: int, size: int) -> list[PulledPiece]:
         """Return the next pieces, in order; none at the end of the range.
 
         Nothing is on the way when this returns, so that the connection may rest.
@@ -111,8 +111,8 @@ class QueuePuller:
         """
         return self._client.session.run(self._take(rows, size))
 
-    async def _take(self, rows: int, size: int) -> list[Piece]:
-        taken: list[Piece] = []
+    async def _take(self, rows: int, size: int) -> list[PulledPiece]:
+        taken: list[PulledPiece] = []
         count = held = 0
         self._is_pausing = False
         try:
@@ -173,11 +173,11 @@ class QueuePuller:
     def _held(self) -> int:
         return sum(stretch.held for stretch in self._stretches)
 
-    def _piece(self, stretch: _Stretch, pulled: Pulled, is_first: bool) -> Piece | None:
+    def _piece(self, stretch: _Stretch, pulled: Pulled, is_first: bool) -> PulledPiece | None:
         """Return what a pull gave; None if a slave does not have the offset yet."""
         at, end = stretch.at, min(pulled.next, stretch.end)
         if pulled.code == ResponseCode.SUCCESS:
-            return Piece(at, end, pulled.data)
+            return PulledPiece(at, end, pulled.data)
         if pulled.next > at:
             # The queue begins later, the messages expired, or a file of the queue did. Only with
             # tags can a broker pass over messages that are there.
@@ -187,10 +187,10 @@ class QueuePuller:
                 and self._tags != ALL_TAGS
             )
             why = "" if is_filtered else f"{end - at} messages from offset {at} on have expired"
-            return Piece(at, end, why_gone=why)
+            return PulledPiece(at, end, why_gone=why)
         if is_first:  # the queue ends here, although it did not when the query was planned
             why = f"the queue ends at {at}: it was cut, or deleted and recreated"
-            return Piece(at, stretch.end, why_gone=why)
+            return PulledPiece(at, stretch.end, why_gone=why)
         return None
 
 
