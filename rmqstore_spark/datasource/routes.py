@@ -6,7 +6,7 @@ is then read as with option `endpoint`. From any other broker, messages are pull
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
 
 __all__ = ["routed"]
+
+_MASTER: Final = 0
 
 
 def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
@@ -85,7 +87,8 @@ def _group(
         )
     _check_pulled(options, place)
     answer_s = min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s
-    return BrokerSpec(place.name, (first, *others), timeout_s, answer_s)
+    has_master = _MASTER in place.addresses
+    return BrokerSpec(place.name, (first, *others), has_master, timeout_s, answer_s)
 
 
 def _check_pulled(options: Options, place: BrokerPlace) -> None:

@@ -49,12 +49,13 @@ class ChosenQueue(NamedTuple):
     queue: AnyQueue
 
 
-def open_stores(options: Options, first: int = 0) -> list[AnySource]:
+def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -> list[AnySource]:
     """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
 
     Args:
         options: the query's options.
         first: which replica of a store to try first, and those behind it next.
+        by_masters: ask only the masters of brokers, not their slaves.
 
     Raises:
         StoreNotFoundError: a path is not a store, or nothing matches a glob.
@@ -63,7 +64,7 @@ def open_stores(options: Options, first: int = 0) -> list[AnySource]:
         ReplicaError: no replica of a store can be opened.
     """
     opened: list[AnySource] = [
-        SourceBroker(group, group.open())
+        SourceBroker(group, (group.master if by_masters else group).open())
         if isinstance(group, BrokerSpec)
         else open_first(options, group, first)
         for group in _groups(options)

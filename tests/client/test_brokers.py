@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -118,7 +117,7 @@ def test_a_slave_is_asked_if_the_master_does_not_answer(served: Served) -> None:
 
 def test_a_slave_that_stays_behind_is_told(served: Served) -> None:
     dead = f"127.0.0.1:{free_port()}"
-    with closing(client_of(dead, served.address, seconds=0.5)) as client:
+    with closing(client_of(dead, served.address, seconds=3.0)) as client:
         puller = QueuePuller(client, ("orders", 0), MESSAGES - 1, MESSAGES + 1)
         with pytest.raises(ReplicaError, match=f"offset {MESSAGES} of orders/0 yet"):
             all_pieces(puller)
@@ -360,7 +359,16 @@ def test_an_endpoint_is_found_in_a_route_and_other_filter_servers_are_passed_ove
     assert found.endpoints == {"10.0.0.1:10911": "grpc+tls://10.0.0.1:10921"}
 
 
-def test_group_offsets(served: Served, tmp_path: Path) -> None:
+def test_brokers_without_addresses_or_roles_are_left_out() -> None:
+    body = (
+        b'{"brokerDatas":[{"brokerAddrs":{},"brokerName":"a"},'
+        b'{"brokerAddrs":{"-1":"10.0.0.1:1","1":"10.0.0.2:1"},"brokerName":"b"}]}'
+    )
+    (found,) = read_route(Command(0, body=body), "a name server") or []
+    assert (found.name, found.addresses) == ("b", {1: "10.0.0.2:1"})
+
+
+def test_group_offsets(served: Served) -> None:
     queues = [("orders", 0), ("orders", 1)]
     with closing(client_of(served.address)) as client:
         client.commit_offsets("lake", {"orders": {0: 17}})

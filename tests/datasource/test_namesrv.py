@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.client.brokers.session import RemotingSession
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import DataLossError, OptionError, RmqStoreError
+from rmqstore_spark.errors import DataLossError, OptionError, RmqStoreError, ServiceError
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
+from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
 from tests.face.broker import SMALL, Served, free_port, name_server, route
+from tests.namesrv.registering import registration, unregistration
 from tests.support.blocks import encoded_traffic
 from tests.support.serving import served
 from tests.support.traffic import Traffic
@@ -255,6 +259,39 @@ def test_messages_that_have_expired_are_a_loss(tmp_path: Path) -> None:
         with pytest.raises(DataLossError, match="have expired"):
             batch_rows("", **options, **start)
         assert len(batch_rows("", failOnDataLoss=False, **options, **start)) == left
+
+
+def test_several_brokers_and_slaves_of_a_master_that_is_gone(broker: Served, servers: str) -> None:
+    store = topic_with(broker, servers, "copied", 60)
+    gone = f"127.0.0.1:{free_port()}"
+    options: dict[str, Any] = {"namesrvAddr": servers, "subscribe": "copied"}
+    with (
+        tampering(broker.address, lambda _, answer: answer) as slave,
+        closing(RemotingSession(20, 20)) as session,
+    ):
+
+        def tell(command: Command) -> None:
+            session.run(_ask(session, servers, command))
+
+        master = registration(["copied"], name="broker-b", address=gone)
+        tell(master)
+        tell(registration(name="broker-b", broker_id=1, address=slave))
+        expected = batch_rows(store.path, subscribe="copied")
+        both = as_pulled(expected) + as_pulled(expected, "broker-b")
+        found = batch_rows("", **options)
+        assert sorted(found, key=lambda row: row["brokerName"]) == both
+        options["startingOffsets"] = "earliest"
+        stream = Stream("", requestTimeout="1s", **options)
+        with pytest.raises(ServiceError, match=f"{gone}.* does not answer"):
+            stream.next_batch()
+        tell(unregistration(master))
+        assert len(batch_rows("", **options)) == 120
+        with pytest.raises(ServiceError, match="has no master now, only slaves"):
+            Stream("", **options).next_batch()
+
+
+async def _ask(session: RemotingSession, address: str, command: Command) -> None:
+    await session.client(address).ask_for(command)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 MAX_LONG: Final = (1 << 63) - 1
+_ID: Final = re.compile("-?[0-9]{1,19}")
 _MOST_IDS: Final = 64
 """Most addresses of one broker name."""
 _MOST_QUEUES: Final = 65_536
@@ -138,10 +140,7 @@ def read_route(answer: Command, who: str) -> list[BrokerPlace] | None:
         return None
     told = _object(_body(answer, who), "the route", who)
     servers = _object(told.get("filterServerTable") or {}, "filterServerTable", who)
-    return [
-        _place(_object(data, "a broker", who), servers, who)
-        for data in _list(told.get("brokerDatas") or [], "brokerDatas", who)
-    ]
+    return _places(_list(told.get("brokerDatas") or [], "brokerDatas", who), servers, who)
 
 
 def read_brokers(answer: Command, who: str) -> list[BrokerPlace]:
@@ -153,19 +152,26 @@ def read_brokers(answer: Command, who: str) -> list[BrokerPlace]:
     """
     told = _object(_body(answer, who), "the answer", who)
     table = _object(told.get("brokerAddrTable") or {}, "brokerAddrTable", who)
-    return [_place(_object(data, "a broker", who), {}, who) for data in table.values()]
+    return _places(list(table.values()), {}, who)
+
+
+def _places(given: list[Any], servers: dict[str, Any], who: str) -> list[BrokerPlace]:
+    """Read brokers; one without an address has no process now, and is left out."""
+    places = (_place(_object(data, "a broker", who), servers, who) for data in given)
+    return [place for place in places if place.addresses]
 
 
 def _place(data: dict[str, Any], servers: dict[str, Any], who: str) -> BrokerPlace:
     name = _name(data.get("brokerName"), who)
     table = _object(data.get("brokerAddrs") or {}, "brokerAddrs", who)
-    if not 0 < len(table) <= _MOST_IDS:
+    if len(table) > _MOST_IDS:
         raise nonsense(who, f"{name} has {len(table)} addresses")
     addresses = {}
     for number, address in table.items():
-        if not (number.isascii() and number.isdigit() and len(number) < 20):
+        if not _ID.fullmatch(number):
             raise nonsense(who, f"a brokerId of {name} is not a number")
-        addresses[int(number)] = _address(address, who)
+        if not number.startswith("-"):  # it has no role yet
+            addresses[int(number)] = _address(address, who)
     endpoints = {}
     for address in addresses.values():
         texts = _list(servers.get(address) or [], "the filter servers of a broker", who)

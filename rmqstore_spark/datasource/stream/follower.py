@@ -69,7 +69,7 @@ class Follower:
     def __init__(self, options: Options, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        opened = open_stores(options)
+        opened = open_stores(options, by_masters=True)
         for of in opened:
             if not isinstance(of, SourceBroker):
                 of.store.require_queues("A stream")

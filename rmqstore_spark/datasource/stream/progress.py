@@ -30,7 +30,7 @@ class GroupProgress:
     ) -> None:
         self._group = group
         self._clients: dict[str, StoreClient | BrokerClient] = {
-            of.store.broker_name: of.spec.client()
+            of.store.broker_name: of.spec.master.client()
             if isinstance(of, SourceBroker)
             else connection.client(of.spec.url)
             for of in stores
