@@ -61,6 +61,7 @@ def all_pieces(puller: QueuePuller, rows: int = 10_000, size: int = 16 << 20) ->
     found = []
     while taken := puller.take(rows, size):
         found += taken
+    assert not puller.take(rows, size)
     return found
 
 

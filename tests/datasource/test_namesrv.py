@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.broker.face import BrokerFace
-from rmqstore_spark.client.brokers.session import RemotingSession
+from rmqstore_spark.client.brokers.alike import AlikeServers
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -75,6 +75,21 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def broker(tmp_path_factory: pytest.TempPathFactory, servers: str) -> Iterator[Served]:
     with registered(tmp_path_factory.mktemp("broker") / "store", servers) as found:
         yield found
+
+
+@pytest.fixture
+def follow(servers: str) -> Iterator[Callable[..., Stream]]:
+    """Give `follow(checkpoint, **options)`: a stream by the route, which the test's end stops."""
+    followed: list[Stream] = []
+
+    def start(checkpoint: list[str] | None = None, **options: Any) -> Stream:
+        given = {"namesrvAddr": servers, **options}
+        followed.append(Stream("", checkpoint, **given))
+        return followed[-1]
+
+    yield start
+    for stream in followed:
+        stream.reader.stop()
 
 
 def as_pulled(rows: list[dict[str, Any]], name: str = "broker-a") -> list[dict[str, Any]]:
@@ -145,7 +160,9 @@ def test_large_ranges_become_several_partitions(broker: Served, servers: str) ->
     assert size / (16 << 10) <= len(partitions) <= 2 * size / (16 << 10)
 
 
-def test_a_stream_pulls_in_micro_batches_and_is_restarted(broker: Served, servers: str) -> None:
+def test_a_stream_pulls_in_micro_batches_and_is_restarted(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     store = topic_with(broker, servers, "streamed", 1000)
     options: dict[str, Any] = {
         "subscribe": "streamed",
@@ -153,7 +170,7 @@ def test_a_stream_pulls_in_micro_batches_and_is_restarted(broker: Served, server
         "maxOffsetsPerTrigger": 400,
     }
     checkpoint: list[str] = []
-    stream = Stream("", checkpoint, namesrvAddr=servers, **options)
+    stream = follow(checkpoint, **options)
     batches = stream.drain()
     assert [len(rows) for rows in batches] == [400, 400, 200]
     put(store, 300, "streamed", seed=2)
@@ -161,7 +178,7 @@ def test_a_stream_pulls_in_micro_batches_and_is_restarted(broker: Served, server
     batches += stream.drain()
     stream.reader.stop()
     put(store, 200, "streamed", seed=3)
-    again = Stream("", checkpoint, namesrvAddr=servers, **options)
+    again = follow(checkpoint, **options)
     batches += again.drain()
     again.reader.stop()
     rows = [row for batch in batches for row in batch]
@@ -172,14 +189,16 @@ def test_a_stream_pulls_in_micro_batches_and_is_restarted(broker: Served, server
     assert sum(map(len, path.drain())) == 100
 
 
-def test_a_stream_up_to_now_and_a_limit_of_bytes(broker: Served, servers: str) -> None:
+def test_a_stream_up_to_now_and_a_limit_of_bytes(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     store = topic_with(broker, servers, "limited", 600)
     options: dict[str, Any] = {
         "subscribe": "limited",
         "startingOffsets": "earliest",
         "maxBytesPerTrigger": "64k",
     }
-    stream = Stream("", namesrvAddr=servers, **options)
+    stream = follow(**options)
     stream.prepare_available_now()
     put(store, 100, "limited", seed=2)
     batches = stream.drain()
@@ -189,9 +208,11 @@ def test_a_stream_up_to_now_and_a_limit_of_bytes(broker: Served, servers: str) -
     assert max(sizes) < 80 << 10
 
 
-def test_a_stream_finds_new_topics(broker: Served, servers: str) -> None:
+def test_a_stream_finds_new_topics(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     topic_with(broker, servers, "new-1", 10)
-    stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", subscribePattern="new-.*")
+    stream = follow(startingOffsets="earliest", subscribePattern="new-.*")
     assert sum(map(len, stream.drain())) == 10
     topic_with(broker, servers, "new-2", 20)
     stream.clock.sleep(20)
@@ -203,14 +224,16 @@ def test_a_stream_finds_new_topics(broker: Served, servers: str) -> None:
     assert stream.clock.now - before < 1
 
 
-def test_progress_is_that_of_a_consumer_group(broker: Served, servers: str) -> None:
+def test_progress_is_that_of_a_consumer_group(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     store = topic_with(broker, servers, "grouped", 1000)
     options: dict[str, Any] = {
         "namesrvAddr": servers,
         "subscribe": "grouped",
         "startingOffsets": "group:lake",
     }
-    stream = Stream("", commitGroup="lake", maxOffsetsPerTrigger=400, **options)
+    stream = follow(commitGroup="lake", maxOffsetsPerTrigger=400, **options)
     assert [len(rows) for rows in stream.drain()] == [400, 400, 200]
     stream.reader.stop()
     reached = [store.consumer_offsets.get("lake", "grouped", number) for number in range(3)]
@@ -219,7 +242,9 @@ def test_progress_is_that_of_a_consumer_group(broker: Served, servers: str) -> N
     assert len(batch_rows("", **options)) == 30
 
 
-def test_a_topic_that_was_recreated_is_a_loss(broker: Served, servers: str) -> None:
+def test_a_topic_that_was_recreated_is_a_loss(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     store = topic_with(broker, servers, "recreated", 900)
     options: dict[str, Any] = {
         "namesrvAddr": servers,
@@ -227,14 +252,14 @@ def test_a_topic_that_was_recreated_is_a_loss(broker: Served, servers: str) -> N
         "startingOffsets": "earliest",
     }
     checkpoint: list[str] = []
-    stream = Stream("", checkpoint, **options)
+    stream = follow(checkpoint, **options)
     stream.drain()
     stream.reader.stop()
     store.delete_topic("recreated")
     topic_with(broker, servers, "recreated", 600)
     with pytest.raises(DataLossError, match="was cut, or deleted and recreated"):
-        Stream("", checkpoint, **options).drain()
-    again = Stream("", checkpoint, failOnDataLoss=False, **options)
+        follow(checkpoint, **options).drain()
+    again = follow(checkpoint, failOnDataLoss=False, **options)
     assert sum(map(len, again.drain())) == 600
 
 
@@ -261,17 +286,19 @@ def test_messages_that_have_expired_are_a_loss(tmp_path: Path) -> None:
         assert len(batch_rows("", failOnDataLoss=False, **options, **start)) == left
 
 
-def test_several_brokers_and_slaves_of_a_master_that_is_gone(broker: Served, servers: str) -> None:
+def test_several_brokers_and_slaves_of_a_master_that_is_gone(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
     store = topic_with(broker, servers, "copied", 60)
     gone = f"127.0.0.1:{free_port()}"
     options: dict[str, Any] = {"namesrvAddr": servers, "subscribe": "copied"}
     with (
         tampering(broker.address, lambda _, answer: answer) as slave,
-        closing(RemotingSession(20, 20)) as session,
+        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
     ):
 
         def tell(command: Command) -> None:
-            session.run(_ask(session, servers, command))
+            assert asked.ask(command).command.code == 0
 
         master = registration(["copied"], name="broker-b", address=gone)
         tell(master)
@@ -281,17 +308,14 @@ def test_several_brokers_and_slaves_of_a_master_that_is_gone(broker: Served, ser
         found = batch_rows("", **options)
         assert sorted(found, key=lambda row: row["brokerName"]) == both
         options["startingOffsets"] = "earliest"
-        stream = Stream("", requestTimeout="1s", **options)
+        stream = follow(requestTimeout="1s", **options)
         with pytest.raises(ServiceError, match=f"{gone}.* does not answer"):
             stream.next_batch()
         tell(unregistration(master))
         assert len(batch_rows("", **options)) == 120
+        stream = follow(**options)
         with pytest.raises(ServiceError, match="has no master now, only slaves"):
-            Stream("", **options).next_batch()
-
-
-async def _ask(session: RemotingSession, address: str, command: Command) -> None:
-    await session.client(address).ask_for(command)
+            stream.next_batch()
 
 
 @pytest.mark.parametrize(

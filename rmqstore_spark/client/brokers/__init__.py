@@ -1,6 +1,6 @@
 """Clients of name servers and brokers, for a thread that waits for their answers.
 
-    session      `RemotingSession`: the connections, and the event loop that they need
+    pipe         `RemotingPipe`: a connection with many requests on the way
     alike        `AlikeServers`: servers of which any can answer, such as a master and its slaves
     routes       `NameServers`: which brokers have a topic, and where they are
     broker       `BrokerClient`: topics, offsets, consumer groups and messages of one broker

@@ -16,12 +16,11 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
-from rmqstore_spark.client.brokers.session import RemotingSession, together
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["ALL_TAGS", "BrokerClient", "QueueName"]
+__all__ = ["ALL_TAGS", "BrokerClient", "QueueName", "pull_request"]
 
 _T = TypeVar("_T")
 
@@ -31,7 +30,7 @@ QueueName: TypeAlias = tuple[str, int]
 ALL_TAGS: Final = "*"
 _GROUP: Final = "TOOLS_CONSUMER"
 """The group that pulls, as for mqadmin: a broker that creates no groups has it too."""
-_HAS_SUBSCRIPTION: Final = 4
+_HAS_SUBSCRIPTION: Final = "4"
 
 
 class BrokerClient:
@@ -49,19 +48,17 @@ class BrokerClient:
     def __init__(
         self, name: str, addresses: Sequence[str], timeout_s: float, answer_s: float
     ) -> None:
-        self.session = RemotingSession(timeout_s, answer_s)
-        self._servers = AlikeServers(
-            self.session, addresses, f"The broker {name} ({' or '.join(addresses)})"
-        )
+        called = f"The broker {name} ({' or '.join(addresses)})"
+        self.servers = AlikeServers(addresses, called, timeout_s, answer_s)
 
     @property
     def name(self) -> str:
         """What it is, to begin a sentence with."""
-        return self._servers.name
+        return self.servers.name
 
     def close(self) -> None:
         """Close the connections."""
-        self.session.close()
+        self.servers.close()
 
     def topics(self) -> dict[str, BrokerTopic]:
         """Return the topics by name.
@@ -70,7 +67,7 @@ class BrokerClient:
             ServiceError: the broker does not answer.
         """
         asked = Command(RequestCode.GET_ALL_TOPIC_CONFIG)
-        return read_topics(self.session.run(self._servers.ask(asked)).command, self.name)
+        return read_topics(self.servers.ask(asked).command, self.name)
 
     def max_offsets(self, queues: Sequence[QueueName]) -> list[int]:
         """Return one past the last offset of each queue; 0 for a queue that does not exist.
@@ -104,7 +101,7 @@ class BrokerClient:
         """
         fields = {**_of(queue), "timestamp": str(timestamp)}
         asked = Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-        return read_offset(self.session.run(self._servers.ask(asked)).command, self.name)
+        return read_offset(self.servers.ask(asked).command, self.name)
 
     def group_offsets(self, group: str, queues: Sequence[QueueName]) -> list[int | None]:
         """Return the next offset that a group consumes of each queue; None if it has none.
@@ -136,7 +133,7 @@ class BrokerClient:
             ServiceError: the broker does not answer.
         """
         asked = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return read_groups(self.session.run(self._servers.ask(asked)).command, self.name)
+        return read_groups(self.servers.ask(asked).command, self.name)
 
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set the next offsets that a group consumes.
@@ -170,55 +167,57 @@ class BrokerClient:
         """Pull one message.
 
         Raises:
-            ServiceError: the broker does not answer.
-            RemotingError: it refuses that.
-        """
-        return self.session.run(self.pull(queue, offset, 1, ALL_TAGS))[0]
-
-    async def pull(
-        self, queue: QueueName, offset: int, most: int, tags: str
-    ) -> tuple[Pulled, bool]:
-        """Pull messages from an offset on, as many as the broker gives at once.
-
-        Args:
-            queue: the queue.
-            offset: the first offset.
-            most: most messages.
-            tags: a tag expression; the broker compares hash codes of tags alone.
-
-        Returns:
-            The answer, and whether the first of the processes gave it.
-
-        Raises:
             ServiceError: the broker does not answer, or its answer makes no sense.
             TopicNotFoundError: it no longer has the topic.
+            RemotingError: it refuses that.
+        """
+        asked = pull_request(queue, offset, 1, ALL_TAGS)
+        return self.read_pull(asked, self.servers.ask(asked).command)
+
+    def read_pull(self, asked: Command, answer: Command) -> Pulled:
+        """Read the answer to a pull.
+
+        Raises:
+            ServiceError: it makes no sense.
+            TopicNotFoundError: the broker no longer has the topic.
             RemotingError: it refuses the pull.
         """
-        fields = {
-            "consumerGroup": _GROUP,
-            **_of(queue),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(most),
-            "sysFlag": str(_HAS_SUBSCRIPTION),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": tags,
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
-        answer, is_first = await self._servers.ask(Command(RequestCode.PULL_MESSAGE, fields))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise TopicNotFoundError(f"{self.name} no longer has the topic {queue[0]}.")
+            raise TopicNotFoundError(f"{self.name} no longer has the topic {asked.ext['topic']}.")
         pulled = read_pulled(answer, self.name)
+        offset = int(asked.ext["queueOffset"])
         if pulled.data and pulled.next <= offset:
             raise nonsense(self.name, f"messages after {offset} lead back to {pulled.next}")
-        return pulled, is_first
+        return pulled
 
     def _all(self, asked: Iterable[Command], read: Callable[[Command], _T]) -> list[_T]:
         """Send requests together, and read their answers, in the same order."""
-        answers = self.session.run(together(map(self._servers.ask, asked)))
-        return [read(answered.command) for answered in answers]
+        return [read(answered.command) for answered in self.servers.ask_all(asked)]
 
 
 def _of(queue: QueueName) -> dict[str, str]:
     return {"topic": queue[0], "queueId": str(queue[1])}
+
+
+def pull_request(queue: QueueName, offset: int, most: int, tags: str) -> Command:
+    """Return a request for messages from an offset on, as many as a broker gives at once.
+
+    Args:
+        queue: the queue.
+        offset: the first offset.
+        most: most messages.
+        tags: a tag expression; the broker compares hash codes of tags alone.
+    """
+    fields = {
+        "consumerGroup": _GROUP,
+        **_of(queue),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(most),
+        "sysFlag": _HAS_SUBSCRIPTION,
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": tags,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return Command(RequestCode.PULL_MESSAGE, fields)

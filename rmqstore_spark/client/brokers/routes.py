@@ -12,7 +12,6 @@ from rmqstore_spark.client.brokers.answers import (
     read_names,
     read_route,
 )
-from rmqstore_spark.client.brokers.session import RemotingSession, together
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
@@ -30,15 +29,14 @@ class NameServers:
     """
 
     def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
-        self._session = RemotingSession(timeout_s, _ANSWER_SECONDS)
         name = f"The name server {' or '.join(addresses)}"
-        self._servers = AlikeServers(self._session, addresses, name)
+        self._servers = AlikeServers(addresses, name, timeout_s, _ANSWER_SECONDS)
 
     def __enter__(self) -> NameServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session.close()
+        self._servers.close()
 
     @property
     def name(self) -> str:
@@ -52,7 +50,7 @@ class NameServers:
             ServiceError: no name server answers.
         """
         asked = Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        answer = self._session.run(self._servers.ask(asked)).command
+        answer = self._servers.ask(asked).command
         return read_names(answer, self.name)
 
     def brokers(self) -> list[BrokerPlace]:
@@ -62,7 +60,7 @@ class NameServers:
             ServiceError: no name server answers.
         """
         asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        answer = self._session.run(self._servers.ask(asked)).command
+        answer = self._servers.ask(asked).command
         return read_brokers(answer, self.name)
 
     def routes(self, topics: Iterable[str]) -> dict[str, list[BrokerPlace]]:
@@ -74,6 +72,6 @@ class NameServers:
         names = list(topics)
         fields = ({"topic": name, "acceptStandardJsonOnly": "true"} for name in names)
         asked = (Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, each) for each in fields)
-        answers = self._session.run(together(map(self._servers.ask, asked)))
+        answers = self._servers.ask_all(asked)
         found = (read_route(answered.command, self.name) for answered in answers)
         return {name: route for name, route in zip(names, found, strict=True) if route}

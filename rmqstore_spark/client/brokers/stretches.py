@@ -7,16 +7,23 @@ its time on the way.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmqstore_spark.client.brokers.alike import Answered
 from rmqstore_spark.client.brokers.answers import Pulled
-from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
+from rmqstore_spark.client.brokers.broker import (
+    ALL_TAGS,
+    BrokerClient,
+    QueueName,
+    pull_request,
+)
 from rmqstore_spark.errors import ReplicaError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["PulledPiece", "QueuePuller"]
 
@@ -53,14 +60,16 @@ class _Stretch:
     Attributes:
         at: the next offset to pull.
         held: bytes of its pieces.
-        task: pulls it, during `QueuePuller.take`.
+        is_asked: whether a pull is on the way.
+        late: how long a slave has not had the next message; None if it is not known to be behind.
     """
 
     at: int
     end: int
     pieces: list[PulledPiece] = field(default_factory=list)
     held: int = 0
-    task: asyncio.Task[None] | None = None
+    is_asked: bool = False
+    late: _Patience | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -70,6 +79,7 @@ class _Stretch:
         self.pieces.append(piece)
         self.held += len(piece.data)
         self.at = piece.end
+        self.late = None
 
 
 class QueuePuller:
@@ -92,7 +102,6 @@ class QueuePuller:
         self._tags = tags
         self._length = _STRETCH if tags == ALL_TAGS else _FILTERED_STRETCH
         self._stretches: deque[_Stretch] = deque()
-        self._is_pausing = False
 
     def take(self, rows: int, size: int) -> list[PulledPiece]:
         """Return the next pieces, in order; none at the end of the range.
@@ -109,69 +118,40 @@ class QueuePuller:
             RemotingError: it refuses a pull.
             ReplicaError: only a slave answers, and it stays behind.
         """
-        return self._client.session.run(self._take(rows, size))
+        taking = _Taking(self, rows, size)
+        self._client.servers.converse(taking)
+        return taking.pieces
 
-    async def _take(self, rows: int, size: int) -> list[PulledPiece]:
-        taken: list[PulledPiece] = []
-        count = held = 0
-        self._is_pausing = False
-        try:
-            while count < rows and held < size and self._fill():
-                for stretch in self._stretches:
-                    if stretch.task is None or stretch.task.done():
-                        stretch.task = asyncio.create_task(self._pull(stretch, size))
-                head = self._stretches[0]
-                assert head.task is not None  # noqa: S101  # just made
-                await head.task
-                if not head.is_whole:
-                    continue  # it had ended for want of room, while another one was the first
-                self._stretches.popleft()
-                taken += head.pieces
-                count += head.pieces[-1].end - head.pieces[0].start if head.pieces else 0
-                held += head.held
-        finally:
-            self._is_pausing = True
-            tasks = [stretch.task for stretch in self._stretches if stretch.task is not None]
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for stretch in self._stretches:
-                stretch.task = None  # what failed is tried again when its turn comes
-        return taken
-
-    def _fill(self) -> bool:
-        """Begin stretches; return whether any are left."""
+    def fill(self) -> deque[_Stretch]:
+        """Begin stretches, and return those that are not taken yet."""
         while len(self._stretches) < _AT_ONCE and self._next < self._end:
             end = min(self._next + self._length, self._end)
             self._stretches.append(_Stretch(self._next, end))
             self._next = end
-        return bool(self._stretches)
+        return self._stretches
 
-    async def _pull(self, stretch: _Stretch, size: int) -> None:
-        """Pull a stretch until it is whole, the caller pauses, or there is no room for more."""
-        late: _Patience | None = None
-        while not stretch.is_whole and not self._is_pausing:
-            if stretch is not self._stretches[0] and self._held >= size:
-                return
-            pulled, is_first = await self._client.pull(
-                self._queue, stretch.at, stretch.end - stretch.at, self._tags
+    def pull(self, stretch: _Stretch) -> Command:
+        """Return the next pull of a stretch."""
+        stretch.is_asked = True
+        return pull_request(self._queue, stretch.at, stretch.end - stretch.at, self._tags)
+
+    def take_answer(self, stretch: _Stretch, asked: Command, answer: Answered) -> None:
+        """Take the answer to a pull of a stretch."""
+        stretch.is_asked = False
+        pulled = self._client.read_pull(asked, answer.command)
+        piece = self._piece(stretch, pulled, answer.is_first)
+        if piece is not None:
+            stretch.add(piece)
+            return
+        stretch.late = stretch.late or _Patience(self._client.servers.timeout_s)
+        if stretch.late.is_over:
+            topic, queue_id = self._queue
+            raise ReplicaError(
+                f"{self._client.name} does not have offset {stretch.at} of {topic}/{queue_id} "
+                f"yet ({pulled.status}): only a slave answers, and it is behind its master.",
+                can_pass=True,
             )
-            piece = self._piece(stretch, pulled, is_first)
-            if piece is not None:
-                stretch.add(piece)
-                late = None
-                continue
-            late = late or _Patience(self._client.session.timeout_s)
-            if late.is_over:
-                topic, queue_id = self._queue
-                raise ReplicaError(
-                    f"{self._client.name} does not have offset {stretch.at} of {topic}/{queue_id} "
-                    f"yet ({pulled.status}): only a slave answers, and it is behind its master.",
-                    can_pass=True,
-                )
-            await late.pause()
-
-    @property
-    def _held(self) -> int:
-        return sum(stretch.held for stretch in self._stretches)
+        stretch.late.begin_pause()
 
     def _piece(self, stretch: _Stretch, pulled: Pulled, is_first: bool) -> PulledPiece | None:
         """Return what a pull gave; None if a slave does not have the offset yet."""
@@ -194,6 +174,61 @@ class QueuePuller:
         return None
 
 
+class _Taking:
+    """The pulls of one `QueuePuller.take`: a conversation that ends when there is enough.
+
+    Attributes:
+        pieces: what was taken.
+    """
+
+    def __init__(self, puller: QueuePuller, rows: int, size: int) -> None:
+        self.pieces: list[PulledPiece] = []
+        self._puller = puller
+        self._rows = rows
+        self._size = size
+        self._asked: dict[int, _Stretch] = {}
+        self._collect()
+
+    def due(self, room: int) -> Sequence[Command]:
+        while True:
+            if self._rows <= 0 or self._size <= 0:
+                return ()
+            waiting = [one for one in self._stretches() if not one.is_asked]
+            ready = [one for one in waiting if one.late is None or one.late.is_paused_enough]
+            if ready or self._asked or not waiting:
+                break
+            time.sleep(_FIRST_PAUSE)  # nothing is on the way, and the slave needs time
+        commands = []
+        for stretch in ready[:room]:
+            command = self._puller.pull(stretch)
+            self._asked[id(command)] = stretch
+            commands.append(command)
+        return commands
+
+    def _stretches(self) -> list[_Stretch]:
+        """Return the stretches to go on with: the first one, and others while there is room."""
+        stretches = self._puller.fill()
+        held = sum(stretch.held for stretch in stretches)
+        return [
+            stretch
+            for number, stretch in enumerate(stretches)
+            if not stretch.is_whole and (number == 0 or held < self._size)
+        ]
+
+    def answered(self, asked: Command, answer: Answered) -> None:
+        self._puller.take_answer(self._asked.pop(id(asked)), asked, answer)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Take the stretches that are whole, from the first one on, until there is enough."""
+        stretches = self._puller.fill()
+        while stretches and stretches[0].is_whole and self._rows > 0 and self._size > 0:
+            head = stretches.popleft()
+            self.pieces += head.pieces
+            self._rows -= head.pieces[-1].end - head.pieces[0].start
+            self._size -= head.held
+
+
 class _Patience:
     """How long to wait for a slave.
 
@@ -204,11 +239,16 @@ class _Patience:
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._pause = _FIRST_PAUSE
+        self._again_at = 0.0
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._until
 
-    async def pause(self) -> None:
-        await asyncio.sleep(self._pause)
+    @property
+    def is_paused_enough(self) -> bool:
+        return time.monotonic() >= self._again_at
+
+    def begin_pause(self) -> None:
+        self._again_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -70,10 +70,15 @@ class Follower:
         self._options = options
         self._clock = clock
         opened = open_stores(options, by_masters=True)
-        for of in opened:
-            if not isinstance(of, SourceBroker):
-                of.store.require_queues("A stream")
-        self._watch = Watch(options, [of.store for of in opened], clock)
+        try:
+            for of in opened:
+                if not isinstance(of, SourceBroker):
+                    of.store.require_queues("A stream")
+            self._watch = Watch(options, [of.store for of in opened], clock)
+        except BaseException:
+            for of in opened:
+                of.store.close()
+            raise
         self._standby = Standby(options, opened, self._watch, clock)
         self._strict = replace(options, fail_on_data_loss=True)
         self._progress = self._new_progress()
