@@ -8,5 +8,5 @@
     stretches    `QueuePuller`: pulls a range of a queue, with several requests on the way
 
 They speak RocketMQ's protocol, to its processes as to ours. From outside they import `remoting`,
-`wire.endpoint`, `layout.constants` and `errors`.
+`wire.endpoint`, `errors` and `printable`.
 """

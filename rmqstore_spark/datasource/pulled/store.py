@@ -26,6 +26,7 @@ __all__ = ["PulledStore"]
 
 _READABLE: Final = 4
 _SAMPLE: Final = 32
+_SHORT: Final = 10_000
 _TAG: Final = re.compile(r"[^\s|*][^|*]*[^\s|*]|[^\s|*]")
 """What a tag expression can hold: others are filtered here alone."""
 
@@ -42,7 +43,8 @@ class PulledStore:
         self.broker_name = broker_name
         self._client = client
         self._topics: list[Topic] | None = None
-        self._queues: dict[tuple[str, int], PulledQueue] = {}
+        self._queues: dict[QueueName, PulledQueue] = {}
+        self._sizes: dict[QueueName, float] = {}
 
     @property
     def path(self) -> str:
@@ -128,9 +130,15 @@ class PulledStore:
     # ---- messages
 
     def average_size(self, wanted: QueueRange) -> float:
-        """Estimate the bytes of a record of a range: the mean of its first and last records."""
-        if not wanted.count:
-            return 0.0
+        """Estimate the bytes of a record of a range: the mean of its first and last records.
+
+        For a short range, as in a micro-batch, what is known of its queue must do: to look at its
+        messages would cost as much as to read them.
+        """
+        name = wanted.topic, wanted.queue_id
+        known = self._sizes.get(name)
+        if not wanted.count or (known is not None and wanted.count < _SHORT):
+            return known or 0.0
         found = [
             piece
             for start in {wanted.start, max(wanted.start, wanted.end - _SAMPLE)}
@@ -139,7 +147,8 @@ class PulledStore:
             ).take(1, 1)
         ]
         count = sum(piece.end - piece.start for piece in found)
-        return sum(len(piece.data) for piece in found) / max(1, count)
+        self._sizes[name] = sum(len(piece.data) for piece in found) / max(1, count)
+        return self._sizes[name]
 
     def plan(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
         """Plan splits that are ranges of one queue each."""
