@@ -1,4 +1,4 @@
-"""A store process announces its endpoint through RocketMQ's name server, and clients pass over it."""
+"""A store process announces its endpoint through RocketMQ's name server; clients pass over it."""
 
 from __future__ import annotations
 

@@ -13,10 +13,15 @@ import pytest
 
 from rmqstore_spark.broker.face import BrokerFace
 from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import DataLossError, OptionError, RmqStoreError, ServiceError
+from rmqstore_spark.reader.plan import PlanLimits
+from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
 from tests.client.tampering import tampering
@@ -316,6 +321,23 @@ def test_several_brokers_and_slaves_of_a_master_that_is_gone(
         stream = follow(**options)
         with pytest.raises(ServiceError, match="has no master now, only slaves"):
             stream.next_batch()
+
+
+@pytest.mark.threat("What a broker sends")
+def test_offsets_beyond_reason_do_not_become_partitions(broker: Served) -> None:
+    def lie(asked: Command, answer: Command) -> Command:
+        if asked.code == RequestCode.GET_MAX_OFFSET:
+            answer.ext["offset"] = str(2**62)
+        return answer
+
+    with (
+        tampering(broker.address, lie) as address,
+        closing(PulledStore("b", BrokerClient("b", [address], 20, 20))) as store,
+    ):
+        end = store.queue("orders", 0).max_offset
+        ranges = [QueueRange("orders", 0, 0, end)]
+        with pytest.raises(OptionError, match=f"claims to have {end} messages"):
+            store.plan(ranges, PlanLimits(max_records=1000))
 
 
 @pytest.mark.parametrize(

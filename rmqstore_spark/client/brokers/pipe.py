@@ -79,7 +79,7 @@ class RemotingPipe:
         """Wait for answers; return those that have come, at least one.
 
         Raises:
-            PipeError: none came in time, the connection broke, or what came is no answer.
+            PipeError: none came in time, the connection broke, or what came is not an answer.
         """
         assert self._socket is not None  # noqa: S101  # the caller opened it
         until = time.monotonic() + seconds

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
 from rmqstore_spark.client.brokers.stretches import QueuePuller
 from rmqstore_spark.datasource.pulled.queue import PulledQueue
-from rmqstore_spark.errors import RemotingError, TopicNotFoundError
+from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_system_topic
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
@@ -27,6 +27,7 @@ __all__ = ["PulledStore"]
 _READABLE: Final = 4
 _SAMPLE: Final = 32
 _SHORT: Final = 10_000
+_MOST_SPLITS: Final = 100_000
 _TAG: Final = re.compile(r"[^\s|*][^|*]*[^\s|*]|[^\s|*]")
 """What a tag expression can hold: others are filtered here alone."""
 
@@ -151,10 +152,21 @@ class PulledStore:
         return self._sizes[name]
 
     def plan(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
-        """Plan splits that are ranges of one queue each."""
-        return plan_by_size(
-            [(wanted, int(self.average_size(wanted) * wanted.count)) for wanted in ranges], limits
-        )
+        """Plan splits that are ranges of one queue each.
+
+        Raises:
+            OptionError: there would be too many, as when a broker claims absurd offsets.
+        """
+        sizes = [(wanted, int(self.average_size(wanted) * wanted.count)) for wanted in ranges]
+        total, count = sum(size for _, size in sizes), sum(wanted.count for wanted in ranges)
+        splits = max(total // limits.max_bytes, count // (limits.max_records or count or 1))
+        if splits > _MOST_SPLITS:
+            raise OptionError(
+                f"{self.path} claims to have {count} messages of this query, about {total} bytes: "
+                f"they would be more than {_MOST_SPLITS} partitions. Check its queues (mqadmin "
+                "topicStatus), or raise maxBytesPerPartition or maxRecordsPerPartition."
+            )
+        return plan_by_size(sizes, limits)
 
     def read(self, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Read the messages of a range of one queue, in its order.
