@@ -40,6 +40,7 @@ class BrokerFace:
     Args:
         store: the store; it is not closed here.
         ha_address: where slaves connect, as `host:port`; "" if none are taken.
+        endpoint: where Arrow Flight is served to other machines; "" if it is not.
 
     Attributes:
         address: where clients connect, as `host:port`.
@@ -50,7 +51,7 @@ class BrokerFace:
         ServiceError: nothing can listen there.
     """
 
-    def __init__(self, store: StoreWriter, ha_address: str = "") -> None:
+    def __init__(self, store: StoreWriter, ha_address: str = "", endpoint: str = "") -> None:
         config = store.config
         if config.vip_listen_port < 0 and config.listen_port <= _VIP:
             raise OptionError(
@@ -66,6 +67,7 @@ class BrokerFace:
         self._store = store
         self._protection = Protection.of(config)
         self._ha_address = ha_address or _next_port(config.host[0])
+        self._endpoint = endpoint
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
         self._failure: BaseException | None = None
@@ -112,7 +114,9 @@ class BrokerFace:
         try:
             await self._listen(server)
             reloading = None if accounts is None else asyncio.create_task(_reload(accounts))
-            registering = Registering(config, catalog, self._ha_address, protection.identity)
+            registering = Registering(
+                config, catalog, self._ha_address, self._endpoint, protection.identity
+            )
             self._store.topics.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()

@@ -1,5 +1,10 @@
 """Tells the name servers which topics the broker has: from time to time, and when they change.
 
+The registration also names the Arrow Flight endpoint, in the list of filter servers. RocketMQ's
+name servers keep that list by the broker's address, and put it into routes. Nothing else of 4.9
+fills it, and its clients read it only for subscriptions in class filter mode, which its brokers do
+not serve. So Spark finds the endpoint in a route, from any name server.
+
 Upstream: BrokerController.registerBrokerAll, BrokerOuterAPI.
 """
 
@@ -35,6 +40,7 @@ class Registering:
         config: says with whom, and under which name.
         catalog: the topics.
         ha_address: where slaves connect.
+        endpoint: where Arrow Flight is served to other machines, as text; "" if it is not.
         identity: with which it talks to them.
     """
 
@@ -43,6 +49,7 @@ class Registering:
         config: StoreConfig,
         catalog: Catalog,
         ha_address: str,
+        endpoint: str,
         identity: ClientIdentity,
     ) -> None:
         self._catalog = catalog
@@ -55,6 +62,7 @@ class Registering:
             "clusterName": config.broker_cluster_name,
         }
         self._ha_address = ha_address
+        self._endpoints = [endpoint] if endpoint else []
         self._name_servers = [
             _NameServer(self, address, identity)
             for address in config.namesrv_addr.split(";")
@@ -80,7 +88,7 @@ class Registering:
         """Return the request that registers all topics."""
         version, topics = self._catalog.version(), self._catalog.registered()
         body = {
-            "filterServerList": [],
+            "filterServerList": self._endpoints,
             "topicConfigSerializeWrapper": {"dataVersion": version, "topicConfigTable": topics},
         }
         ext = {**self._who, "haServerAddr": self._ha_address, "compressed": "false"}

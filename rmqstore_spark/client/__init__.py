@@ -7,6 +7,7 @@
     connection   one connection, with time limits, retries and plain errors
     hangup, sockets    end connections to a process that is stalled
     filesystem   gives access to the store's files as a file system of fsspec
+    brokers/     asks name servers and brokers, in RocketMQ's protocol
 
 It imports neither the engine nor the reader, so that Spark tasks start fast.
 """

@@ -5,6 +5,8 @@
     tables       carries a catalog table's options to its queries
     schema       defines the columns, and checks a user's choice of them
     stores       finds the stores, and chooses their queues
+    routes       finds them through name servers
+    pulled/      reads a broker of RocketMQ's own over its protocol
     spec         says which store to open, and how
     opening      opens a store, or the first of its replicas that answers
     replicas     defines what a replica must hold to be read in place of another

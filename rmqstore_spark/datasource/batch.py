@@ -11,11 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.positions import Earliest, Latest
-from rmqstore_spark.datasource.partitions import StorePartition, partitions_of, read_partition
+from rmqstore_spark.datasource.partitions import AnyPartition, partitions_of, read_partition
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.spec import SourceStore
+from rmqstore_spark.datasource.spec import AnySource, SourceBroker
 from rmqstore_spark.datasource.stores import (
     ChosenQueue,
     check_pattern,
@@ -48,7 +48,7 @@ class RmqStoreReader(DataSourceReader):
         self._projection = projection
 
     @plain_errors
-    def partitions(self) -> list[StorePartition]:
+    def partitions(self) -> list[AnyPartition]:
         """Plan the query: see `docs/options.md`, `planBy`."""
         options = self._options
         failure: Exception | None = None
@@ -63,7 +63,7 @@ class RmqStoreReader(DataSourceReader):
             raise failure
         return self._planned(options, 0)
 
-    def _planned(self, options: Options, number: int) -> list[StorePartition]:
+    def _planned(self, options: Options, number: int) -> list[AnyPartition]:
         opened = open_stores(options, number)
         try:
             return partitions_of(
@@ -79,22 +79,25 @@ class RmqStoreReader(DataSourceReader):
         return read_partition(partition, self._options, self._projection)
 
 
-def plan_stores(options: Options, opened: Sequence[SourceStore]) -> list[Sequence[Split]]:
+def plan_stores(options: Options, opened: Sequence[AnySource]) -> list[Sequence[Split]]:
     """Plan each store of a batch query."""
-    with_queues = [of.store for of in opened if of.store.has_queues]
+    with_queues = [of.store for of in opened if isinstance(of, SourceBroker) or of.store.has_queues]
     check_topics(options, [of.store for of in opened])
     check_pattern(options, [of.store for of in opened])
     ranges = _ranges(options, list(chosen_queues(options, with_queues))) if with_queues else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
     for of in opened:
+        own = ranges.get(of.store.broker_name, [])
+        share = sum(part.count for part in own) / total if total else 0.0
+        if isinstance(of, SourceBroker):
+            plans.append(of.store.plan(own, _limits(options, share)))
+            continue
         if of.replicas:
             of.store.require_queues("A store with replicas", "Name one of them")
         if not of.store.has_queues:
             plans.append(_plan_scan(options, of.store))
             continue
-        own = ranges.get(of.store.broker_name, [])
-        share = sum(part.count for part in own) / total if total else 0.0
         plans.append(_plan_queues(options, of.store, own, _limits(options, share)))
     return plans
 

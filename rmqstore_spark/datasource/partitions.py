@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,10 +13,11 @@ from pyspark.sql.datasource import InputPartition
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
 from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.replicas import Evidence, ranges_of
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.spec import SourceStore, StoreSpec
+from rmqstore_spark.datasource.spec import AnySource, SourceBroker, StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import Split
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["StorePartition", "partitions_of", "read_options", "read_partition"]
+__all__ = [
+    "AnyPartition",
+    "PulledPartition",
+    "StorePartition",
+    "partitions_of",
+    "read_options",
+    "read_partition",
+]
 
 
 class StorePartition(InputPartition):
@@ -53,17 +61,39 @@ class StorePartition(InputPartition):
         self.evidence = evidence
 
 
+class PulledPartition(InputPartition):
+    """Ranges of queues of one broker that one task pulls in order.
+
+    Args:
+        plan: id of the planning that created it.
+        broker: the broker.
+        splits: the splits to read.
+    """
+
+    def __init__(self, plan: str, broker: BrokerSpec, splits: Sequence[Split]) -> None:
+        super().__init__(plan)
+        self.broker = broker
+        self.splits = tuple(splits)
+
+
+AnyPartition: TypeAlias = StorePartition | PulledPartition
+
+
 def partitions_of(
-    planned: Iterable[tuple[SourceStore, Sequence[Sequence[Split]]]],
-) -> list[StorePartition]:
+    planned: Iterable[tuple[AnySource, Sequence[Sequence[Split]]]],
+) -> list[AnyPartition]:
     """Create the partitions of one planning: groups of splits for each store."""
     plan = uuid4().hex
     return [part for of, groups in planned for part in _partitions(plan, of, groups)]
 
 
 def _partitions(
-    plan: str, of: SourceStore, groups: Sequence[Sequence[Split]]
-) -> Iterator[StorePartition]:
+    plan: str, of: AnySource, groups: Sequence[Sequence[Split]]
+) -> Iterator[AnyPartition]:
+    if isinstance(of, SourceBroker):
+        for group in groups:
+            yield PulledPartition(plan, of.spec, group)
+        return
     evidence = None
     if of.replicas:
         wanted = {one for group in groups for split in group for one in ranges_of(split)}
@@ -114,9 +144,25 @@ def read_partition(
     partition: InputPartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; return nothing for the one that Spark creates for an empty plan."""
+    if isinstance(partition, PulledPartition):
+        return plain_errors_of(_pull(partition, options, projection))
     if not isinstance(partition, StorePartition):
         return iter(())
     return plain_errors_of(_read(partition, options, projection))
+
+
+def _pull(
+    partition: PulledPartition, options: Options, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    wanted = read_options(options, projection)
+    schema = projection.arrow_schema()
+    store = partition.broker.open()
+    try:
+        for split in partition.splits:
+            for batch in store.read(split, wanted):
+                yield _as_spark_wants(batch, schema)
+    finally:
+        store.close()
 
 
 def _read(

@@ -196,11 +196,18 @@ def _group_progress(
     group: str, queues: Sequence[ChosenQueue], name: str, may_be_new: bool
 ) -> dict[QueueKey, int]:
     from rmqstore_spark.reader.groups import group_offsets
+    from rmqstore_spark.reader.store import Store
 
     stores = {chosen.key.broker: chosen.store for chosen in queues}
-    progress = {}
-    groups = set()
+    progress: dict[QueueKey, int] = {}
+    groups: set[str] = set()
     for broker, store in stores.items():
+        if not isinstance(store, Store):
+            names = [chosen.key[1:] for chosen in queues if chosen.key.broker == broker]
+            offsets = store.group_offsets(group, names)
+            progress.update((QueueKey(broker, *name), at) for name, at in offsets.items())
+            groups |= {group} if may_be_new or any(offsets.values()) else store.groups(group)
+            continue
         for entry in group_offsets(store):
             groups.add(entry.group)
             if entry.group == group:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.open import is_endpoint
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.datasource.pulled.queue import PulledQueue
+    from rmqstore_spark.datasource.pulled.spec import BrokerSpec
+    from rmqstore_spark.datasource.pulled.store import PulledStore
+    from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["SourceStore", "StoreSpec", "different_names"]
+__all__ = [
+    "AnyQueue",
+    "AnySource",
+    "AnyStore",
+    "SourceBroker",
+    "SourceStore",
+    "StoreSpec",
+    "different_names",
+]
+
+AnyQueue: TypeAlias = "Queue | PulledQueue"
+AnyStore: TypeAlias = "Store | PulledStore"
+AnySource: TypeAlias = "SourceStore | SourceBroker"
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,16 @@ class SourceStore(NamedTuple):
     spec: StoreSpec
     store: Store
     replicas: tuple[StoreSpec, ...] = ()
+
+
+class SourceBroker(NamedTuple):
+    """A broker that messages are pulled from, and what a task needs to ask it again.
+
+    Its master and slaves stand in for each other in `store`, and are not replicas to choose from.
+    """
+
+    spec: BrokerSpec
+    store: PulledStore
 
 
 def different_names(names: Mapping[str, str]) -> OptionError:

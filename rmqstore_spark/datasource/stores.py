@@ -12,18 +12,27 @@ from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.opening import open_first
 from rmqstore_spark.datasource.options.connection import REPLICA, replica_endpoints
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
+from rmqstore_spark.datasource.pulled.spec import BrokerSpec
+from rmqstore_spark.datasource.routes import routed
+from rmqstore_spark.datasource.spec import (
+    AnyQueue,
+    AnySource,
+    AnyStore,
+    SourceBroker,
+    StoreSpec,
+    different_names,
+)
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.connection import ConnectionOptions
-    from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
 __all__ = [
     "ChosenQueue",
     "check_pattern",
     "check_topics",
+    "chosen_names",
     "chosen_queues",
     "most_replicas",
     "open_stores",
@@ -36,23 +45,30 @@ class ChosenQueue(NamedTuple):
     """A queue that the query reads."""
 
     key: QueueKey
-    store: Store
-    queue: Queue
+    store: AnyStore
+    queue: AnyQueue
 
 
-def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
-    """Open the stores that `path` or `endpoint` names, in its order.
+def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -> list[AnySource]:
+    """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
 
     Args:
         options: the query's options.
         first: which replica of a store to try first, and those behind it next.
+        by_masters: ask only the masters of brokers, not their slaves.
 
     Raises:
         StoreNotFoundError: a path is not a store, or nothing matches a glob.
+        TopicNotFoundError: name servers know no broker with a topic.
         OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
         ReplicaError: no replica of a store can be opened.
     """
-    opened = [open_first(options, group, first) for group in _groups(options)]
+    opened: list[AnySource] = [
+        SourceBroker(group, (group.master if by_masters else group).open())
+        if isinstance(group, BrokerSpec)
+        else open_first(options, group, first)
+        for group in _groups(options)
+    ]
     found = [of.store.broker_name for of in opened]
     _check_names([of.spec.url for of in opened], found)
     return opened
@@ -61,14 +77,17 @@ def open_stores(options: Options, first: int = 0) -> list[SourceStore]:
 def most_replicas(options: Options) -> int:
     """Return how many replicas a store of the query has at most; 0 if none has any."""
     connection = options.connection
-    if not any(REPLICA in url for url in (connection.endpoints if connection else options.paths)):
+    urls = connection.endpoints if connection else options.paths
+    if not options.name_servers and not any(REPLICA in url for url in urls):
         return 0  # without a look at the stores
-    most = max(map(len, _groups(options)))
+    most = max(1 if isinstance(of, BrokerSpec) else len(of) for of in _groups(options))
     return most if most > 1 else 0
 
 
-def _groups(options: Options) -> list[tuple[StoreSpec, ...]]:
-    """Return the stores of a query, each with its replicas."""
+def _groups(options: Options) -> Sequence[tuple[StoreSpec, ...] | BrokerSpec]:
+    """Return the stores of a query, each with its replicas, and the brokers."""
+    if options.name_servers:
+        return routed(options)
     if options.connection is not None:
         return _served(options, options.connection)
     return _at_paths(options)
@@ -235,13 +254,29 @@ def _matches(path: str, found: list[str]) -> list[str]:
     return found
 
 
-def chosen_queues(options: Options, stores: Iterable[Store]) -> Iterator[ChosenQueue]:
-    """Yield the queues of the stores that the options choose."""
+def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[ChosenQueue]:
+    """Yield the queues of the stores that the options choose.
+
+    A broker has queues that never had a message. They are left out, as they have no files.
+    """
+    from rmqstore_spark.reader.store import Store
+
     for store in stores:
-        for topic in store.known_topics():
-            for queue_id in _chosen_ids(options, topic):
-                key = QueueKey(store.broker_name, topic.name, queue_id)
-                yield ChosenQueue(key, store, store.queue(topic.name, queue_id))
+        names = chosen_names(options, store)
+        if not isinstance(store, Store):
+            store.look(names)
+            names = store.used(names)
+        for name in names:
+            yield ChosenQueue(QueueKey(store.broker_name, *name), store, store.queue(*name))
+
+
+def chosen_names(options: Options, store: AnyStore) -> list[tuple[str, int]]:
+    """Return topic and queueId of the queues of a store that the options choose."""
+    return [
+        (topic.name, queue_id)
+        for topic in store.known_topics()
+        for queue_id in _chosen_ids(options, topic)
+    ]
 
 
 def _chosen_ids(options: Options, topic: Topic) -> Sequence[int]:
@@ -272,7 +307,7 @@ def wants_queue(options: Options, topic: str, queue_id: int) -> bool:
     return wants_topic(options, topic)
 
 
-def check_topics(options: Options, stores: Sequence[Store]) -> None:
+def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
     """Check that the topics and queues of `subscribe` and `assign` exist.
 
     The log of a store without queues is scanned until all topics are found.
@@ -280,12 +315,16 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
     Raises:
         TopicNotFoundError: no store has a topic, or a topic lacks a queue.
     """
+    from rmqstore_spark.reader.store import Store
+
     existing: dict[str, set[int]] = {}
     for store in stores:
         for topic in store.known_topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
     named = {*(options.topics or ()), *(options.assign or ())}
-    without_queues = [store for store in stores if not store.has_queues]
+    without_queues = [
+        store for store in stores if isinstance(store, Store) and not store.has_queues
+    ]
     in_logs: set[str] = set()
     for store in without_queues:
         if not named <= existing.keys() | in_logs:
@@ -310,13 +349,17 @@ def check_topics(options: Options, stores: Sequence[Store]) -> None:
             )
 
 
-def check_pattern(options: Options, stores: Sequence[Store]) -> None:
+def check_pattern(options: Options, stores: Sequence[AnyStore]) -> None:
     """Check that `subscribePattern` matches a topic, if all stores have queues.
 
     Raises:
         TopicNotFoundError: it matches no topic.
     """
-    if options.pattern is None or not all(store.has_queues for store in stores):
+    from rmqstore_spark.reader.store import Store
+
+    if options.pattern is None or not all(
+        store.has_queues for store in stores if isinstance(store, Store)
+    ):
         return
     names = {topic.name for store in stores for topic in store.known_topics()}
     if any(wants_topic(options, name) for name in names):

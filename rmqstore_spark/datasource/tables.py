@@ -74,10 +74,10 @@ def options_in(schema: StructType) -> dict[str, str]:
 def query_options(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Merge the options of a read: the query's own override those of its table.
 
-    A query with its own path or endpoint does not read the table, wherever its schema comes from.
+    A query that names a store itself does not read the table, wherever its schema comes from.
     """
     own = {_canonical(name): (name, value) for name, value in given.items()}
-    if own.keys().isdisjoint(("path", "endpoint")):
+    if own.keys().isdisjoint(("path", "endpoint", "namesrvAddr")):
         for name, value in options_in(schema).items():
             own.setdefault(_canonical(name), (name, value))
     return dict(own.values())

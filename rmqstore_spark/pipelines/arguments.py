@@ -159,7 +159,8 @@ class Job(Generic[T]):
     def _source_options(self) -> list[Option]:
         if self.without is None:
             return []
-        return [each for each in OPTIONS if each.name != "path" and each.scope != self.without]
+        stores = ("path", "namesrvAddr")  # the argument STORE says that
+        return [each for each in OPTIONS if each.name not in stores and each.scope != self.without]
 
 
 class _Command(TyperCommand):

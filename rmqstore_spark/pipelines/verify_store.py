@@ -100,6 +100,7 @@ def verify_stores(arguments: VerifyArguments, run: Runner) -> Iterator[tuple[str
     if arguments.folders is not None:
         options["storePathCommitLog"] = arguments.folders
     for opened in open_stores(parse_options(options, streaming=False)):
+        assert isinstance(opened, SourceStore)  # noqa: S101  # no name server was named
         with opened.store:
             yield opened.spec.url, _verify(opened, arguments, run)
 

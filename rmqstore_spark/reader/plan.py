@@ -32,6 +32,7 @@ __all__ = [
     "plan_by_commitlog",
     "plan_by_keys",
     "plan_by_queue",
+    "plan_by_size",
     "plan_scan",
 ]
 
@@ -150,6 +151,13 @@ def plan_by_queue(
 ) -> list[QueueSplit]:
     """Plan splits that are ranges of one queue each. A long range becomes several splits."""
     return _by_queue(_extents(store, ranges), limits)
+
+
+def plan_by_size(
+    ranges: Iterable[tuple[QueueRange, int]], limits: PlanLimits = PlanLimits()
+) -> list[QueueSplit]:
+    """Plan like `plan_by_queue`, with an estimate of each range's bytes in place of a store."""
+    return _by_queue([_Extent(each, 0, 0, size) for each, size in ranges if each.count], limits)
 
 
 def _by_queue(extents: list[_Extent], limits: PlanLimits) -> list[QueueSplit]:

@@ -201,7 +201,7 @@ class _Run:
         server = StoreServer(stores, config, end.ask)
         opened.callback(server.close)
         opened.callback(_end, server, end, service)
-        service.start()
+        service.start(server.endpoints)
         opened.enter_context(
             memory.given_back(lambda: server.calls_at_work, lambda: server.calls_ended)
         )

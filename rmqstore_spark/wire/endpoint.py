@@ -5,7 +5,9 @@ A process that serves several stores has an endpoint for each: `grpc://host:port
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -17,6 +19,8 @@ __all__ = [
     "TLS",
     "UNIX",
     "Endpoint",
+    "announced_endpoint",
+    "endpoint_announced",
     "is_store_name",
     "parse_endpoint",
     "parse_endpoints",
@@ -114,6 +118,43 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
         if endpoint in found[:number]:
             raise OptionError(f"The endpoint {endpoint} is given twice. Name each store once.")
     return found
+
+
+def announced_endpoint(endpoints: Iterable[Endpoint], address: str) -> str:
+    """Return the endpoint that a store process announces to name servers.
+
+    Args:
+        endpoints: where it serves.
+        address: the IP address at which clients find its broker (`brokerIP1`).
+
+    Returns:
+        The endpoint; "" if other machines, which know that address, cannot reach one.
+    """
+    for endpoint in endpoints:
+        if endpoint.scheme == UNIX:
+            continue
+        bound = ipaddress.ip_address(endpoint.host)
+        if bound.is_unspecified:
+            return str(replace(endpoint, host=address))
+        if not bound.is_loopback or ipaddress.ip_address(address).is_loopback:
+            return str(endpoint)
+    return ""
+
+
+def endpoint_announced(texts: Iterable[str]) -> str:
+    """Return the endpoint among the filter servers that a broker registered; "" if there is none.
+
+    What is not the address of a store process on a network is passed over: the texts come from a
+    name server, and a path on this machine would be none of its business.
+    """
+    for text in texts:
+        try:
+            found = parse_endpoint(text)
+        except OptionError:
+            continue
+        if found.scheme != UNIX:
+            return str(found)
+    return ""
 
 
 def _wrong(text: str, why: str) -> OptionError:

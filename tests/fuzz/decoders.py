@@ -18,6 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.client.brokers.answers import (
+    read_brokers,
+    read_names,
+    read_route,
+    read_topics,
+)
+from rmqstore_spark.client.brokers.stretches import PulledPiece
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -27,9 +34,11 @@ from rmqstore_spark.engine.recovery.clean_close import StoreState
 from rmqstore_spark.errors import (
     BlockError,
     CorruptStoreError,
+    DataLossError,
     FrameError,
     OptionError,
     ReplicationError,
+    ServiceError,
 )
 from rmqstore_spark.ha.frames import FrameDecoder
 from rmqstore_spark.layout import kernel
@@ -68,6 +77,8 @@ from rmqstore_spark.layout.record.format import Records, check_crcs, decode_reco
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.namesrv.registration import read_registration
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.server.flight.blockbatch import block_span
@@ -340,6 +351,20 @@ def registration(data: bytes) -> Any:
     return repr(read_registration(Command(103, ext, data[1:], version=version)))
 
 
+def route(data: bytes) -> Any:
+    """What a name server or a broker answers: a route, brokers, topics, or names."""
+    read = (read_route, read_brokers, read_topics, read_names)[data[0] % 4 if data else 0]
+    return repr(read(Command(0, body=data[1:]), "it"))
+
+
+def pulled(data: bytes) -> Any:
+    """Records that a broker sent for two pulls; whether it filtered is in the first byte."""
+    kind, cut = data[:1], len(data) // 2
+    options = ReadOptions(mode="DROPMALFORMED" if kind == b"\x01" else "FAILFAST")
+    rows = PulledRows("b", "the broker", "T", 0, options, is_filtered=kind != b"\x02")
+    return list(rows.decode([PulledPiece(0, 5, data[1:cut]), PulledPiece(5, 10, data[cut:])]))
+
+
 @contextmanager
 def _file(data: bytes) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
@@ -353,12 +378,13 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
-    frames, registration, accounts,
+    frames, registration, accounts, route, pulled,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 
 _DECLARED: Final = (
     CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError, FrameError,
+    ServiceError, DataLossError,
 )  # fmt: skip
 
 

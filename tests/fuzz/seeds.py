@@ -155,6 +155,20 @@ def _registrations() -> Iterator[bytes]:
     yield b"\2" + compressed(plain).body
 
 
+def _tables() -> Iterator[bytes]:
+    data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
+    servers = {"h:1": ["grpc://h:3"], "x": []}
+    for number, table in enumerate(
+        (
+            {"brokerDatas": [data], "filterServerTable": servers, "queueDatas": []},
+            {"brokerAddrTable": {"b": data}, "clusterAddrTable": {"c": ["b"]}},
+            {"topicConfigTable": {"t": {"readQueueNums": 4, "perm": 6, "order": False}}},
+            {"topicList": ["t", "u"]},
+        )
+    ):
+        yield bytes([number]) + json.dumps(table).encode()
+
+
 _OF: dict[str, Callable[[], Any]] = {
     "records": lambda: _stretches(0),
     "stamped": lambda: _stretches(0),
@@ -190,6 +204,10 @@ _OF: dict[str, Callable[[], Any]] = {
     "headers": _headers,
     "frames": _frames,
     "registration": _registrations,
+    "route": _tables,
+    "pulled": lambda: [
+        kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
+    ],
 }
 
 

@@ -115,7 +115,8 @@ class ConnectionOptions:
     """Store processes, and how to connect to them. Contains names of files, but no secrets.
 
     Args:
-        endpoints: one for each store, or several with `REPLICA` between them.
+        endpoints: one for each store, or several with `REPLICA` between them; empty if name
+            servers are asked for them.
         timeout_ms: timeout of one request.
     """
 
@@ -137,7 +138,7 @@ class ConnectionOptions:
         if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
             raise OptionError("Options tlsCertFile and tlsKeyFile must be set together.")
         return cls(
-            values["endpoint"],
+            values.get("endpoint", ()),
             values.get("tokenFile"),
             values.get("tlsCaFile"),
             values.get("tlsCertFile"),

@@ -28,6 +28,8 @@ __all__ = ["Options", "check_options", "check_table_options", "parse_options"]
 _EITHER = OptionTable((*OPTIONS, *SINK_OPTIONS))
 _log = logging.getLogger("rmqstore_spark")
 
+_PLACES = ("path", "endpoint", "namesrvAddr")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -36,6 +38,7 @@ class Options:
     Args:
         paths: paths of the stores; empty if they are read through their processes.
         connection: connection to those processes; None if there are paths.
+        name_servers: addresses of name servers that know the processes; empty if options do.
         replica_timeout_ms: how long a replica may take, or stay behind, before another is read.
         commitlog_paths: folders of the only store, or by broker; None means the default.
         topics: from `subscribe`; None if not given, as with `pattern` and `assign`.
@@ -48,6 +51,7 @@ class Options:
 
     paths: tuple[str, ...]
     connection: ConnectionOptions | None
+    name_servers: tuple[str, ...]
     broker_names: tuple[str, ...] | None
     replica_timeout_ms: int
     commitlog_paths: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
@@ -167,7 +171,8 @@ def parse_options(given: Mapping[str, str], streaming: bool) -> Options:
         )
     return Options(
         paths=values.get("path", ()),
-        connection=ConnectionOptions.of(values) if "endpoint" in values else None,
+        connection=None if "path" in values else ConnectionOptions.of(values),
+        name_servers=values.get("namesrvAddr", ()),
         broker_names=_distinct(values.get("brokerNames")),
         replica_timeout_ms=values["replicaTimeout"],
         commitlog_paths=values.get("storePathCommitLog"),
@@ -207,18 +212,25 @@ def _check_direction(given: Mapping[str, str]) -> None:
 
 def _check_place(values: Mapping[str, Any]) -> None:
     """Refuse a query that names no store, or names it in two ways."""
-    if "path" not in values and "endpoint" not in values:
+    if not any(name in values for name in _PLACES):
         raise OptionError(
             "Option path is missing: give a store directory, as in load('/data/store'), or set "
-            "option endpoint for a store process. (A table keeps its options only if it was "
-            "created by CREATE TABLE ... USING rmqstore OPTIONS (...), without a list of columns "
-            "and without AS SELECT. Drop the table and recreate it like that.)"
+            "option endpoint for a store process, or namesrvAddr for a name server. (A table keeps "
+            "its options only if it was created by CREATE TABLE ... USING rmqstore OPTIONS (...), "
+            "without a list of columns and without AS SELECT. Drop the table and recreate it like "
+            "that.)"
         )
-    if "commitGroup" in values and "endpoint" not in values:
+    if "commitGroup" in values and "path" in values:
         raise OptionError(
-            "Option commitGroup needs option endpoint in place of path: only a store process "
-            "records the offsets of consumer groups."
+            "Option commitGroup needs option endpoint or namesrvAddr in place of path: only a "
+            "store process or a broker records the offsets of consumer groups."
         )
+    for name in ("path", "endpoint", "brokerNames", "storePathCommitLog", "pageCache"):
+        if name in values and "namesrvAddr" in values:
+            raise OptionError(
+                f"Options {name} and namesrvAddr contradict each other: name servers tell where "
+                "the brokers are, and their names."
+            )
     for name in ("path", "storePathCommitLog", "pageCache"):
         if name in values and "endpoint" in values:
             raise OptionError(

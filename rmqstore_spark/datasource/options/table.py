@@ -12,6 +12,7 @@ from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Option, OptionTable
 from rmqstore_spark.datasource.options.positions import parse_assign, parse_offsets, parse_times
 from rmqstore_spark.datasource.options.values import (
+    parse_addresses,
     parse_boolean,
     parse_bytes,
     parse_choice,
@@ -62,8 +63,18 @@ OPTIONS: tuple[Option, ...] = (
         "comma-separated list, a glob, or a JSON list. Relative paths start at the driver's "
         "working directory. `|` separates the replicas of a store "
         "([replication.md](replication.md#read-from-several-replicas)).",
-        default_doc="required, or `endpoint`",
+        default_doc="required, or `endpoint`, or `namesrvAddr`",
         aliases=("paths",),
+    ),
+    Option(
+        "namesrvAddr",
+        "addresses",
+        parse_addresses,
+        None,
+        BOTH,
+        "Name servers, as `host:port` with `;` between: the source finds the brokers of its topics "
+        "there ([semantics.md](semantics.md#through-name-servers)). In place of `path` and "
+        "`endpoint`.",
     ),
     Option(
         "brokerNames",
@@ -75,7 +86,7 @@ OPTIONS: tuple[Option, ...] = (
         "be unique. Offsets in checkpoints contain the broker name, so keep the names when you "
         "restart a stream. Replicas of a store share one name.",
         default_doc="the folder's name; for a folder `store` its parent's name; with `endpoint`, "
-        "the name that the store process reports",
+        "the name that the store process reports; with `namesrvAddr`, the registered name",
     ),
     Option(
         "replicaTimeout",
@@ -254,7 +265,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         STREAM,
         "Record the stream's progress as the offsets of this consumer group, after each "
-        "micro-batch. `rmqstore groups` then shows its lag. Needs `endpoint`.",
+        "micro-batch. `rmqstore groups` then shows its lag. Needs `endpoint` or `namesrvAddr`.",
     ),
     Option(
         "minPartitions",

@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.filters import parse_names
 from rmqstore_spark.reader.sizes import parse_bytes
 from rmqstore_spark.reader.times import check_milliseconds, parse_timestamp_ms
+from rmqstore_spark.remoting.addresses import parse_address
 
 __all__ = [
+    "parse_addresses",
     "parse_boolean",
     "parse_bytes",
     "parse_choice",
@@ -103,6 +106,19 @@ def parse_json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be a JSON object")
     return value
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """Parse `host:port` or several, separated by `;` or a comma."""
+    found = [part.strip() for part in re.split("[;,]", text) if part.strip()]
+    for address in found:
+        try:
+            parse_address(address)
+        except ServiceError:
+            raise ValueError("must be HOST:PORT, or several with ; between") from None
+    if not found:
+        raise ValueError("must be HOST:PORT, or several with ; between")
+    return tuple(dict.fromkeys(found))
 
 
 def parse_paths(text: str) -> tuple[str, ...]:

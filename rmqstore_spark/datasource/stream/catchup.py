@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.resolve import lose
+from rmqstore_spark.datasource.spec import AnyQueue
 from rmqstore_spark.datasource.stores import ChosenQueue
 from rmqstore_spark.datasource.stream.limits import rows_within, share
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.reader.plan import average_size
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import QueueRange
-
-if TYPE_CHECKING:
-    from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.store import Store
 
 __all__ = ["advanced", "batch_ranges", "limited_ends", "reconciled", "starting_marks"]
 
@@ -34,12 +34,12 @@ def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
     }
 
 
-def physical_before(queue: Queue, offset: int) -> int:
+def physical_before(queue: AnyQueue, offset: int) -> int:
     """Return the physical offset of the entry before an offset; -1 if expired or damaged."""
     return max(_UNKNOWN, _look_before(queue, offset))
 
 
-def _look_before(queue: Queue, offset: int) -> int:
+def _look_before(queue: AnyQueue, offset: int) -> int:
     if offset <= queue.first_slot:
         return _UNKNOWN
     try:
@@ -50,7 +50,7 @@ def _look_before(queue: Queue, offset: int) -> int:
         return _DEAD
 
 
-def _is_another(queue: Queue, mark: Mark) -> bool:
+def _is_another(queue: AnyQueue, mark: Mark) -> bool:
     """Return whether the entry before a mark has changed since the mark was made."""
     now = _look_before(queue, mark.next)
     return now != mark.last_physical and now != _UNKNOWN and mark.last_physical != _UNKNOWN
@@ -91,11 +91,11 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
     return result
 
 
-def _from_earliest(queue: Queue) -> Mark:
+def _from_earliest(queue: AnyQueue) -> Mark:
     return Mark(queue.min_offset, physical_before(queue, queue.min_offset), queue.min_offset)
 
 
-def _checked(key: QueueKey, mark: Mark, queue: Queue, options: Options) -> Mark:
+def _checked(key: QueueKey, mark: Mark, queue: AnyQueue, options: Options) -> Mark:
     if queue.max_offset < mark.next:
         lose(
             options,
@@ -167,7 +167,11 @@ def _within_bytes(
     for key, count in zip(keys, rows, strict=True):
         start = marks[key].next
         wanted = QueueRange(key.topic, key.queue_id, start, start + count)
-        sizes.append(average_size(queues[key].store, wanted))
+        store = queues[key].store
+        if isinstance(store, Store):
+            sizes.append(average_size(store, wanted))
+        else:
+            sizes.append(store.average_size(wanted))
     backlogs = [max(count, int(count * size)) for count, size in zip(rows, sizes, strict=True)]
     if sum(backlogs) <= limit:
         return rows
@@ -177,8 +181,13 @@ def _within_bytes(
     ]
 
 
-def _count_within(queue: Queue, start: int, count: int, budget: int, size: float) -> int:
-    """Return how many of the next messages fit into a number of bytes, by their exact sizes."""
+def _count_within(queue: AnyQueue, start: int, count: int, budget: int, size: float) -> int:
+    """Return how many of the next messages fit into a number of bytes.
+
+    They are counted by their exact sizes, or by the average if only messages themselves have them.
+    """
+    if not isinstance(queue, Queue):
+        return min(count, max(1, int(budget / max(size, 1.0))))
     taken = 0
     while taken < count:
         step = min(count - taken, _MOST_ENTRIES, int(budget / max(size, 1.0)) + 16)

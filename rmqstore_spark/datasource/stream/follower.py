@@ -19,9 +19,10 @@ from rmqstore_spark.datasource.offsets import (
 )
 from rmqstore_spark.datasource.opening import patience_s, rounds
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.partitions import StorePartition, partitions_of
+from rmqstore_spark.datasource.partitions import AnyPartition, partitions_of
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import starting_offsets
+from rmqstore_spark.datasource.spec import AnySource, SourceBroker
 from rmqstore_spark.datasource.stores import check_topics, open_stores
 from rmqstore_spark.datasource.stream.catchup import (
     advanced,
@@ -37,7 +38,6 @@ from rmqstore_spark.errors import OptionError, ReplicaError, ServiceError
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
-    from rmqstore_spark.reader.store import Store
 
 __all__ = ["Follower", "packed"]
 
@@ -69,10 +69,16 @@ class Follower:
     def __init__(self, options: Options, clock: Callable[[], float]) -> None:
         self._options = options
         self._clock = clock
-        opened = open_stores(options)
-        for of in opened:
-            of.store.require_queues("A stream")
-        self._watch = Watch(options, [of.store for of in opened], clock)
+        opened = open_stores(options, by_masters=True)
+        try:
+            for of in opened:
+                if not isinstance(of, SourceBroker):
+                    of.store.require_queues("A stream")
+            self._watch = Watch(options, [of.store for of in opened], clock)
+        except BaseException:
+            for of in opened:
+                of.store.close()
+            raise
         self._standby = Standby(options, opened, self._watch, clock)
         self._strict = replace(options, fail_on_data_loss=True)
         self._progress = self._new_progress()
@@ -286,7 +292,7 @@ class Follower:
             self._newest = {"queues": packed_by_topic(ends, str)} if ends else {}
         return self._newest or None
 
-    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[StorePartition]:
+    def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[AnyPartition]:
         """Plan a micro-batch.
 
         Raises:
@@ -303,7 +309,7 @@ class Follower:
         self._standby.saw(partitions)
         return partitions
 
-    def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[StorePartition]:
+    def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[AnyPartition]:
         from rmqstore_spark.reader.rows.splits import QueueRange
 
         ranges = batch_ranges(start, end, self._watch.queues, options)
@@ -313,13 +319,13 @@ class Follower:
             by_broker.setdefault(key.broker, []).append(wanted)
         total = sum(wanted.count for own in by_broker.values() for wanted in own)
         return partitions_of(
-            (of, self._plan_store(of.store, by_broker[of.store.broker_name], total))
+            (of, self._plan_store(of, by_broker[of.store.broker_name], total))
             for of in self._standby.opened
             if of.store.broker_name in by_broker
         )
 
     def _plan_store(
-        self, store: Store, ranges: Sequence[QueueRange], total: int
+        self, of: AnySource, ranges: Sequence[QueueRange], total: int
     ) -> list[list[Split]]:
         from rmqstore_spark.reader.plan import PlanLimits, plan
 
@@ -333,7 +339,9 @@ class Follower:
             max_bytes=min(options.max_bytes_per_partition, _STRETCH),
             multiple=_TASKS,
         )
-        return packed(plan(store, ranges, limits, by=options.plan_by), least)
+        if isinstance(of, SourceBroker):
+            return packed(of.store.plan(ranges, limits), least)
+        return packed(plan(of.store, ranges, limits, by=options.plan_by), least)
 
 
 def _held_for(start: Offsets, end: Offsets) -> Iterator[tuple[QueueKey, Mark]]:

@@ -6,26 +6,31 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
-from rmqstore_spark.datasource.spec import SourceStore
+from rmqstore_spark.datasource.spec import AnySource, SourceBroker
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.client.brokers.broker import BrokerClient
 
 __all__ = ["GroupProgress"]
 
 
 class GroupProgress:
-    """The offsets of one consumer group at some store processes.
+    """The offsets of one consumer group at some store processes and brokers.
 
     Args:
         group: its name.
-        stores: their stores. One with replicas is given up as soon as a read of it would be.
+        stores: their stores, and the brokers. A store with replicas is given up as soon as a read
+            of it would be.
     """
 
-    def __init__(self, group: str, stores: Sequence[SourceStore]) -> None:
+    def __init__(self, group: str, stores: Sequence[AnySource]) -> None:
         self._group = group
-        self._clients: dict[str, StoreClient] = {
-            opened.store.broker_name: opened.spec.client() for opened in stores
+        self._clients: dict[str, StoreClient | BrokerClient] = {
+            of.store.broker_name: (
+                of.spec.master.client() if isinstance(of, SourceBroker) else of.spec.client()
+            )
+            for of in stores
         }
         self._recorded: dict[QueueKey, int] = {}
 
@@ -37,7 +42,7 @@ class GroupProgress:
                 call are not sent again.
 
         Raises:
-            ServiceError: a store process cannot be reached.
+            ServiceError: a store process or broker cannot be reached.
             StoreWriteError: a store could not write the offsets.
         """
         moved: dict[str, dict[str, dict[int, int]]] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from rmqstore_spark.datasource.offsets import Mark, QueueKey
 from rmqstore_spark.datasource.opening import no_replica, patience_s
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.partitions import AnyPartition, StorePartition
 from rmqstore_spark.datasource.replicas import (
     FAILURES,
     Evidence,
@@ -26,7 +26,7 @@ from rmqstore_spark.datasource.replicas import (
     held_queue,
     told,
 )
-from rmqstore_spark.datasource.spec import SourceStore, StoreSpec
+from rmqstore_spark.datasource.spec import AnySource, SourceStore, StoreSpec
 from rmqstore_spark.datasource.stream.watch import Watch
 from rmqstore_spark.errors import ReplicaError
 
@@ -76,7 +76,7 @@ class Standby:
     def __init__(
         self,
         options: Options,
-        opened: Sequence[SourceStore],
+        opened: Sequence[AnySource],
         watch: Watch,
         clock: Callable[[], float],
     ) -> None:
@@ -89,7 +89,9 @@ class Standby:
         self._waiting_since: float | None = None
         self._reminded = -_REMINDER_S
         self._probes = {
-            of.store.broker_name: _Probes(of.replicas, clock) for of in opened if of.replicas
+            of.store.broker_name: _Probes(of.replicas, clock)
+            for of in opened
+            if isinstance(of, SourceStore) and of.replicas
         }
         self._probe_at = clock() + self._behind_s
 
@@ -105,10 +107,10 @@ class Standby:
         for probes in self._probes.values():
             probes.close()
 
-    def saw(self, partitions: Iterable[StorePartition]) -> None:
+    def saw(self, partitions: Iterable[AnyPartition]) -> None:
         """Remember what was planned: a replica whose log differs there is a fork."""
         for part in partitions:
-            if part.evidence is not None:
+            if isinstance(part, StorePartition) and part.evidence is not None:
                 self._evidence[str(part.store.broker_name)] = part.evidence
 
     def works(self) -> None:
@@ -129,7 +131,7 @@ class Standby:
 
     def _repair(self, number: int, needed: Needed) -> State:
         of = self.opened[number]
-        if not of.replicas:
+        if not isinstance(of, SourceStore) or not of.replicas:
             return State.FINE
         fault = self._fault(of.spec, of.store, needed)
         if fault is None:
@@ -138,7 +140,7 @@ class Standby:
         for spec in of.replicas:
             if spec == of.spec:
                 continue
-            found = self._move(number, spec, needed)
+            found = self._move(number, of, spec, needed)
             if found is None:
                 _log.warning("Reading %s from now on, because of %s", spec.url, told(failures))
                 return State.MOVED
@@ -189,9 +191,10 @@ class Standby:
             return error
         return None
 
-    def _move(self, number: int, spec: StoreSpec, needed: Needed) -> Exception | None:
+    def _move(
+        self, number: int, of: SourceStore, spec: StoreSpec, needed: Needed
+    ) -> Exception | None:
         """Choose another replica, if it holds what is needed; return why it does not."""
-        of = self.opened[number]
         try:
             store = spec.open_replica()
         except FAILURES as error:
@@ -221,13 +224,13 @@ class Standby:
         began = time.monotonic()
         moved = False
         for number, of in enumerate(self.opened):
-            if not of.replicas:
+            if not isinstance(of, SourceStore) or not of.replicas:
                 continue
             probes = self._probes[of.store.broker_name]
             for better in probes.that_keep_up():
                 if better == of.spec:
                     break
-                if self._move(number, better, needed) is None:
+                if self._move(number, of, better, needed) is None:
                     _log.warning("Reading %s from now on, instead of %s.", better.url, of.spec.url)
                     moved = True
                     break

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.spec import AnyStore
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues, wants_queue
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.growth import LogGrowth
 
 if TYPE_CHECKING:
+    from rmqstore_spark.datasource.stream.pulled_watch import PulledWatch
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
@@ -50,12 +52,12 @@ class Watch:
     def __init__(
         self,
         options: Options,
-        stores: Iterable[Store],
+        stores: Iterable[AnyStore],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._clock = clock
-        self._watches = {store: StoreWatch(options, store, clock) for store in stores}
+        self._watches = {store: _watch(options, store, clock) for store in stores}
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self._collect()
 
@@ -85,6 +87,18 @@ class Watch:
         self.queues = {
             key: chosen for w in self._watches.values() for key, chosen in w.queues.items()
         }
+
+
+def _watch(
+    options: Options, store: AnyStore, clock: Callable[[], float]
+) -> StoreWatch | PulledWatch:
+    from rmqstore_spark.reader.store import Store
+
+    if isinstance(store, Store):
+        return StoreWatch(options, store, clock)
+    from rmqstore_spark.datasource.stream.pulled_watch import PulledWatch
+
+    return PulledWatch(options, store, clock)
 
 
 class _Awaited(NamedTuple):
@@ -201,7 +215,7 @@ class StoreWatch:
 
     def _refresh(self, key: QueueKey, *, relist: bool = False) -> bool:
         """Check a queue; return whether it changed."""
-        queue = self.queues[key].queue
+        queue = self._store.queue(key.topic, key.queue_id)
         changed = queue.refresh(relist=relist) or key not in self._reach
         if changed:
             self._reach[key] = _end_of_last(queue)

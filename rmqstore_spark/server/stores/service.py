@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.wire.endpoint import Endpoint
 
 __all__ = ["StoreService"]
 
@@ -34,8 +35,12 @@ class StoreService(ABC):
         return None
 
     @abstractmethod
-    def start(self) -> None:
-        """Start what works besides the calls of clients, once those can come."""
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
+        """Start what works besides the calls of clients, once those can come.
+
+        Args:
+            endpoints: where they come.
+        """
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:

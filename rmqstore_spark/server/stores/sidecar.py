@@ -15,7 +15,7 @@ from rmqstore_spark.files.disk.sparing import SparingReads
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
 from rmqstore_spark.server.stores.service import StoreService
-from rmqstore_spark.wire.endpoint import is_store_name
+from rmqstore_spark.wire.endpoint import Endpoint, is_store_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -130,7 +130,7 @@ class Sidecar(StoreService):
         ]
         super().__init__(self._foreign)
 
-    def start(self) -> None:
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
         """Do nothing: the stores are served as they are."""
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.stores.service import StoreService
 from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.endpoint import Endpoint, announced_endpoint
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
 from rmqstore_spark.wire.protocol import PROTOCOL
 
@@ -152,8 +153,11 @@ class WriterService(StoreService):
         master = replication.master if replication is not None else None
         return master.address if master is not None else None
 
-    def start(self) -> None:
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
         """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.
+
+        Args:
+            endpoints: where the store is served.
 
         Raises:
             OptionError: there is no port for slaves, or `brokerId` does not fit the role.
@@ -166,7 +170,8 @@ class WriterService(StoreService):
         if config.listen_port:
             from rmqstore_spark.broker.face import BrokerFace
 
-            self._face = BrokerFace(self._store, self.slaves or "")
+            announced = announced_endpoint(endpoints, config.broker_ip1)
+            self._face = BrokerFace(self._store, self.slaves or "", announced)
             return
         if config.namesrv_addr:
             _log.warning(

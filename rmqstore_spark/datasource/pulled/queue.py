@@ -1,0 +1,124 @@
+"""A queue of a broker: its offsets, and single messages of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.errors import CorruptRecordError, SegmentExpiredError
+from rmqstore_spark.reader.rows.pulled import record_of
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from rmqstore_spark.layout.record.format import Records
+
+__all__ = ["PulledQueue"]
+
+_NEAR: Final = 64
+
+
+class PulledQueue:
+    """A queue of a broker, as of the last time that its offsets were asked for.
+
+    Args:
+        client: asks the broker.
+        topic: its topic.
+        queue_id: its number.
+    """
+
+    def __init__(self, client: BrokerClient, topic: str, queue_id: int) -> None:
+        self._client = client
+        self.topic = topic
+        self.queue_id = queue_id
+        self._max: int | None = None
+        self._min: int | None = None
+
+    def __repr__(self) -> str:
+        return f"PulledQueue({self.topic!r}, {self.queue_id})"
+
+    @property
+    def max_offset(self) -> int:
+        """One past the last message."""
+        if self._max is None:
+            (self._max,) = self._client.max_offsets([(self.topic, self.queue_id)])
+        return self._max
+
+    @property
+    def min_offset(self) -> int:
+        """The first message; `max_offset` if there is none."""
+        if self._min is None:
+            (self._min,) = self._client.min_offsets([(self.topic, self.queue_id)])
+        return min(self._min, self.max_offset)
+
+    @property
+    def first_slot(self) -> int:
+        """The first offset that can be asked for."""
+        return self.min_offset
+
+    @property
+    def known_end(self) -> int | None:
+        """`max_offset` if the broker has been asked for it."""
+        return self._max
+
+    def set_offsets(self, least: int, end: int) -> None:
+        """Take note of what the broker said of `min_offset` and `max_offset`."""
+        self._min, self._max = least, end
+
+    def physical_offset(self, offset: int) -> int:
+        """Return the physical offset of a message.
+
+        Raises:
+            SegmentExpiredError: the broker does not have it.
+            CorruptRecordError: what the broker sent is not this message.
+        """
+        return int(self._record(offset).physical_offset[0])
+
+    def offset_at(self, timestamp: int) -> int | None:
+        """Find the first offset whose storeTimestamp is at or past a time; None if there is none.
+
+        The broker gives a message that is next to the time. The first one is found from there.
+
+        Args:
+            timestamp: milliseconds since the epoch.
+
+        Raises:
+            SegmentExpiredError, CorruptRecordError: a message that the search reads is not there.
+        """
+        first, end = self.min_offset, self.max_offset
+        if first == end:
+            return None
+        near = self._client.search_offset((self.topic, self.queue_id), timestamp)
+        near = min(max(near, first), end - 1)
+        step = 1
+        if self._stored_at(near) < timestamp:
+            first = near + 1
+            while first < end and self._stored_at(min(first + step, end) - 1) < timestamp:
+                first, step = min(first + step, end), step * _NEAR
+            last = min(first + step, end)
+        else:
+            last = near
+            while last > first and self._stored_at(max(last - step, first)) >= timestamp:
+                last, step = max(last - step, first), step * _NEAR
+            first = max(last - step, first)
+        found = bisect_left(range(last), timestamp, first, key=self._stored_at)
+        return found if found < end else None
+
+    def _stored_at(self, offset: int) -> int:
+        return int(self._record(offset).store_timestamp[0])
+
+    def _record(self, offset: int) -> Records:
+        queue = self.topic, self.queue_id
+        pulled = self._client.message(queue, offset)
+        if pulled.code != ResponseCode.SUCCESS:
+            raise SegmentExpiredError(
+                f"{self._client.name} does not have offset {offset} of {self.topic}/{self.queue_id}"
+                f" ({pulled.status})"
+            )
+        found = record_of(pulled.data, *queue, offset)
+        if found is None:
+            raise CorruptRecordError(
+                f"{self._client.name} sent something else for offset {offset} of {self.topic}/"
+                f"{self.queue_id}"
+            )
+        return found

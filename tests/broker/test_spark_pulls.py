@@ -1,0 +1,100 @@
+"""Spark pulls from RocketMQ's own broker, and gets the rows that are in its store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chispa import assert_df_equality
+from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
+
+from rmqstore_spark.errors import OptionError
+from tests.broker.processes import Broker, Client
+from tests.datasource.driving import batch_rows
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PATIENCE = 120.0
+
+
+def test_spark_pulls_what_rocketmqs_broker_has_stored(
+    spark: SparkSession,
+    broker: Callable[..., Broker],
+    client: Client,
+    name_server: str,
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    with broker(store):
+        eventually(lambda: _is_sent(client, 0, 300), _PATIENCE)
+        for queue in (1, 2):
+            client.ask("send", "pulled", queue, 120, f"message-{queue}-", 0)
+
+        def pulled(**options: Any) -> DataFrame:
+            frame = spark.read.format("rmqstore").option("namesrvAddr", name_server)
+            return frame.options(subscribe="pulled", **options).load()
+
+        rows = pulled().cache()
+        assert rows.count() >= 540
+        some = pulled(tags="sent", startingOffsets='{"pulled":{"0":40,"1":0,"2":5}}').cache()
+        assert pulled(tags="other").count() == 0
+        time = rows.filter("queueId = 1 and queueOffset = 60").first()
+        assert time is not None
+        moment = int(time["storeTimestamp"].timestamp() * 1000)
+        since = pulled(
+            startingTimestamp=moment, startingOffsetsByTimestampStrategy="latest"
+        ).cache()
+        assert since.count() > 0
+
+        stream = spark.readStream.format("rmqstore").option("namesrvAddr", name_server)
+        stream = stream.options(subscribe="pulled", startingOffsets="earliest", commitGroup="lake")
+        query = (
+            stream.option("maxOffsetsPerTrigger", 200)
+            .load()
+            .writeStream.format("memory")
+            .queryName("pulled_stream")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        assert query.awaitTermination(300)
+        assert len(query.recentProgress) >= 3
+        assert pulled(startingOffsets="group:lake").count() == 0
+        try:
+            batch_rows("", namesrvAddr=name_server, subscribe="pulled", startingOffsets="group:no")
+        except OptionError as error:
+            assert "unknown consumer group 'no'" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("a group that does not exist was accepted")
+
+        def stored(**options: Any) -> DataFrame:
+            frame = spark.read.format("rmqstore").option("brokerNames", "broker-a")
+            return frame.options(subscribe="pulled", **options).load(str(store))
+
+        later = stored().filter(F.col("storeTimestamp") >= F.lit(time["storeTimestamp"]))
+        for found, expected in (
+            (rows, stored()),
+            (some, stored(startingOffsets='{"pulled":{"0":40,"1":0,"2":5}}')),
+            (since, later),
+            (spark.table("pulled_stream"), stored()),
+        ):
+            assert_df_equality(_plain(found), _plain(expected), ignore_row_order=True)
+
+
+def _plain(frame: DataFrame) -> DataFrame:
+    """Rows that can be sorted and compared: a map cannot."""
+    entries = F.array_sort(F.map_entries("properties"))
+    return frame.withColumn("properties", entries.cast("string"))
+
+
+def _is_sent(client: Client, queue: int, count: int) -> bool:
+    try:
+        client.ask("send", "pulled", queue, count, f"message-{queue}-", 0)
+    except AssertionError as error:
+        if "timeout" not in str(error):  # on a starved machine
+            raise
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""A broker whose answers are changed on their way: what a hostile or damaged one sends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.server import RemotingServer
+from tests.support.waiting import eventually
+
+__all__ = ["Change", "tampering"]
+
+Change = Callable[[Command, Command], Command | None]
+"""Gets a request and its answer, and returns what is answered instead; None ends the connection."""
+
+
+@contextmanager
+def tampering(broker: str, change: Change) -> Iterator[str]:
+    """Stand between clients and a broker; the address is the value of the context."""
+    loop, ended, found = asyncio.new_event_loop(), asyncio.Event(), []
+
+    async def serve() -> None:
+        async with await RemotingClient.connect(broker) as client:
+            server = RemotingServer(_Between(client, change), Limits())
+            found.append(await server.start("127.0.0.1", 0))
+            await ended.wait()
+            await server.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        yield eventually(lambda: found)[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+class _Between:
+    def __init__(self, client: RemotingClient, change: Change) -> None:
+        self._client = client
+        self._change = change
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def opened(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            task = asyncio.get_running_loop().create_task(self._forward(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+    async def _forward(self, request: Request) -> None:
+        asked = request.command
+        given = await self._client.ask(Command(asked.code, dict(asked.ext), asked.body))
+        told = self._change(asked, asked.answer(given.code, given.remark, given.ext, given.body))
+        if told is None:
+            request.drop()
+            request.connection.abort()
+        else:
+            request.reply(told)
