@@ -5,5 +5,6 @@ broker_keys       keys of a broker that mean something else here, or nothing
 key               describes a key: name, type, range, meaning
 checks            checks the values of texts
 reading           reads values, and says what is wrong with a key or value
-store_config      the table of keys, and `StoreConfig`
+table             all keys
+store_config      `StoreConfig`: from a file, the environment or arguments
 """
