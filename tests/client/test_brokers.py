@@ -30,7 +30,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
-from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
 from tests.face.broker import Served, broker, free_port, records_in
@@ -217,6 +217,11 @@ def back(asked: Command, answer: Command) -> Command:
     return answer
 
 
+def no_messages(_: Command, answer: Command) -> Command:
+    answer.body = b""
+    return answer
+
+
 def no_number(_: Command, answer: Command) -> Command:
     answer.ext["nextBeginOffset"] = "-9999999999999999999999"
     return answer
@@ -237,7 +242,8 @@ def refusing(_: Command, answer: Command) -> Command:
         (lying_size, CorruptRecordError, "is damaged"),
         (flipped, CorruptRecordError, "bodyCRC"),
         (left_out, DataLossError, "1 messages from offset 0 on have expired"),
-        (back, ServiceError, "lead back to 0"),
+        (back, ServiceError, "of messages from 0 on lead to 0"),
+        (no_messages, ServiceError, "0 bytes of messages from 0 on lead to 20"),
         (no_number, ServiceError, "nextBeginOffset must be a number"),
         (refusing, RemotingError, r"broker-a .*: .*forbidden.*\(code 16\)"),
     ],
@@ -252,6 +258,46 @@ def test_wrong_answers_are_refused(
     ):
         rows(all_pieces(QueuePuller(client, ("orders", 0), 0, 20)))
     assert "\x1b" not in str(found.value)
+
+
+def test_a_broker_passes_over_what_has_expired_and_gives_more_behind_it(served: Served) -> None:
+    with closing(client_of(served.address)) as client:
+        found = records_in(all_pieces(QueuePuller(client, ("orders", 0), 0, 30))[0].data)
+    piece = PulledPiece(0, 20, b"".join(found[5:25]))
+    assert rows([piece], fail_on_data_loss=False) == list(range(5, 20))
+    with pytest.raises(DataLossError, match="5 messages from offset 0 on have expired"):
+        rows([piece])
+
+
+def test_what_a_slave_lacks_is_asked_of_the_master_again(served: Served) -> None:
+    """The master is too busy at first, and the slave's queue begins later."""
+    asked_master: list[str] = []
+
+    def busy_once(asked: Command, answer: Command) -> Command:
+        if asked.code == RequestCode.PULL_MESSAGE:
+            asked_master.append(asked.ext["queueOffset"])
+            if len(asked_master) == 1:
+                return answer.answer(ResponseCode.SYSTEM_BUSY, "busy")
+        return answer
+
+    def begins_later(asked: Command, answer: Command) -> Command:
+        if asked.code == RequestCode.PULL_MESSAGE and asked.ext["queueOffset"] == "0":
+            ext = {**answer.ext, "nextBeginOffset": "7"}
+            return asked.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", ext)
+        return answer
+
+    with (
+        tampering(served.address, busy_once) as master,
+        tampering(served.address, begins_later) as slave,
+        closing(client_of(master, slave)) as client,
+    ):
+        assert rows(all_pieces(QueuePuller(client, ("orders", 0), 0, 20))) == list(range(20))
+    assert asked_master == ["0", "0"]
+    # Where no master is registered, the slave's word counts when the time is over.
+    with tampering(served.address, begins_later) as slave:
+        client = BrokerClient("broker-a", (slave,), 0.5, 0.5, has_master=False)
+        with closing(client), pytest.raises(DataLossError, match="7 messages from offset 0 on"):
+            rows(all_pieces(QueuePuller(client, ("orders", 0), 0, 20)))
 
 
 @pytest.mark.parametrize(("change", "left"), [(flipped, 19), (cut_off, 19), (lying_size, 0)])

@@ -18,7 +18,13 @@ from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import DataLossError, OptionError, RmqStoreError, ServiceError
+from rmqstore_spark.errors import (
+    DataLossError,
+    OptionError,
+    RmqStoreError,
+    ServiceError,
+    TopicNotFoundError,
+)
 from rmqstore_spark.reader.plan import PlanLimits
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -416,3 +422,36 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
 )
 def test_the_endpoint_that_is_announced(endpoints: list[str], address: str, announced: str) -> None:
     assert announced_endpoint(map(parse_endpoint, endpoints), address) == announced
+
+
+def test_a_broker_that_no_name_server_knows_stops_a_stream_that_has_read_it(
+    broker: Served, servers: str, follow: Callable[..., Stream]
+) -> None:
+    """Its queues would count as deleted, and be read again when it comes back."""
+    store = topic_with(broker, servers, "away", 60)
+    options: dict[str, Any] = {"subscribe": "away", "startingOffsets": "earliest"}
+    with (
+        tampering(broker.address, lambda _, answer: answer) as other,
+        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
+    ):
+        second = registration(["away"], name="broker-b", address=other)
+        assert asked.ask(second).command.code == 0
+        checkpoint: list[str] = []
+        assert len(follow(checkpoint, **options).drain()[0]) == 120
+        assert asked.ask(unregistration(second)).command.code == 0
+        with pytest.raises(ServiceError, match="No name server knows the broker broker-b now"):
+            follow(checkpoint, **options).next_batch()
+        put(store, 6, "away", seed=3)
+        assert asked.ask(second).command.code == 0
+        assert len(follow(checkpoint, **options).drain()[0]) == 12
+
+
+def test_what_any_name_server_knows_counts(broker: Served, servers: str, tmp_path: Path) -> None:
+    """One that has just started knows no broker yet; and one does not answer."""
+    topic_with(broker, servers, "known", 10)
+    with name_server(tmp_path) as new:
+        for several in (f"{new};{servers}", f"127.0.0.1:{free_port()};{servers}"):
+            found = batch_rows("", namesrvAddr=several, subscribe="known")
+            assert len(found) == 10
+        with pytest.raises(TopicNotFoundError, match="no route for"):
+            batch_rows("", namesrvAddr=new, subscribe="known")

@@ -14,6 +14,7 @@ from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.layout.constants import is_topic_of_group
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import read_block
@@ -55,6 +56,11 @@ def write_again(folder: Path, store: Path, groups: Iterator[list[RecordReport]])
         with StoreWriter.open(store, configuration(folder, host), clock=clock) as writer:
             for group in of_host:
                 clock.now = group[0].store_timestamp
+                for topic in {record.topic for record in group}:
+                    if is_topic_of_group(
+                        topic
+                    ):  # RocketMQ's store, without a broker, knows no limit
+                        writer.create_topic(topic, read_queue_nums=8, write_queue_nums=8)
                 stored: PutResult | Stored
                 stored = result = writer.put(encoded(group))
                 if is_clients(group[0]):

@@ -28,11 +28,11 @@ class Answered(NamedTuple):
 
     Attributes:
         command: the answer.
-        is_first: whether the first of the servers gave it: the master, if there is one.
+        is_master: whether the master gave it.
     """
 
     command: Command
-    is_first: bool
+    is_master: bool
 
 
 class Conversation(Protocol):
@@ -43,7 +43,11 @@ class Conversation(Protocol):
         ...
 
     def answered(self, asked: Command, answer: Answered) -> None:
-        """Take the answer to a request, whatever its code."""
+        """Take the answer to a request, whatever its code.
+
+        Raises:
+            PipeError: the request goes to the next server.
+        """
         ...
 
 
@@ -57,12 +61,20 @@ class AlikeServers:
         name: what they are, for errors.
         timeout_s: seconds after which none has answered, with all that was tried again.
         answer_s: seconds that one server may take for an answer.
+        has_master: whether the first one is a master.
     """
 
     def __init__(
-        self, addresses: Sequence[str], name: str, timeout_s: float, answer_s: float
+        self,
+        addresses: Sequence[str],
+        name: str,
+        timeout_s: float,
+        answer_s: float,
+        *,
+        has_master: bool = True,
     ) -> None:
         self.name = name
+        self._has_master = has_master
         self.timeout_s = timeout_s
         self._answer_s = min(answer_s, timeout_s)
         self._pipes = [RemotingPipe(address) for address in addresses]
@@ -138,7 +150,7 @@ class AlikeServers:
             waiting: the requests that have no answer yet, by their `opaque`; updated in place.
         """
         pipe.open(self._answer_s)
-        is_first = pipe is self._pipes[0]
+        is_master = self._has_master and pipe is self._pipes[0]
         new = list(waiting.values()) or talk.due(_AT_ONCE)
         waiting.clear()
         while new or waiting:
@@ -156,7 +168,7 @@ class AlikeServers:
                     raise PipeError(f"{self.name} answered: {told}.")
                 del waiting[answer.opaque]
                 self._answers += 1
-                talk.answered(asked, Answered(answer, is_first))
+                talk.answered(asked, Answered(answer, is_master))
             new = talk.due(_AT_ONCE - len(waiting))
 
     def _in_order(self) -> list[RemotingPipe]:

@@ -43,13 +43,20 @@ class BrokerClient:
         addresses: of the master and then its slaves, as `host:port`.
         timeout_s: seconds after which none has answered.
         answer_s: seconds that one of them may take for an answer.
+        has_master: whether the first one is a master.
     """
 
     def __init__(
-        self, name: str, addresses: Sequence[str], timeout_s: float, answer_s: float
+        self,
+        name: str,
+        addresses: Sequence[str],
+        timeout_s: float,
+        answer_s: float,
+        *,
+        has_master: bool = True,
     ) -> None:
         called = f"The broker {name} ({' or '.join(addresses)})"
-        self.servers = AlikeServers(addresses, called, timeout_s, answer_s)
+        self.servers = AlikeServers(addresses, called, timeout_s, answer_s, has_master=has_master)
 
     @property
     def name(self) -> str:
@@ -186,8 +193,9 @@ class BrokerClient:
             raise TopicNotFoundError(f"{self.name} no longer has the topic {asked.ext['topic']}.")
         pulled = read_pulled(answer, self.name)
         offset = int(asked.ext["queueOffset"])
-        if pulled.data and pulled.next <= offset:
-            raise nonsense(self.name, f"messages after {offset} lead back to {pulled.next}")
+        if pulled.code == ResponseCode.SUCCESS and not (pulled.data and pulled.next > offset):
+            told = f"{len(pulled.data)} bytes of messages from {offset} on lead to {pulled.next}"
+            raise nonsense(self.name, told)
         return pulled
 
     def _all(self, asked: Iterable[Command], read: Callable[[Command], _T]) -> list[_T]:

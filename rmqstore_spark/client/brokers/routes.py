@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from rmqstore_spark.client.brokers.alike import AlikeServers
@@ -12,16 +16,21 @@ from rmqstore_spark.client.brokers.answers import (
     read_names,
     read_route,
 )
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["NameServers"]
+__all__ = ["NameServers", "joined"]
+
+_log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0
 
 
 class NameServers:
-    """Some name servers; they know nothing of each other, and any of them is asked.
+    """Some name servers. They know nothing of each other, and one that has just started knows few.
+
+    So all of them are asked, and what any of them knows counts.
 
     Args:
         addresses: of each, as `host:port`.
@@ -29,19 +38,20 @@ class NameServers:
     """
 
     def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
-        name = f"The name server {' or '.join(addresses)}"
-        self._servers = AlikeServers(addresses, name, timeout_s, _ANSWER_SECONDS)
+        self._timeout_s = timeout_s
+        limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
+        self._servers = [
+            AlikeServers([address], f"The name server {address}", limit, _ANSWER_SECONDS)
+            for address in addresses
+        ]
+        self.name = f"The name server {' or '.join(addresses)}"
 
     def __enter__(self) -> NameServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._servers.close()
-
-    @property
-    def name(self) -> str:
-        """What they are, to begin a sentence with."""
-        return self._servers.name
+        for server in self._servers:
+            server.close()
 
     def topics(self) -> list[str]:
         """Return the names of all topics.
@@ -50,8 +60,8 @@ class NameServers:
             ServiceError: no name server answers.
         """
         asked = Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        answer = self._servers.ask(asked).command
-        return read_names(answer, self.name)
+        known = (read_names(answer, self.name) for (answer,) in self._ask_all([asked]))
+        return sorted(set().union(*known))
 
     def brokers(self) -> list[BrokerPlace]:
         """Return all brokers, without their endpoints.
@@ -60,8 +70,8 @@ class NameServers:
             ServiceError: no name server answers.
         """
         asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
-        answer = self._servers.ask(asked).command
-        return read_brokers(answer, self.name)
+        known = (read_brokers(answer, self.name) for (answer,) in self._ask_all([asked]))
+        return joined(known)
 
     def routes(self, topics: Iterable[str]) -> dict[str, list[BrokerPlace]]:
         """Return the brokers of some topics, by topic; topics without a route are left out.
@@ -71,7 +81,46 @@ class NameServers:
         """
         names = list(topics)
         fields = ({"topic": name, "acceptStandardJsonOnly": "true"} for name in names)
-        asked = (Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, each) for each in fields)
-        answers = self._servers.ask_all(asked)
-        found = (read_route(answered.command, self.name) for answered in answers)
-        return {name: route for name, route in zip(names, found, strict=True) if route}
+        asked = [Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, each) for each in fields]
+        by_server = [
+            [read_route(answer, self.name) or [] for answer in answers]
+            for answers in self._ask_all(asked)
+        ]
+        routes = (joined(of_topic) for of_topic in zip(*by_server, strict=True))
+        return {name: route for name, route in zip(names, routes, strict=True) if route}
+
+    def _ask_all(self, commands: Sequence[Command]) -> list[list[Command]]:
+        """Return the answers of each name server that answers.
+
+        Raises:
+            ServiceError: none does.
+        """
+        give_up = time.monotonic() + self._timeout_s
+        while True:
+            found, failures = [], []
+            for server in self._servers:
+                asked = [replace(command) for command in commands]
+                try:
+                    found.append([each.command for each in server.ask_all(asked)])
+                except ServiceError as error:
+                    failures.append(error)
+            if found:
+                for failure in failures:
+                    _log.warning("%s The other name servers are believed.", failure)
+                return found
+            if time.monotonic() >= give_up:
+                raise ServiceError(" ".join(map(str, failures)), can_pass=True)
+
+
+def joined(known: Iterable[Sequence[BrokerPlace]]) -> list[BrokerPlace]:
+    """Return the brokers that any of several lists has, with all their addresses and endpoints."""
+    found: dict[str, BrokerPlace] = {}
+    for place in chain.from_iterable(known):
+        before = found.setdefault(place.name, place)
+        if before is not place:
+            addresses = {**place.addresses, **before.addresses}
+            found[place.name] = before._replace(
+                addresses=dict(sorted(addresses.items())),
+                endpoints={**place.endpoints, **before.endpoints},
+            )
+    return list(found.values())

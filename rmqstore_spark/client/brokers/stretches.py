@@ -21,6 +21,7 @@ from rmqstore_spark.client.brokers.broker import (
     QueueName,
     pull_request,
 )
+from rmqstore_spark.client.brokers.pipe import PipeError
 from rmqstore_spark.errors import ReplicaError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -30,8 +31,6 @@ __all__ = ["PulledPiece", "QueuePuller"]
 _STRETCH: Final = 512
 _FILTERED_STRETCH: Final = 8192
 _AT_ONCE: Final = 8
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 1.0
 _GONE: Final = "MESSAGE_WAS_REMOVING"
 
 
@@ -42,8 +41,8 @@ class PulledPiece:
     Attributes:
         start: the offset that was asked for.
         end: one past the last offset that this is about.
-        data: the records, one after the other. With a tag expression, and only then, there may be
-            fewer than offsets, and some from `end` on, which belong to the next piece.
+        data: the records, one after the other. With a tag expression, or if messages have expired,
+            there may be fewer than offsets, and some from `end` on, which belong to the next piece.
         why_gone: why there are no messages; "" unless they are lost.
     """
 
@@ -61,7 +60,8 @@ class _Stretch:
         at: the next offset to pull.
         held: bytes of its pieces.
         is_asked: whether a pull is on the way.
-        late: how long a slave has not had the next message; None if it is not known to be behind.
+        late_at: monotonic seconds until when the next message is waited for, which a slave does not
+            have; None if none has said so.
     """
 
     at: int
@@ -69,7 +69,7 @@ class _Stretch:
     pieces: list[PulledPiece] = field(default_factory=list)
     held: int = 0
     is_asked: bool = False
-    late: _Patience | None = None
+    late_at: float | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -79,7 +79,7 @@ class _Stretch:
         self.pieces.append(piece)
         self.held += len(piece.data)
         self.at = piece.end
-        self.late = None
+        self.late_at = None
 
 
 class QueuePuller:
@@ -139,39 +139,55 @@ class QueuePuller:
         """Take the answer to a pull of a stretch."""
         stretch.is_asked = False
         pulled = self._client.read_pull(asked, answer.command)
-        piece = self._piece(stretch, pulled, answer.is_first)
-        if piece is not None:
-            stretch.add(piece)
-            return
-        stretch.late = stretch.late or _Patience(self._client.servers.timeout_s)
-        if stretch.late.is_over:
-            topic, queue_id = self._queue
-            raise ReplicaError(
-                f"{self._client.name} does not have offset {stretch.at} of {topic}/{queue_id} "
-                f"yet ({pulled.status}): only a slave answers, and it is behind its master.",
-                can_pass=True,
-            )
-        stretch.late.begin_pause()
+        piece = self._piece(stretch, pulled, answer.is_master)
+        stretch.add(self._waited_for(stretch, pulled) if piece is None else piece)
 
-    def _piece(self, stretch: _Stretch, pulled: Pulled, is_first: bool) -> PulledPiece | None:
-        """Return what a pull gave; None if a slave does not have the offset yet."""
+    def _piece(self, stretch: _Stretch, pulled: Pulled, is_master: bool) -> PulledPiece | None:
+        """Return what a pull gave; None if only a slave does not have the messages."""
         at, end = stretch.at, min(pulled.next, stretch.end)
         if pulled.code == ResponseCode.SUCCESS:
             return PulledPiece(at, end, pulled.data)
-        if pulled.next > at:
-            # The queue begins later, the messages expired, or a file of the queue did. Only with
-            # tags can a broker pass over messages that are there.
-            is_filtered = (
-                pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-                and pulled.status != _GONE
-                and self._tags != ALL_TAGS
-            )
-            why = "" if is_filtered else f"{end - at} messages from offset {at} on have expired"
-            return PulledPiece(at, end, why_gone=why)
-        if is_first:  # the queue ends here, although it did not when the query was planned
-            why = f"the queue ends at {at}: it was cut, or deleted and recreated"
-            return PulledPiece(at, stretch.end, why_gone=why)
-        return None
+        # Only with tags can a broker pass over messages that are there.
+        if (
+            pulled.next > at
+            and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            and pulled.status != _GONE
+            and self._tags != ALL_TAGS
+        ):
+            return PulledPiece(at, end)
+        if not is_master:
+            return None
+        if pulled.next > at:  # the queue begins later, the messages or a file of it expired
+            return self._expired(at, end)
+        # The queue ends here, although it did not when the query was planned.
+        why = f"the queue ends at {at}: it was cut, or deleted and recreated"
+        return PulledPiece(at, stretch.end, why_gone=why)
+
+    def _waited_for(self, stretch: _Stretch, pulled: Pulled) -> PulledPiece:
+        """Return what it means that a slave does not have messages, when the time is over.
+
+        Raises:
+            PipeError: it is not: the master may come back, or another slave have them.
+            ReplicaError: the slave may have them later.
+        """
+        servers = self._client.servers
+        topic, queue_id = self._queue
+        told = f"{servers.name} does not have offset {stretch.at} of {topic}/{queue_id}"
+        if stretch.late_at is None:
+            stretch.late_at = time.monotonic() + servers.timeout_s
+        if time.monotonic() < stretch.late_at:
+            raise PipeError(f"{told} ({pulled.status}), and only a slave answers.")
+        if pulled.next > stretch.at:
+            return self._expired(stretch.at, min(pulled.next, stretch.end))
+        raise ReplicaError(
+            f"{told} yet ({pulled.status}): only a slave answers, and it is behind its master.",
+            can_pass=True,
+        )
+
+    @staticmethod
+    def _expired(at: int, end: int) -> PulledPiece:
+        why = f"{end - at} messages from offset {at} on have expired"
+        return PulledPiece(at, end, why_gone=why)
 
 
 class _Taking:
@@ -190,16 +206,10 @@ class _Taking:
         self._collect()
 
     def due(self, room: int) -> Sequence[Command]:
-        while True:
-            if self._rows <= 0 or self._size <= 0:
-                return ()
-            waiting = [one for one in self._stretches() if not one.is_asked]
-            ready = [one for one in waiting if one.late is None or one.late.is_paused_enough]
-            if ready or self._asked or not waiting:
-                break
-            time.sleep(_FIRST_PAUSE)  # nothing is on the way, and the slave needs time
+        if self._rows <= 0 or self._size <= 0:
+            return ()
         commands = []
-        for stretch in ready[:room]:
+        for stretch in [one for one in self._stretches() if not one.is_asked][:room]:
             command = self._puller.pull(stretch)
             self._asked[id(command)] = stretch
             commands.append(command)
@@ -227,28 +237,3 @@ class _Taking:
             self.pieces += head.pieces
             self._rows -= head.pieces[-1].end - head.pieces[0].start
             self._size -= head.held
-
-
-class _Patience:
-    """How long to wait for a slave.
-
-    Args:
-        seconds: when its time is over.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-        self._pause = _FIRST_PAUSE
-        self._again_at = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._until
-
-    @property
-    def is_paused_enough(self) -> bool:
-        return time.monotonic() >= self._again_at
-
-    def begin_pause(self) -> None:
-        self._again_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["PulledQueue"]
 
 _NEAR: Final = 64
+_LONG_AGO: Final = -1
+_MOST_LOOKS: Final = 64
 
 
 class PulledQueue:
@@ -48,8 +50,27 @@ class PulledQueue:
     def min_offset(self) -> int:
         """The first message; `max_offset` if there is none."""
         if self._min is None:
-            (self._min,) = self._client.min_offsets([(self.topic, self.queue_id)])
+            (told,) = self._client.min_offsets([(self.topic, self.queue_id)])
+            self._min = self._first_from(told)
         return min(self._min, self.max_offset)
+
+    def _first_from(self, told: int) -> int:
+        """Return the first message from an offset on.
+
+        A broker continues to tell the minimum of a queue of which all messages have expired, until
+        the next clean-up of its queues.
+        """
+        for _ in range(_MOST_LOOKS):
+            if told >= self.max_offset:
+                break
+            pulled = self._client.message((self.topic, self.queue_id), told)
+            if pulled.code == ResponseCode.SUCCESS:
+                found = record_of(pulled.data, self.topic, self.queue_id)
+                return told if found is None else max(told, int(found.queue_offset[0]))
+            if pulled.next <= told:
+                break
+            told = pulled.next
+        return told
 
     @property
     def first_slot(self) -> int:
@@ -83,7 +104,7 @@ class PulledQueue:
             timestamp: milliseconds since the epoch.
 
         Raises:
-            SegmentExpiredError, CorruptRecordError: a message that the search reads is not there.
+            CorruptRecordError: a message that the search reads is damaged.
         """
         first, end = self.min_offset, self.max_offset
         if first == end:
@@ -105,7 +126,10 @@ class PulledQueue:
         return found if found < end else None
 
     def _stored_at(self, offset: int) -> int:
-        return int(self._record(offset).store_timestamp[0])
+        try:
+            return int(self._record(offset).store_timestamp[0])
+        except SegmentExpiredError:
+            return _LONG_AGO
 
     def _record(self, offset: int) -> Records:
         queue = self.topic, self.queue_id
@@ -115,8 +139,12 @@ class PulledQueue:
                 f"{self._client.name} does not have offset {offset} of {self.topic}/{self.queue_id}"
                 f" ({pulled.status})"
             )
-        found = record_of(pulled.data, *queue, offset)
-        if found is None:
+        found = record_of(pulled.data, *queue)
+        if found is not None and int(found.queue_offset[0]) > offset:
+            raise SegmentExpiredError(  # a broker passes over what has expired
+                f"{self._client.name} has expired offset {offset} of {self.topic}/{self.queue_id}"
+            )
+        if found is None or int(found.queue_offset[0]) != offset:
             raise CorruptRecordError(
                 f"{self._client.name} sent something else for offset {offset} of {self.topic}/"
                 f"{self.queue_id}"

@@ -56,7 +56,13 @@ class BrokerSpec:
         """Return a client of the broker, with connections of its own."""
         from rmqstore_spark.client.brokers.broker import BrokerClient
 
-        return BrokerClient(self.broker_name, self.addresses, self.timeout_s, self.answer_s)
+        return BrokerClient(
+            self.broker_name,
+            self.addresses,
+            self.timeout_s,
+            self.answer_s,
+            has_master=self.has_master,
+        )
 
     def open(self) -> PulledStore:
         """Return the broker as a store."""

@@ -192,8 +192,10 @@ class Follower:
     def _check_brokers(self) -> None:
         """Refuse replicas that answer under another name than when the query ran before.
 
-        Their queues would count as new ones, and be read again.
+        Their queues would count as new ones, and be read again. So would those of a broker that no
+        name server knows now, when it comes back.
         """
+        self._require_routes(self._known)
         if not self._standby.has_replicas or self._options.broker_names is not None:
             return
         names = {of.store.broker_name for of in self._standby.opened}
@@ -203,6 +205,18 @@ class Follower:
                 f"The checkpoint holds offsets of {some(sorted(others))}, and the replicas that "
                 f"answer are called {some(sorted(names))}. Set option brokerNames to the names in "
                 "the checkpoint."
+            )
+
+    def _require_routes(self, offsets: Offsets) -> None:
+        if not (self._options.name_servers and self._options.fail_on_data_loss):
+            return
+        names = {of.store.broker_name for of in self._standby.opened}
+        gone = {key.broker for key in offsets} - names
+        if gone:
+            raise ServiceError(
+                f"No name server knows the broker {some(sorted(gone))} now, which the checkpoint "
+                "has offsets of. Start it; the stream then continues from its checkpoint. "
+                "failOnDataLoss=false leaves out what it holds."
             )
 
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
@@ -301,6 +315,7 @@ class Follower:
         if start == end:
             return []  # although the end still holds where an earlier micro-batch began
         first, last = decode_offsets(start), decode_offsets(end)
+        self._require_routes(last)
         partitions = self._read(
             lambda options: self._plan(options, first, last),
             list(_held_for(first, last)),
