@@ -341,7 +341,8 @@ def test_the_ready_file_and_the_metrics(tmp_path: Path) -> None:
         assert int(port) > 0
         with urllib.request.urlopen(f"http://{ready['metrics']}/healthz") as answer:
             assert json.load(answer) == {"state": "RUNNING"}
-        assert f"metrics on http://{ready['metrics']}/metrics" in process.output
+        # The line comes after the file.
+        eventually(lambda: f"metrics on http://{ready['metrics']}/metrics" in process.output)
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert not process.ready_file.exists()
