@@ -28,7 +28,7 @@ from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
@@ -216,8 +216,7 @@ class Broker:
         return request.answer(body=dump_body({"consumerIdList": found}))
 
     def _check_client(self, _: RemotingConnection, request: Command) -> Command:
-        told = parse_body(request.body) if request.body else None
-        subscription = told.get("subscriptionData") if isinstance(told, dict) else None
+        subscription = parse_request(request.body).get("subscriptionData")
         if not isinstance(subscription, dict):
             raise FrameError("the request has no subscription")
         kind = subscription.get("expressionType") or TAG
