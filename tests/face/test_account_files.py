@@ -83,6 +83,10 @@ _GOOD = "accounts:\n- accessKey: account-1\n  secretKey: geheimnis\n"
         (_GOOD + "  whiteRemoteAddress: 1.2.3\n", "line 4: whiteRemoteAddress is wrong: '1.2.3'"),
         (_GOOD + _GOOD.removeprefix("accounts:\n"), "line 4: accounts has the accessKey of"),
         ("globalWhiteRemoteAddresses: [300.1.1.1]\n", "line 1: globalWhiteRemoteAddresses"),
+        (
+            "globalWhiteRemoteAddresses:\n" + "- 10.1.2.3\n" * 10_001,
+            "line 2: globalWhiteRemoteAddresses is wrong: there are more than 10000 addresses",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str) -> None:
