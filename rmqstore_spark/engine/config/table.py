@@ -322,8 +322,8 @@ class StoreKeys:
         group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_server_trust_cert_path: str = text(
-        "", "CA certificates (PEM); TLS clients of `listenPort` must then have a certificate "
-        "signed by one.", group=_BROKER, kind="path", own=True,
+        "", "CA certificates (PEM); clients of `listenPort` must then have a certificate "
+        "signed by one. Needs `tlsServerMode=enforcing`.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_enable: bool = flag(
         False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
