@@ -64,6 +64,19 @@ def test_rights_are_those_of_the_file(accounts: list[dict[str, object]], other: 
             )
 
 
+def test_defaults_do_not_open_topics_with_messages_of_others() -> None:
+    text = """{accounts: [{accessKey: account-1, secretKey: geheimnis, defaultTopicPerm: SUB,
+        topicPerms: [LISTED_REPLY_TOPIC=SUB]}]}"""
+    account = parse_accounts([("plain_acl.yml", text.encode())]).by_key["account-1"]
+    for name in (
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC", "%DLQ%orders",
+        "broker-a_REPLY_TOPIC", "OFFSET_MOVED_EVENT",
+    ):  # fmt: skip
+        assert not account.may(need_of_topic(name, Right.ANY)), name
+    for name in ("orders", "LISTED_REPLY_TOPIC", "%LMQ%orders"):
+        assert account.may(need_of_topic(name, Right.SUB)), name
+
+
 _GOOD = "accounts:\n- accessKey: account-1\n  secretKey: geheimnis\n"
 
 
