@@ -174,7 +174,10 @@ async def _first_byte(accepted: socket.socket) -> bytes:
     readable = asyncio.Event()
     loop.add_reader(accepted, readable.set)
     try:
-        await readable.wait()
+        while True:
+            await readable.wait()
+            readable.clear()
+            with suppress(BlockingIOError):  # the loop can be told of bytes that do not come
+                return accepted.recv(1, socket.MSG_PEEK)
     finally:
         loop.remove_reader(accepted)
-    return accepted.recv(1, socket.MSG_PEEK)
