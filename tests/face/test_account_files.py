@@ -93,6 +93,10 @@ _GOOD = "accounts:\n- accessKey: account-1\n  secretKey: geheimnis\n"
         (_GOOD + "  topicPerms:\n  - =SUB\n", "line 5: topicPerms must be a name with a right"),
         (_GOOD + "  topicPerms:\n  - a=sub\n", "line 5: topicPerms must have one of"),
         (_GOOD + "  topicPerms: [a=SUB, a=PUB]\n", "line 4: topicPerms lists a twice"),
+        (
+            _GOOD + '  groupPerms: [g=DENY]\n  topicPerms:\n  - "%RETRY%g=SUB"\n',
+            "topicPerms lists %RETRY%g twice: groupPerms has g",
+        ),
         (_GOOD + "  whiteRemoteAddress: 1.2.3\n", "line 4: whiteRemoteAddress is wrong: '1.2.3'"),
         (_GOOD + _GOOD.removeprefix("accounts:\n"), "line 4: accounts has the accessKey of"),
         ("globalWhiteRemoteAddresses: [300.1.1.1]\n", "line 1: globalWhiteRemoteAddresses"),

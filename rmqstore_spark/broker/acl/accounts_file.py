@@ -66,7 +66,10 @@ def _account(value: YamlValue) -> Account:
     groups = _rights(fields.get("groupPerms"))
     # For RocketMQ, a group and its retry topic are the same.
     for name in [name for name in topics if name.startswith(RETRY_GROUP_TOPIC_PREFIX)]:
-        groups[name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)] = topics.pop(name)
+        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        if group in groups:
+            raise fields["topicPerms"].error(f"lists {name} twice: groupPerms has {group}")
+        groups[group] = topics.pop(name)
     return Account(
         access_key,
         SecretKey(secret),
