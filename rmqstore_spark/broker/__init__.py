@@ -17,7 +17,9 @@ acl/         accounts, and what each may ask
 service      gives each request to its handler
 registering  tells the name servers about the topics
 protection   what protects the port: accounts and TLS
-worker, face the threads: of a handler, and of the event loop with all of this
+worker       a thread that handles all requests that have gathered
+handler_thread one that handles single requests in turn
+face         the thread of the event loop with all of this
 
 From outside it imports `remoting`, `engine`, `reader`, `layout`, `produce.records`, `secretfiles`,
 `types`, `errors` and `printable`.

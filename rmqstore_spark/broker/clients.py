@@ -65,6 +65,7 @@ class Clients:
         self._heard: dict[RemotingConnection, float] = {}
         self._memberships = 0
         self._sizes: dict[str, int] = {}
+        self._size = 0  # of all groups together
 
     def group(self, name: str) -> Group | None:
         """Return a consumer group; None if no member of it is connected."""
@@ -150,7 +151,9 @@ class Clients:
         group = self._consumers.get(told.group)
         is_new = group is None or connection not in group.members
         self._check_room(not is_new)
-        self._sizes[told.group] = self._size_of(told)
+        size = self._size_of(told)
+        self._size += size - self._sizes.get(told.group, 0)
+        self._sizes[told.group] = size
         if group is None:
             group = self._consumers[told.group] = Group(
                 replace(told, subscriptions={}), is_notified
@@ -173,7 +176,7 @@ class Clients:
             len(one.topic) + len(one.expression) + len(one.kind)
             for one in told.subscriptions.values()
         )
-        if sum(self._sizes.values()) - self._sizes.get(told.group, 0) + size > _MOST_CHARACTERS:
+        if self._size - self._sizes.get(told.group, 0) + size > _MOST_CHARACTERS:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY, "the subscriptions of all groups are too long"
             )
@@ -200,7 +203,7 @@ class Clients:
         self._memberships -= 1
         if not group.members:
             del self._consumers[name]
-            del self._sizes[name]
+            self._size -= self._sizes.pop(name)
         _notify(name, group)
 
 

@@ -161,7 +161,10 @@ async def _reload(accounts: AccountFiles) -> None:
     """Look at the files with accounts from time to time."""
     while True:
         await asyncio.sleep(_RELOAD_SECONDS)
-        await asyncio.to_thread(accounts.reload)
+        try:
+            await asyncio.to_thread(accounts.reload)
+        except Exception:  # noqa: BLE001 - they would never be read again
+            _log.exception("The accounts could not be read again; they stay as they were.")
 
 
 def _next_port(address: str) -> str:

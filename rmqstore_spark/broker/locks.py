@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.constants import is_safe_group_name
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME
@@ -93,9 +93,7 @@ class Locks:
 
     def _read(self, request: Command) -> tuple[str, str, list[_Queue]]:
         """Return the group, the client, and those of its queues that this broker has."""
-        told = parse_body(request.body) if request.body else None
-        if not isinstance(told, dict):
-            raise FrameError("the request has no body")
+        told = parse_request(request.body)
         group, client_id = told.get("consumerGroup"), told.get("clientId")
         if not isinstance(group, str) or not is_safe_group_name(group):
             raise FrameError("consumerGroup is not a valid name")

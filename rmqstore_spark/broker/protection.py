@@ -62,6 +62,11 @@ def _tls(config: StoreConfig) -> ServerTls:
             "tlsServerTrustCertPath and tlsServerMode=enforcing need tlsServerCertPath and "
             "tlsServerKeyPath."
         )
+    if trust and mode is not TlsMode.ENFORCING:
+        raise OptionError(
+            "tlsServerTrustCertPath needs tlsServerMode=enforcing: in permissive mode, plain "
+            "connections need no certificate."
+        )
     if not cert or mode is TlsMode.DISABLED:
         return PLAIN
     read_file(key, "private key", secret=True)  # others must not be able to read it

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.broker.acl.gate import Gate
@@ -17,6 +16,7 @@ from rmqstore_spark.broker.administration.topics import TopicAdministration
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.consuming import Consuming
+from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
 from rmqstore_spark.broker.locks import Locks
 from rmqstore_spark.broker.offsets import Offsets
@@ -28,12 +28,12 @@ from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from rmqstore_spark.remoting.dispatch import Dispatch, Handler
+from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["Broker"]
@@ -44,7 +44,9 @@ _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
 _MOST_REFUSED: Final = 1000
 """Groups whose refusal is logged."""
-_CLOSING: Final = "the broker is shutting down"
+_MOST_IN_FILES: Final = 10_000
+_MOST_SEARCHES: Final = 64
+"""Requests of a kind that may wait: searches take up to 5 s each."""
 
 
 class Broker:
@@ -69,7 +71,7 @@ class Broker:
         self._ending = Ending(store, catalog, gate)
         self._checking = Checking(store, self._clients, gate)
         # Files are read and written by a thread of its own, one after the other.
-        self._files = ThreadPoolExecutor(1, "rmqstore-broker-files")
+        self._files = HandlerThread("rmqstore-broker-files", _MOST_IN_FILES)
         self._reader = store.queue_reader()
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
@@ -77,7 +79,7 @@ class Broker:
         groups = GroupAdministration(store, catalog, self._clients, self._reader)
         state = BrokerState(store, catalog, self._reader, self._producing, self._consuming)
         # A search may take seconds: nothing else waits for it.
-        self._searches = ThreadPoolExecutor(1, "rmqstore-broker-searches")
+        self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
         self._searching = store.queue_reader()
         searches = MessageQueries(store, self._searching).handlers()
         in_files = {
@@ -99,8 +101,8 @@ class Broker:
         )  # fmt: skip
         self._dispatch = Dispatch(
             {
-                **self._in_thread(self._files, in_files),
-                **self._in_thread(self._searches, searches),
+                **self._files.handlers(in_files),
+                **self._searches.handlers(searches),
                 **topics.handlers(),
                 **Locks(store).handlers(),
                 RequestCode.HEART_BEAT: self._heartbeat,
@@ -126,7 +128,7 @@ class Broker:
             self._dispatch.handle(self._gate.admitted(requests))
             return
         for request in requests:  # with this code, clients try another broker, or again later
-            request.reply(request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, _CLOSING))
+            request.reply(request.command.answer(ResponseCode.SERVICE_NOT_AVAILABLE, CLOSING))
 
     def closed(self, connection: RemotingConnection) -> None:
         self._clients.closed(connection)
@@ -139,6 +141,9 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._store.watch_queues(None)
+        for thread in (self._files, self._searches):
+            thread.refuse()
+        await asyncio.to_thread(self._offsets.save)  # what follows may take long
         await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
         await asyncio.to_thread(self._ending.close)
@@ -148,7 +153,7 @@ class Broker:
         for thread, reader in (
             (self._files, self._reader), (self._searches, self._searching),
         ):  # fmt: skip
-            thread.shutdown()
+            thread.close()
             reader.close()
 
     # ---- clients
@@ -159,7 +164,7 @@ class Broker:
         refused: list[tuple[str, RemotingError]] = []
         count = len(names) + len(beat.producers)
         if not all(map(self._catalog.is_known, names)):
-            refused = await self._loop.run_in_executor(self._files, self._make_groups, names)
+            refused = await self._files.run(self._make_groups, names)
             beat = beat.without({name for name, _ in refused})
         quiet = {
             told.group for told in beat.consumers if not self._catalog.group(told.group).is_notified
@@ -216,8 +221,7 @@ class Broker:
         return request.answer(body=dump_body({"consumerIdList": found}))
 
     def _check_client(self, _: RemotingConnection, request: Command) -> Command:
-        told = parse_body(request.body) if request.body else None
-        subscription = told.get("subscriptionData") if isinstance(told, dict) else None
+        subscription = parse_request(request.body).get("subscriptionData")
         if not isinstance(subscription, dict):
             raise FrameError("the request has no subscription")
         kind = subscription.get("expressionType") or TAG
@@ -231,21 +235,10 @@ class Broker:
 
     # ---- its own
 
-    def _in_thread(
-        self, thread: ThreadPoolExecutor, handlers: Mapping[int, Handler]
-    ) -> dict[int, Handler]:
-        """Return handlers that run in a thread."""
-        run: Callable[..., asyncio.Future[Command]] = self._loop.run_in_executor
-
-        def moved(handler: Handler) -> Handler:
-            return lambda connection, request: run(thread, handler, connection, request)
-
-        return {code: moved(handler) for code, handler in handlers.items()}
-
     async def _save(self) -> None:
         while True:
             await asyncio.sleep(self._store.config.flush_consumer_offset_interval / 1000)
-            await self._loop.run_in_executor(self._files, self._offsets.save)
+            await asyncio.to_thread(self._offsets.save)
 
     async def _expire(self) -> None:
         while True:

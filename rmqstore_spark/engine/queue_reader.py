@@ -73,6 +73,11 @@ class QueueReader:
         self._log = PublishedLog(store.log, store.log_folder)
         self._resident = _resident_bytes()
 
+    @property
+    def begin(self) -> int:
+        """The physical offset at which the log begins: nothing before it can be read again."""
+        return self._log.begin
+
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return a queue's first offset, and one past its last; 0 and 0 if there is none."""
         queues = self._queues

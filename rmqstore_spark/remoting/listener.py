@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -17,6 +18,8 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 
 __all__ = ["Home", "PortListener"]
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 _PAUSE_SECONDS: Final = 0.1
@@ -109,13 +112,18 @@ class PortListener:
             self._socket.close()
 
     async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, address = await loop.sock_accept(listening)
+                await self._accept_one(listening)
             except OSError:  # too many files are open, or the other end has gone already
                 await asyncio.sleep(_PAUSE_SECONDS)
-                continue
+            except Exception:  # noqa: BLE001 - nobody could connect any more
+                _log.exception("A connection could not be accepted.")
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _accept_one(self, listening: socket.socket) -> None:
+        accepted, address = await asyncio.get_running_loop().sock_accept(listening)
+        try:
             peer = address_text(address)
             if self._home.has_room(len(self._opening), peer):
                 task = asyncio.create_task(self._open(accepted, peer))
@@ -123,6 +131,9 @@ class PortListener:
                 task.add_done_callback(self._opening.discard)
             else:
                 accepted.close()
+        except BaseException:
+            accepted.close()
+            raise
 
     async def _open(self, accepted: socket.socket, peer: str) -> None:
         loop = asyncio.get_running_loop()
@@ -163,7 +174,10 @@ async def _first_byte(accepted: socket.socket) -> bytes:
     readable = asyncio.Event()
     loop.add_reader(accepted, readable.set)
     try:
-        await readable.wait()
+        while True:
+            await readable.wait()
+            readable.clear()
+            with suppress(BlockingIOError):  # the loop can be told of bytes that do not come
+                return accepted.recv(1, socket.MSG_PEEK)
     finally:
         loop.remove_reader(accepted)
-    return accepted.recv(1, socket.MSG_PEEK)

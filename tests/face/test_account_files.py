@@ -64,6 +64,19 @@ def test_rights_are_those_of_the_file(accounts: list[dict[str, object]], other: 
             )
 
 
+def test_defaults_do_not_open_topics_with_messages_of_others() -> None:
+    text = """{accounts: [{accessKey: account-1, secretKey: geheimnis, defaultTopicPerm: SUB,
+        topicPerms: [LISTED_REPLY_TOPIC=SUB]}]}"""
+    account = parse_accounts([("plain_acl.yml", text.encode())]).by_key["account-1"]
+    for name in (
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC", "%DLQ%orders",
+        "broker-a_REPLY_TOPIC", "OFFSET_MOVED_EVENT",
+    ):  # fmt: skip
+        assert not account.may(need_of_topic(name, Right.ANY)), name
+    for name in ("orders", "LISTED_REPLY_TOPIC", "%LMQ%orders"):
+        assert account.may(need_of_topic(name, Right.SUB)), name
+
+
 _GOOD = "accounts:\n- accessKey: account-1\n  secretKey: geheimnis\n"
 
 
@@ -80,9 +93,17 @@ _GOOD = "accounts:\n- accessKey: account-1\n  secretKey: geheimnis\n"
         (_GOOD + "  topicPerms:\n  - =SUB\n", "line 5: topicPerms must be a name with a right"),
         (_GOOD + "  topicPerms:\n  - a=sub\n", "line 5: topicPerms must have one of"),
         (_GOOD + "  topicPerms: [a=SUB, a=PUB]\n", "line 4: topicPerms lists a twice"),
+        (
+            _GOOD + '  groupPerms: [g=DENY]\n  topicPerms:\n  - "%RETRY%g=SUB"\n',
+            "topicPerms lists %RETRY%g twice: groupPerms has g",
+        ),
         (_GOOD + "  whiteRemoteAddress: 1.2.3\n", "line 4: whiteRemoteAddress is wrong: '1.2.3'"),
         (_GOOD + _GOOD.removeprefix("accounts:\n"), "line 4: accounts has the accessKey of"),
         ("globalWhiteRemoteAddresses: [300.1.1.1]\n", "line 1: globalWhiteRemoteAddresses"),
+        (
+            "globalWhiteRemoteAddresses:\n" + "- 10.1.2.3\n" * 10_001,
+            "line 2: globalWhiteRemoteAddresses is wrong: there are more than 10000 addresses",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str) -> None:

@@ -182,6 +182,22 @@ def test_a_message_is_only_shown_to_those_who_may_read_its_topic(guarded: Served
 
 
 @pytest.mark.threat("Accounts of RocketMQ's clients")
+def test_the_gate_lets_nobody_name_a_message_that_is_yet_to_come(guarded: Served) -> None:
+    ask(guarded, message(b"last", "RecAcl"))
+    for at in (guarded.store.published_end, guarded.store.published_end + 1000):
+        ends = to(
+            37, producerGroup="producers", tranStateTableOffset=0, commitLogOffset=at,
+            commitOrRollback=8,
+        )  # fmt: skip
+        back = to(36, offset=at, group="open", delayLevel=-1)
+        for answer in ask(guarded, to(33, offset=at), back, ends):
+            assert answer.code == 1
+            assert answer.remark == f"there is no message at the offset {at}"
+    (before,) = ask(guarded, to(33, offset=-1))
+    assert "can not find message by the offset" in (before.remark or "")
+
+
+@pytest.mark.threat("Accounts of RocketMQ's clients")
 def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
     request = message(b"body", "RecAcl")
     right = APP.signed(request)

@@ -530,6 +530,14 @@ def test_queues_are_locked_for_one_consumer(tmp_path: Path) -> None:
         assert held == [[0, 1], [2], [1]]
 
 
+def test_bodies_that_the_event_loop_would_parse_are_bounded(tmp_path: Path) -> None:
+    codes = (41, 42, RequestCode.CHECK_CLIENT_CONFIG)
+    with broker(tmp_path / "store") as served:
+        for answer in ask(served, *(Command(code, body=b" " * (5 << 20)) for code in codes)):
+            assert answer.code == 1
+            assert "has at most 4194304 bytes, this one has 5242880" in (answer.remark or "")
+
+
 def test_messages_are_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "store"
     back = {"group": "consumers", "delayLevel": 0}

@@ -260,7 +260,7 @@ def test_the_configuration_is_told_and_a_part_of_it_changed(tmp_path: Path) -> N
         return Command(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
     get = to(RequestCode.GET_BROKER_CONFIG)
-    with broker(tmp_path / "store", archive_to="memory://user:secret@host/x") as served:
+    with broker(tmp_path / "store", archive_to="memory://user:sec/secret@secret@host/x") as served:
         before, sent, *refused = asked(
             served,
             get,

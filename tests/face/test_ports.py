@@ -97,6 +97,23 @@ def test_certificates_that_are_missing_stop_the_start(tmp_path: Path, keys: Any)
 
 
 @pytest.mark.threat("TLS of RocketMQ's clients")
+@pytest.mark.parametrize("mode", [{}, {"tls_server_mode": "disabled"}])
+def test_certificates_of_clients_are_nothing_beside_plain_connections(
+    tmp_path: Path, given: Certificates, mode: Any
+) -> None:
+    keys = {
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+        "tls_server_trust_cert_path": given.ca,
+    }
+    with (
+        pytest.raises(OptionError, match="tlsServerTrustCertPath needs tlsServerMode=enforcing"),
+        broker(tmp_path / "store", **keys, **mode),
+    ):
+        pass
+
+
+@pytest.mark.threat("TLS of RocketMQ's clients")
 def test_a_key_that_others_can_read_stops_the_start(tmp_path: Path, given: Certificates) -> None:
     key = tmp_path / "server.key"
     key.write_bytes(Path(given.server_key).read_bytes())

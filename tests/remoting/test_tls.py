@@ -71,6 +71,31 @@ def test_a_permissive_server_serves_plain_clients_too(certificates: Certificates
     run(test())
 
 
+class _FailingOnce(RemotingServer):
+    has_failed = False
+
+    def has_room(self, opening: int, peer: str) -> bool:
+        if not self.has_failed:
+            self.has_failed = True
+            raise RuntimeError("no room for this once")
+        return super().has_room(opening, peer)
+
+
+def test_a_connection_that_fails_is_not_the_last(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        context = server_context(certificates.server_cert, certificates.server_key)
+        server = _FailingOnce(TestService(), Limits(), ServerTls(TlsMode.PERMISSIVE, context))
+        address = await server.start("127.0.0.1", 0)
+        await Peer.connect(address)
+        assert await _echo(address, None) == b"x"
+        await server.close()
+
+    run(test())
+    assert "A connection could not be accepted." in caplog.messages
+
+
 def test_an_enforcing_server_closes_plain_connections(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:

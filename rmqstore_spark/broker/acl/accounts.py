@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from rmqstore_spark.broker.acl.addresses import WhiteAddresses
 from rmqstore_spark.broker.acl.rights import Need, Right
-from rmqstore_spark.layout.constants import (
-    SCHEDULE_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-)
+from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.remoting.access.signing import SecretKey
 
 __all__ = ["Account", "Accounts"]
-
-_MIXED: Final = frozenset(
-    [SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC]
-)
-"""Topics with the messages of other topics: who may read any topic may not read these."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +23,8 @@ class Account:
         white: clients from these addresses may do anything under its name, without a signature.
         is_admin: whether it may administer the broker; without rights of its own, it may do
             anything.
-        default_topic, default_group: rights for what is not listed.
+        default_topic, default_group: rights for what is not listed. The first does not count for
+            the broker's own topics: they hold messages of other topics.
         topics, groups: rights by name.
     """
 
@@ -59,7 +49,7 @@ class Account:
         if need.is_group:
             owned = self.groups.get(need.name, self.default_group)
         else:
-            default = Right.DENY if need.name in _MIXED else self.default_topic
+            default = Right.DENY if is_system_topic(need.name) else self.default_topic
             owned = self.topics.get(need.name, default)
         return bool(owned & need.right)
 

@@ -38,15 +38,17 @@ def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
     Raises:
         OptionError: one is wrong; the error names its line. It does not show secrets.
     """
-    white: list[str] = []
+    patterns: list[str] = []
+    white = WhiteAddresses()
     accounts: dict[str, Account] = {}
     for path, data in files:
         fields = parse_yaml(path, data).fields(_FILE)
         if "globalWhiteRemoteAddresses" in fields:
-            given = fields["globalWhiteRemoteAddresses"].items()
-            for value in given:
+            given = fields["globalWhiteRemoteAddresses"]
+            for value in given.items():
                 _white(value)
-            white += [value.text() for value in given]
+                patterns.append(value.text())
+            white = _addresses(given, patterns)  # with those of the files before
         for value in fields["accounts"].items() if "accounts" in fields else ():
             account = _account(value)
             if account.access_key in accounts:
@@ -54,7 +56,7 @@ def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
             if len(accounts) >= _MOST_ACCOUNTS:
                 raise value.error(f"is one too many: there may be {_MOST_ACCOUNTS} accounts")
             accounts[account.access_key] = account
-    return Accounts(WhiteAddresses(white), accounts)
+    return Accounts(white, accounts)
 
 
 def _account(value: YamlValue) -> Account:
@@ -64,7 +66,10 @@ def _account(value: YamlValue) -> Account:
     groups = _rights(fields.get("groupPerms"))
     # For RocketMQ, a group and its retry topic are the same.
     for name in [name for name in topics if name.startswith(RETRY_GROUP_TOPIC_PREFIX)]:
-        groups[name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)] = topics.pop(name)
+        group = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+        if group in groups:
+            raise fields["topicPerms"].error(f"lists {name} twice: groupPerms has {group}")
+        groups[group] = topics.pop(name)
     return Account(
         access_key,
         SecretKey(secret),
@@ -78,10 +83,12 @@ def _account(value: YamlValue) -> Account:
 
 
 def _white(value: YamlValue | None) -> WhiteAddresses:
-    if value is None:
-        return WhiteAddresses()
+    return WhiteAddresses() if value is None else _addresses(value, [value.text()])
+
+
+def _addresses(value: YamlValue, patterns: list[str]) -> WhiteAddresses:
     try:
-        return WhiteAddresses([value.text()])
+        return WhiteAddresses(patterns)
     except ValueError as error:
         raise value.error(f"is wrong: {escaped(str(error))}") from None
 

@@ -65,7 +65,8 @@ class Gate(Protocol):
             reader: of the store's records; it belongs to this thread.
 
         Raises:
-            RemotingError: the account may not do that with a message of this topic.
+            RemotingError: the account may not do that with a message of this topic, or there is
+                none that could tell.
         """
 
     def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
@@ -159,9 +160,15 @@ class AccountGate:
         if account is None:
             return
         place = Fields(request.ext).long(field, -_MAX_LONG, _MAX_LONG)
-        record = reader.record(place) if place >= 0 else None
+        if place < 0:
+            return
+        record = reader.record(place)
         if record is not None:
             self._require(account, need_of_topic(_topic_of(record), right), peer)
+        elif place >= reader.begin:  # one may come there before the handler looks
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"there is no message at the offset {place}"
+            )
 
     def _check(self, request: Command, peer: str) -> None:
         account = self._account(request, peer)

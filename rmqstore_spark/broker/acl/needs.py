@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from rmqstore_spark.broker.acl.rights import Need, Right, need_of_group, need_of_topic
 from rmqstore_spark.broker.heartbeat import read_heartbeat
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.remoting.codec.bodies import parse_body
+from rmqstore_spark.remoting.codec.bodies import parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
@@ -67,7 +67,7 @@ def _unregister(request: Command) -> Iterator[Need]:
 
 
 def _locks(request: Command) -> Iterator[Need]:
-    told = _object(request)
+    told = parse_request(request.body)
     yield need_of_group(_text(told, "consumerGroup"))
     queues = told.get("mqSet")
     named = {_text(queue, "topic") for queue in queues if isinstance(queue, dict)} if queues else ()
@@ -76,7 +76,7 @@ def _locks(request: Command) -> Iterator[Need]:
 
 
 def _client_config(request: Command) -> Iterator[Need]:
-    told = _object(request)
+    told = parse_request(request.body)
     yield need_of_group(_text(told, "group"))
     subscription = told.get("subscriptionData")
     if isinstance(subscription, dict):
@@ -140,13 +140,6 @@ def needs_of(request: Command) -> Needs:
     """
     reader = _READERS.get(request.code)
     return Needs(True) if reader is None else Needs(False, tuple(reader(request)))
-
-
-def _object(request: Command) -> dict[str, Any]:
-    told = parse_body(request.body) if request.body else None
-    if not isinstance(told, dict):
-        raise FrameError("the request has no body")
-    return told
 
 
 def _text(told: Mapping[str, Any], name: str) -> str:

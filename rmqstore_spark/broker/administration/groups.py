@@ -10,11 +10,11 @@ from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.pulls import MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreWriteError
+from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_body
+from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
@@ -62,11 +62,8 @@ class GroupAdministration:
 
     def _update(self, _: RemotingConnection, request: Command) -> Command:
         self._catalog.require_master()
-        told = parse_body(request.body) if request.body else None
-        if not isinstance(told, dict):
-            raise FrameError("the request has no body")
         try:
-            self._store.groups.update(told)
+            self._store.groups.update(parse_request(request.body))
         except OptionError as error:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         except StoreWriteError as error:

@@ -29,7 +29,8 @@ _CHANGEABLE: Final = frozenset({"autoCreateTopicEnable", "autoCreateSubscription
 """Keys that can be changed while a broker runs."""
 _MAX_CHANGE: Final = 1 << 16
 _SAMPLE_SECONDS: Final = 10.0
-_USER: Final = re.compile("://[^/@]*@")
+_USER: Final = re.compile("://.*@", re.DOTALL)
+"""Greedy: a password may have any character, `/` and `@` too."""
 _NAME: Final = "V4_9_8"
 """The version of RocketMQ whose behaviour this broker has."""
 

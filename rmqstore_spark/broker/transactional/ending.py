@@ -102,6 +102,9 @@ class Ending:
             except RemotingError as error:
                 self._refuse(request, error)
                 continue
+            except Exception as error:  # noqa: BLE001 - one must not fail those of other clients
+                self._fail([request], error)
+                continue
             if end is None:
                 request.drop()  # the producer does not know yet
             else:
@@ -147,6 +150,9 @@ class Ending:
                 for end in part:
                     self._refuse(end.request, refusal)
                 continue
+            except Exception as error:  # noqa: BLE001 - as above
+                self._fail([end.request for end in part], error)
+                continue
             for end, ended in zip(part, done, strict=True):
                 self._answer(end.request, ended)
         return later
@@ -160,6 +166,16 @@ class Ending:
         else:
             remark = f"{_NOT_FOUND}\n{ended.remark}"
             self._refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, remark))
+
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        """Answer requests that failed because of a bug, and log it."""
+        peer = requests[0].connection.peer
+        self._log.log(
+            logging.ERROR, peer, "%d transactions, the first of %s, could not be ended.",
+            len(requests), escaped(peer), error=error,
+        )  # fmt: skip
+        for request in requests:
+            request.reply(request.command.answer(ResponseCode.SYSTEM_ERROR, _FAILED))
 
     def _refuse(self, request: Request, error: RemotingError) -> None:
         """Answer with an error, and log it: most clients wait for no answer."""

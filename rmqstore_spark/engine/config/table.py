@@ -302,12 +302,12 @@ class StoreKeys:
     acl_path: str = text(
         "", "File with the accounts, such as RocketMQ's `conf/plain_acl.yml`; or a folder such as "
         "`conf`, with that file and `acl/*.yml`. Changes are noticed within seconds. Nobody but "
-        "the owner may read the files.", group=_BROKER, kind="path", own=True,
+        "the owner and its group may read the files.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     acl_credentials_path: str = text(
         "", "File with `accessKey` and `secretKey`, as RocketMQ's `conf/tools.yml`, with which "
         "requests to name servers and to `haMasterRemotingAddress` are signed. Nobody but the "
-        "owner may read it.", group=_BROKER, kind="path", own=True,
+        "owner and its group may read it.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_server_mode: str = choice(
         "permissive", ("permissive", "enforcing", "disabled"), "Which connections `listenPort` "
@@ -318,12 +318,12 @@ class StoreKeys:
         "", "Certificate of `listenPort` (PEM).", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_server_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner may read it.",
-        group=_BROKER, kind="path", own=True,
+        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
+        "read it.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_server_trust_cert_path: str = text(
-        "", "CA certificates (PEM); TLS clients of `listenPort` must then have a certificate "
-        "signed by one.", group=_BROKER, kind="path", own=True,
+        "", "CA certificates (PEM); clients of `listenPort` must then have a certificate "
+        "signed by one. Needs `tlsServerMode=enforcing`.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_enable: bool = flag(
         False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
@@ -339,8 +339,8 @@ class StoreKeys:
         kind="path", own=True,
     )  # fmt: skip
     tls_client_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner may read it.",
-        group=_BROKER, kind="path", own=True,
+        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
+        "read it.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     vip_listen_port: int = number(
         -1, -1, 65_535, "Port for clients with `vipChannelEnabled`, and for the slaves of a "

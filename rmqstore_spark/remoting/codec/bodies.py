@@ -13,10 +13,12 @@ from typing import Any, Final
 from rmqstore_spark.errors import CorruptStoreError, FrameError
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 
-__all__ = ["MAX_VALUES", "dump_body", "inflate", "parse_body"]
+__all__ = ["MAX_VALUES", "dump_body", "inflate", "parse_body", "parse_request"]
 
 MAX_VALUES: Final = 1_000_000
 """Most values of a body, so that a few megabytes of brackets do not become a gigabyte of lists."""
+_MAX_REQUEST: Final = 4 << 20
+"""Bytes of the body of a request that is parsed while all others wait."""
 _MAX_ODD: Final = 1 << 18
 """Most bytes of a body that is not standard JSON: these are parsed slowly."""
 _MAX_ODD_VALUES: Final = 50_000
@@ -56,6 +58,22 @@ def parse_body(body: bytes, *, object_keys: bool = False) -> Any:
         return parse_fastjson(text, object_keys=object_keys)
     except CorruptStoreError as error:
         raise FrameError(f"the body is not JSON: {error.cause} at {error.offset}") from None
+
+
+def parse_request(body: bytes) -> dict[str, Any]:
+    """Parse the body of a request, which is an object.
+
+    Raises:
+        FrameError: it is none, or too long; or as `parse_body` raises it.
+    """
+    if len(body) > _MAX_REQUEST:
+        raise FrameError(
+            f"the body of this request has at most {_MAX_REQUEST} bytes, this one has {len(body)}"
+        )
+    told = parse_body(body) if body else None
+    if not isinstance(told, dict):
+        raise FrameError("the request has no body")
+    return told
 
 
 def dump_body(value: Any) -> bytes:
