@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
@@ -10,7 +11,7 @@ from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.pulls import MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
+from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.printable import escaped
@@ -180,24 +181,24 @@ class GroupAdministration:
                 f"Topic: {escaped(topic[:MAX_NAME])} Timestamp: {timestamp}",
             )
         ext = {"topic": topic, "group": group, "timestamp": str(timestamp)}
-        members = [(one, member.language) for one, member in list(online.members.items())]
-        self._loop.call_soon_threadsafe(self._tell, members, ext, offsets)
         table = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
-        return request.answer(body=dump_body({"offsetTable": table}))
-
-    def _tell(
-        self,
-        members: list[tuple[RemotingConnection, str]],
-        ext: dict[str, str],
-        offsets: dict[int, int],
-    ) -> None:
-        """Tell the members of a group where to begin; they report that as their progress."""
-        topic, name = ext["topic"], self._store.config.broker_name
-        for_java = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
+        answer = dump_body({"offsetTable": table})
+        name = self._store.config.broker_name
         for_cpp = [
             {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": topic}
             for queue_id, offset in offsets.items()
         ]
-        for connection, language in members:
-            body = dump_body({"offsetTable": for_cpp if language == _CPP else for_java})
+        bodies = {_CPP: dump_body({"offsetTable": for_cpp})}
+        told = [
+            (connection, bodies.get(member.language, answer))
+            for connection, member in list(online.members.items())
+        ]
+        self._loop.call_soon_threadsafe(_tell, told, ext)
+        return request.answer(body=answer)
+
+
+def _tell(members: list[tuple[RemotingConnection, bytes]], ext: dict[str, str]) -> None:
+    """Tell the members of a group where to begin; they report that as their progress."""
+    for connection, body in members:
+        with suppress(FrameError):  # the topic has too many queues
             connection.one_way(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body))
