@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.broker.administration import messages
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, SessionCredentials
@@ -49,7 +50,10 @@ def to(code: int, **fields: object) -> Command:
 
 
 @pytest.mark.threat("Accounts of RocketMQ's clients")
-def test_recorded_requests_get_the_recorded_answers(guarded: Served) -> None:
+def test_recorded_requests_get_the_recorded_answers(
+    guarded: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_LONGEST_SECONDS", 60.0)  # on a starved machine
     asked = exchanges("raw-acl", "broker")
 
     async def work() -> list[Command]:
