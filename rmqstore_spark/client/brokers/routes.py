@@ -39,9 +39,10 @@ class NameServers:
 
     def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
+        self._limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
+        self._failed: set[AlikeServers] = set()
         self._servers = [
-            AlikeServers([address], f"The name server {address}", limit, _ANSWER_SECONDS)
+            AlikeServers([address], f"The name server {address}", self._limit, _ANSWER_SECONDS)
             for address in addresses
         ]
         self.name = f"The name server {' or '.join(addresses)}"
@@ -99,16 +100,20 @@ class NameServers:
         while True:
             found, failures = [], []
             for server in self._servers:
+                if server in self._failed:
+                    continue
                 asked = [replace(command) for command in commands]
                 try:
                     found.append([each.command for each in server.ask_all(asked)])
                 except ServiceError as error:
                     failures.append(error)
+                    self._failed.add(server)
             if found:
                 for failure in failures:
                     _log.warning("%s The other name servers are believed.", failure)
                 return found
-            if time.monotonic() >= give_up:
+            self._failed.clear()
+            if time.monotonic() + self._limit > give_up:
                 raise ServiceError(" ".join(map(str, failures)), can_pass=True)
 
 
