@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
-from tests.support.waiting import eventually
+from tests.support.loops import in_thread
 
 __all__ = ["Change", "tampering"]
 
@@ -23,23 +22,16 @@ Change = Callable[[Command, Command], Command | None]
 @contextmanager
 def tampering(broker: str, change: Change) -> Iterator[str]:
     """Stand between clients and a broker; the address is the value of the context."""
-    loop, ended, found = asyncio.new_event_loop(), asyncio.Event(), []
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
         async with await RemotingClient.connect(broker) as client:
             server = RemotingServer(_Between(client, change), Limits())
-            found.append(await server.start("127.0.0.1", 0))
-            await ended.wait()
+            yield await server.start("127.0.0.1", 0)
             await server.close()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        yield eventually(lambda: found)[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
+    with in_thread(serving) as address:
+        yield address
 
 
 class _Between:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from tests.support.waiting import eventually
+from tests.support.loops import in_thread
 
 __all__ = [
     *("Heard", "Served", "batch", "broker", "free_port", "heartbeat", "message", "name_server"),
@@ -64,23 +63,10 @@ def name_server(folder: Path, port: int = 0, **settings: Any) -> Iterator[str]:
         port: where it listens; 0: any free port.
         settings: attributes of NamesrvConfig.
     """
-    loop, ended, found = asyncio.new_event_loop(), asyncio.Event(), []
     kv_file = str(folder / "kv.json")
     config = NamesrvConfig(listen_port=port, kv_config_path=kv_file, **settings)
-
-    async def serve() -> None:
-        async with running(config) as address:
-            found.append(address)
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        yield eventually(lambda: found)[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
-        loop.close()
+    with in_thread(lambda: running(config)) as address:
+        yield address
 
 
 def route(name_server: str, topic: str) -> Any:
