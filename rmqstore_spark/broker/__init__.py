@@ -6,12 +6,7 @@ producing    stores what producers send: one block, one append, one flush for al
 heartbeat    reads what clients say of themselves, and their subscriptions
 clients      which connections belong to which groups
 transactional ends the transactions of producers, and asks for their outcome
-pulls        answers requests for messages
-held         the requests that wait, by queue and tags
-consuming    lets them wait until messages come
-offsets      answers questions about offsets, and takes those that consumers report
-locks        locks queues for consumers in order
-send_back    takes messages back: to be consumed again, or given up
+consumers/   what consumers ask: messages, offsets, locks, messages sent back
 administration/ what administrators and slaves ask
 acl/         accounts, and what each may ask
 service      gives each request to its handler

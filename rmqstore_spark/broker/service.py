@@ -15,14 +15,14 @@ from rmqstore_spark.broker.administration.tables import SlaveTables
 from rmqstore_spark.broker.administration.topics import TopicAdministration
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
-from rmqstore_spark.broker.consuming import Consuming
+from rmqstore_spark.broker.consumers.consuming import Consuming
+from rmqstore_spark.broker.consumers.locks import Locks
+from rmqstore_spark.broker.consumers.offsets import Offsets
+from rmqstore_spark.broker.consumers.pulls import Pulls
+from rmqstore_spark.broker.consumers.send_back import SendBack
 from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
-from rmqstore_spark.broker.locks import Locks
-from rmqstore_spark.broker.offsets import Offsets
 from rmqstore_spark.broker.producing import Producing
-from rmqstore_spark.broker.pulls import Pulls
-from rmqstore_spark.broker.send_back import SendBack
 from rmqstore_spark.broker.transactional.checking import Checking
 from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter

@@ -10,12 +10,11 @@
     directory     names the parts of a store
     topology      lists topics and queues
     joined        reads a store and its archives as one
-    log_folders, segments    read a log that is split into segments
+    log/          reads a log that is split into segments, in one folder or several
     configfiles   reads the broker's JSON
     durable       writes files that survive a power cut
     holes         finds what is written of a sparse file
     own_names     names the files that only this project adds to a store
 
-Nothing in this package knows what a message means. It has 17 modules: reader and engine share the
-few lines of `own_names`, which belong to none of the others.
+Nothing in this package knows what a message means.
 """

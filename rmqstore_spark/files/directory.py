@@ -13,8 +13,8 @@ from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
 from rmqstore_spark.files.joined import JoinedFiles
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.files.open import local_path, open_files
-from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 
 __all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]

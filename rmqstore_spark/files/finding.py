@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.files.base import Files, Listing, join
-from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.files.log.log_folders import segment_start
 
 __all__ = ["dledger_folders", "looks_like_store", "no_store"]
 

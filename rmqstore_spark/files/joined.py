@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from rmqstore_spark.errors import OptionError, StoreAccessError, StoreNotFoundError
 from rmqstore_spark.files.base import FileInfo, Files, Int64Array, Listing, UInt8Array, join
 from rmqstore_spark.files.listing import walk_by_folder
-from rmqstore_spark.files.log_folders import list_or_nothing, segment_start
+from rmqstore_spark.files.log.log_folders import list_or_nothing, segment_start
 from rmqstore_spark.files.own_names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
 
 __all__ = ["JoinedFiles", "archived_store", "store_id_at"]

@@ -14,7 +14,7 @@ from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.remoting.codec.bodies import MAX_VALUES, inflate, parse_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
 
 __all__ = [
     "MASTER_ID",
@@ -29,8 +29,6 @@ __all__ = [
 
 MASTER_ID: Final = 0
 
-_MAX_LONG: Final = 2**63 - 1
-_MAX_INT: Final = 2**31 - 1
 _MAX_INFLATED: Final = 32 << 20
 """Most bytes of a body when it is decompressed: 300,000 topics."""
 _MAX_FILTER_SERVERS: Final = 64
@@ -117,7 +115,7 @@ def read_broker(request: Command) -> BrokerId:
     return BrokerId(
         fields.name("clusterName"),
         fields.name("brokerName"),
-        fields.long("brokerId", 0, _MAX_LONG),
+        fields.long("brokerId", 0, MAX_LONG),
         fields.name("brokerAddr"),
     )
 
@@ -131,8 +129,8 @@ def read_registration(request: Command) -> Registration:
     """
     fields = Fields(request.ext)
     found = Registration(read_broker(request), request.ext.get("haServerAddr", "")[:MAX_NAME])
-    checksum = fields.long("bodyCrc32", -_MAX_INT - 1, _MAX_INT, default=0)
-    if checksum and checksum != zlib.crc32(request.body) & _MAX_INT:
+    checksum = fields.long("bodyCrc32", -MAX_INT - 1, MAX_INT, default=0)
+    if checksum and checksum != zlib.crc32(request.body) & MAX_INT:
         raise RemotingError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     if not request.body:
         return found
@@ -221,7 +219,7 @@ def _sized(body: bytes, at: int) -> tuple[bytes, int]:
 def _data_version(given: Any) -> DataVersion:
     told = _object(given, "a data version")
     return DataVersion(
-        _number(told, "counter", 0, _MAX_LONG), _number(told, "timestamp", 0, _MAX_LONG)
+        _number(told, "counter", 0, MAX_LONG), _number(told, "timestamp", 0, MAX_LONG)
     )
 
 
@@ -242,7 +240,7 @@ def _object(given: Any, what: str) -> dict[str, Any]:
     return given
 
 
-def _number(told: dict[str, Any], name: str, default: int, most: int = _MAX_INT) -> int:
+def _number(told: dict[str, Any], name: str, default: int, most: int = MAX_INT) -> int:
     given = told.get(name, default)
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)  # fastjson reads these too
@@ -251,7 +249,7 @@ def _number(told: dict[str, Any], name: str, default: int, most: int = _MAX_INT)
     return _checked(given, most)
 
 
-def _checked(number: int, most: int = _MAX_INT) -> int:
+def _checked(number: int, most: int = MAX_INT) -> int:
     if not 0 <= number <= most:
         raise FrameError(f"a number in the body must be from 0 to {most}")
     return number

@@ -23,7 +23,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE

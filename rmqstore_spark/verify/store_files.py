@@ -8,8 +8,8 @@ from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
-from rmqstore_spark.files.log_folders import Segment
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.log.log_folders import Segment
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import LMQ_PREFIX, is_system_topic
 from rmqstore_spark.layout.fastjson import parse_fastjson

@@ -11,8 +11,8 @@ import pytest
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.base import join
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log_folders import segment_start
-from rmqstore_spark.files.segments import MAX_ENTRY, Segments
+from rmqstore_spark.files.log.log_folders import segment_start
+from rmqstore_spark.files.log.segments import MAX_ENTRY, Segments
 from tests.files.conftest import Publish
 from tests.support.golden import load_meta, load_records
 

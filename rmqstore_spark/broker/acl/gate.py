@@ -23,7 +23,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.codec.fields import MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -32,7 +32,6 @@ __all__ = ["AccountGate", "Gate", "OpenGate"]
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _LEAD: Final = "org.apache.rocketmq.acl.common.AclException: "
-_MAX_LONG: Final = (1 << 63) - 1
 
 
 class AccountSource(Protocol):
@@ -159,7 +158,7 @@ class AccountGate:
         account = self._account(request, peer)
         if account is None:
             return
-        place = Fields(request.ext).long(field, -_MAX_LONG, _MAX_LONG)
+        place = Fields(request.ext).long(field, -MAX_LONG, MAX_LONG)
         if place < 0:
             return
         record = reader.record(place)

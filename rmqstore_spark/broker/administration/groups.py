@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
-from rmqstore_spark.broker.pulls import MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreWriteError
@@ -18,7 +17,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
+from rmqstore_spark.remoting.codec.fields import MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 

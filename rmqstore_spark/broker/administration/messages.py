@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError, RmqStoreError
@@ -16,7 +15,7 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from rmqstore_spark.broker.administration.rates import Rates
 from rmqstore_spark.broker.catalog import Catalog
-from rmqstore_spark.broker.consuming import Consuming
+from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.engine.queue_reader import QueueReader

@@ -13,7 +13,6 @@ from typing import Final
 
 from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.catalog import Catalog
-from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.broker.worker import Worker
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.transactions.answers import COMMITTED, ENDED_BEFORE, ROLLED_BACK, Ended
@@ -21,7 +20,7 @@ from rmqstore_spark.errors import RefusedError, RemotingError
 from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
-from rmqstore_spark.remoting.codec.fields import Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.types import HalfId

@@ -30,7 +30,7 @@ from rmqstore_spark.files.durable import (
 )
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, written_mask
 from rmqstore_spark.layout.spans import U1

@@ -27,7 +27,7 @@ from rmqstore_spark.files.durable import (
     sync_folder,
 )
 from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log_folders import Segment
+from rmqstore_spark.files.log.log_folders import Segment
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
 __all__ = ["CutRange", "end_log"]

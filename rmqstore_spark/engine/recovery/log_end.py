@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, sync_folder
-from rmqstore_spark.files.log_folders import segment_start
+from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.holes import solid_end
-from rmqstore_spark.files.log_folders import MAX_OFFSET, segment_start
+from rmqstore_spark.files.log.log_folders import MAX_OFFSET, segment_start
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_DTYPE,
     ENTRY_SIZE,

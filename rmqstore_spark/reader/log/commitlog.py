@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log_folders import Segment
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.log.log_folders import Segment
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1

@@ -25,7 +25,7 @@ import numpy as np
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,

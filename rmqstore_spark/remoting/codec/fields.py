@@ -10,7 +10,10 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["MAX_NAME", "Fields"]
+__all__ = ["MAX_INT", "MAX_LONG", "MAX_NAME", "Fields"]
+
+MAX_INT: Final = (1 << 31) - 1
+MAX_LONG: Final = (1 << 63) - 1
 
 MAX_NAME: Final = 255
 """Most characters of the name of a topic, group, broker or cluster, and of an address."""

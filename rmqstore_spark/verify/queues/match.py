@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, live_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.spans import I4, I8

@@ -17,13 +17,10 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 from rmqstore_spark.remoting.connection import Request
 
-__all__ = ["MAX_INT", "MAX_LONG", "Pull", "Pulls"]
-
-MAX_INT: Final = (1 << 31) - 1
-MAX_LONG: Final = (1 << 63) - 1
+__all__ = ["Pull", "Pulls"]
 
 _COMMITS: Final = 1
 _SUSPENDS: Final = 2

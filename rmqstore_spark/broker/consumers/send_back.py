@@ -11,7 +11,6 @@ from typing import Final
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.producing import refusal
-from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError
@@ -34,7 +33,7 @@ from rmqstore_spark.layout.spans import Spans
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 
 __all__ = ["SendBack"]
 

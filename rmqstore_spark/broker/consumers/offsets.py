@@ -9,14 +9,13 @@ import logging
 from typing import Final
 
 from rmqstore_spark.broker.catalog import Catalog
-from rmqstore_spark.broker.pulls import MAX_INT, MAX_LONG
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.layout.constants import is_safe_group_name
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 

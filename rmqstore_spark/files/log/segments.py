@@ -16,7 +16,12 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.base import Files, Int64Array, Listing, UInt8Array
-from rmqstore_spark.files.log_folders import MAX_OFFSET, Segment, find_log_files, list_or_nothing
+from rmqstore_spark.files.log.log_folders import (
+    MAX_OFFSET,
+    Segment,
+    find_log_files,
+    list_or_nothing,
+)
 from rmqstore_spark.files.spans import plan_runs
 
 __all__ = ["MAX_ENTRY", "Segments"]

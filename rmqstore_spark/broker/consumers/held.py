@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from rmqstore_spark.broker.pulls import Pull
+from rmqstore_spark.broker.consumers.pulls import Pull
 from rmqstore_spark.remoting.connection import RemotingConnection
 
 __all__ = ["HeldPulls", "Queue"]
