@@ -15,6 +15,7 @@ import pytest
 from rmqstore_spark.broker.face import BrokerFace
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.topics import PERM_WRITE
 from rmqstore_spark.ha.replication import Replication
 from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, free_port, own_properties
 from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
@@ -203,7 +204,8 @@ def test_connections_are_shown_by_mqadmin(rocketmq: RocketMq, tmp_path: Path) ->
         served = cleanup.enter_context(broker(tmp_path / "store", namesrv_addr=address))
         admin = Admin(rocketmq, address)
         cleanup.callback(admin.close)
-        served.store.create_topic("orders", read_queue_nums=1)
+        # Nobody can read it: a client that gets its message ends, perhaps before it is shown.
+        served.store.create_topic("orders", read_queue_nums=1, perm=PERM_WRITE)
         eventually(lambda: route(address, "orders"))
         client = rocketmq.start(
             rocketmq.user_home(),

@@ -53,8 +53,8 @@ def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
                     assert commit_batch(store, number).status == "COMMITTED"
                     put = store.put(rows_block(bodies(f"put{number}")))
                     assert put.status is PutStatus.PUT_OK, put.remark
-                end = store.published_end
                 slave.kill()
+            eventually(lambda: not store.slaves.is_available(store.published_end), _BOTH)
             assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
             # It comes back, and gets the rest.
             with broker(tmp_path / "slave", **given) as slave:
