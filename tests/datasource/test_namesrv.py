@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.broker.face import BrokerFace
-from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.schema import full_schema
@@ -27,6 +27,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.plan import PlanLimits
 from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
@@ -58,6 +59,17 @@ def topic_with(broker: Served, servers: str, topic: str, count: int) -> StoreWri
     put(broker.store, count, topic)
     eventually(lambda: route(servers, topic))
     return broker.store
+
+
+def asking(servers: str) -> AlikeServers:
+    """A client of a name server."""
+    return AlikeServers(
+        Places((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
+    )
+
+
+def client_of(address: str) -> BrokerClient:
+    return BrokerClient("b", Places((address,), has_master=True), 20, 20, ClientIdentity())
 
 
 @contextmanager
@@ -305,7 +317,7 @@ def test_several_brokers_and_slaves_of_a_master_that_is_gone(
     options: dict[str, Any] = {"namesrvAddr": servers, "subscribe": "copied"}
     with (
         tampering(broker.address, lambda _, answer: answer) as slave,
-        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
+        closing(asking(servers)) as asked,
     ):
 
         def tell(command: Command) -> None:
@@ -338,7 +350,7 @@ def test_offsets_beyond_reason_do_not_become_partitions(broker: Served) -> None:
 
     with (
         tampering(broker.address, lie) as address,
-        closing(PulledStore("b", BrokerClient("b", [address], 20, 20))) as store,
+        closing(PulledStore("b", client_of(address))) as store,
     ):
         end = store.queue("orders", 0).max_offset
         ranges = [QueueRange("orders", 0, 0, end)]
@@ -432,7 +444,7 @@ def test_a_broker_that_no_name_server_knows_stops_a_stream_that_has_read_it(
     options: dict[str, Any] = {"subscribe": "away", "startingOffsets": "earliest"}
     with (
         tampering(broker.address, lambda _, answer: answer) as other,
-        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
+        closing(asking(servers)) as asked,
     ):
         second = registration(["away"], name="broker-b", address=other)
         assert asked.ask(second).command.code == 0

@@ -9,22 +9,24 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.answers import (
     BrokerPlace,
     read_brokers,
     read_names,
     read_route,
 )
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["NameServers", "joined"]
+__all__ = ["NameServers", "Registered", "joined", "places_of"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0
+_MASTER: Final = 0
 
 
 class NameServers:
@@ -35,14 +37,23 @@ class NameServers:
     Args:
         addresses: of each, as `host:port`.
         timeout_s: seconds after which none has answered.
+        identity: as whom this side talks to them.
     """
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Sequence[str], timeout_s: float, identity: ClientIdentity
+    ) -> None:
         self._timeout_s = timeout_s
         self._limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
         self._failed: set[AlikeServers] = set()
         self._servers = [
-            AlikeServers([address], f"The name server {address}", self._limit, _ANSWER_SECONDS)
+            AlikeServers(
+                Places((address,), has_master=False),
+                "The name server",
+                self._limit,
+                _ANSWER_SECONDS,
+                identity,
+            )
             for address in addresses
         ]
         self.name = f"The name server {' or '.join(addresses)}"
@@ -115,6 +126,51 @@ class NameServers:
             self._failed.clear()
             if time.monotonic() + self._limit > give_up:
                 raise ServiceError(" ".join(map(str, failures)), can_pass=True)
+
+
+class Registered:
+    """Where the processes of one broker name are registered (a `Whereabouts`).
+
+    Args:
+        name_servers: addresses, as `host:port`.
+        broker_name: the broker name.
+        identity: as whom this side talks to name servers.
+        only_master: whether slaves are left out.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        broker_name: str,
+        identity: ClientIdentity,
+        *,
+        only_master: bool,
+    ) -> None:
+        self._name_servers = name_servers
+        self._broker_name = broker_name
+        self._identity = identity
+        self._only_master = only_master
+
+    def find(self) -> Places | None:
+        """Return where they are now; None if no name server knows, or none answers."""
+        try:
+            with NameServers(self._name_servers, _ANSWER_SECONDS, self._identity) as servers:
+                places = servers.brokers()
+        except RmqStoreError as error:
+            _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+            return None
+        for place in places:
+            if place.name == self._broker_name:
+                found = places_of(place)
+                if not self._only_master:
+                    return found
+                return Places(found.addresses[:1], True) if found.has_master else None
+        return None
+
+
+def places_of(place: BrokerPlace) -> Places:
+    """Return the addresses of a broker, its master first."""
+    return Places(tuple(place.addresses.values()), _MASTER in place.addresses)
 
 
 def joined(known: Iterable[Sequence[BrokerPlace]]) -> list[BrokerPlace]:

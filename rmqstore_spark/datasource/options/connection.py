@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.options.option import BOTH, Option
-from rmqstore_spark.datasource.options.values import parse_duration_ms, parse_integer
+from rmqstore_spark.datasource.options.values import (
+    parse_boolean,
+    parse_duration_ms,
+    parse_integer,
+)
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = ["CONNECTION_OPTIONS", "REPLICA", "ConnectionOptions", "replica_endpoints"]
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "REPLICA",
+    "ConnectionOptions",
+    "check_remoting",
+    "replica_endpoints",
+]
 
 REPLICA: Final = "|"
 """Separates the replicas of one store."""
@@ -62,12 +73,34 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         "every executor. Plans and logs show only its name.",
     ),
     Option(
+        "aclFile",
+        "path",
+        _text,
+        None,
+        BOTH,
+        "With `namesrvAddr`: file with `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`, "
+        "for brokers with `aclEnable`. It must exist on the driver and on every executor, and be "
+        "closed to others (`chmod 600`). Plans and logs show only its name.",
+    ),
+    Option(
+        "tlsEnable",
+        "boolean",
+        parse_boolean,
+        None,
+        BOTH,
+        "With `namesrvAddr`: whether connections to name servers and RocketMQ's brokers use TLS. "
+        "Their certificates are always checked.",
+        default_doc="`false`; the `tls...` options below are then refused if a broker is read "
+        "without TLS",
+    ),
+    Option(
         "tlsCaFile",
         "path",
         _text,
         None,
         BOTH,
-        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`.",
+        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`, or "
+        "name servers and brokers, for `tlsEnable`.",
         default_doc="the system's certificates",
     ),
     Option(
@@ -76,7 +109,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with this client's certificate (PEM), if the store process requires one. Needs "
+        "File with this client's certificate (PEM), if the other side requires one. Needs "
         "`tlsKeyFile`.",
     ),
     Option(
@@ -117,11 +150,15 @@ class ConnectionOptions:
     Args:
         endpoints: one for each store, or several with `REPLICA` between them; empty if name
             servers are asked for them.
+        acl_file: file with an access key for brokers.
+        uses_tls: whether remoting uses TLS; None if the user has not said.
         timeout_ms: timeout of one request.
     """
 
     endpoints: tuple[str, ...]
     token_file: str | None
+    acl_file: str | None
+    uses_tls: bool | None
     tls_ca: str | None
     tls_cert: str | None
     tls_key: str | None
@@ -133,13 +170,17 @@ class ConnectionOptions:
         """Create from the values of `CONNECTION_OPTIONS`, defaults included.
 
         Raises:
-            OptionError: the certificate or the key is missing.
+            OptionError: the certificate or the key is missing, or an option for brokers is given
+                without name servers.
         """
+        check_remoting(values)
         if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
             raise OptionError("Options tlsCertFile and tlsKeyFile must be set together.")
         return cls(
             values.get("endpoint", ()),
             values.get("tokenFile"),
+            values.get("aclFile"),
+            values.get("tlsEnable"),
             values.get("tlsCaFile"),
             values.get("tlsCertFile"),
             values.get("tlsKeyFile"),
@@ -159,8 +200,36 @@ class ConnectionOptions:
             ("retries", self.retries),
         )
 
+    @property
+    def tls_options(self) -> list[str]:
+        """The names of the options with files for TLS that are set."""
+        files = {"tlsCaFile": self.tls_ca, "tlsCertFile": self.tls_cert}
+        return [name for name, file in files.items() if file is not None]
+
+    @property
+    def identity(self) -> IdentityFiles:
+        """As whom to talk to name servers and brokers."""
+        acl = self.acl_file or ""
+        if not self.uses_tls:
+            return IdentityFiles(acl)
+        return IdentityFiles(acl, True, self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
+
     def client(self, endpoint: str) -> StoreClient:
         """Return a client of one of the stores."""
         from rmqstore_spark.client import StoreClient
 
         return StoreClient(endpoint, **dict(self.storage_options))
+
+
+def check_remoting(values: Mapping[str, Any]) -> None:
+    """Refuse options for RocketMQ's protocol if nothing talks it.
+
+    Raises:
+        OptionError: one is given without name servers.
+    """
+    for name in ("aclFile", "tlsEnable"):
+        if name in values and "namesrvAddr" not in values:
+            raise OptionError(
+                f"Option {name} is for name servers and RocketMQ's brokers, and needs option "
+                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of grpc+tls."
+            )
