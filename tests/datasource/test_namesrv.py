@@ -14,7 +14,9 @@ import pytest
 from rmqstore_spark.broker.face import BrokerFace
 from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.pulled.store import PulledStore
+from rmqstore_spark.datasource.routes import routed
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -314,7 +316,11 @@ def test_several_brokers_and_slaves_of_a_master_that_is_gone(
 ) -> None:
     store = topic_with(broker, servers, "copied", 60)
     gone = f"127.0.0.1:{free_port()}"
-    options: dict[str, Any] = {"namesrvAddr": servers, "subscribe": "copied"}
+    options: dict[str, Any] = {
+        "namesrvAddr": servers,
+        "subscribe": "copied",
+        "replicaTimeout": "1s",
+    }
     with (
         tampering(broker.address, lambda _, answer: answer) as slave,
         closing(asking(servers)) as asked,
@@ -382,6 +388,11 @@ def test_what_a_pull_cannot_do_is_refused(
         ({"endpoint": "grpc://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
         ({"brokerNames": "a"}, "brokerNames and namesrvAddr contradict"),
         ({"pageCache": "spare"}, "pageCache and namesrvAddr contradict"),
+        ({"namesrvAddr": None, "path": "/x", "aclFile": "/k"}, "aclFile is .* needs .*namesrvAddr"),
+        (
+            {"namesrvAddr": None, "endpoint": "grpc://127.0.0.1:1", "tlsEnable": True},
+            "tlsEnable is .* needs .*namesrvAddr",
+        ),
         ({"namesrvAddr": "somewhere"}, "must be HOST:PORT"),
         (
             {"namesrvAddr": "127.0.0.1:1", "requestTimeout": "200ms"},
@@ -391,7 +402,8 @@ def test_what_a_pull_cannot_do_is_refused(
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     def plan() -> None:
-        made = source("", {"namesrvAddr": "127.0.0.1:9876", **options})
+        given = {"namesrvAddr": "127.0.0.1:9876", **options}
+        made = source("", {name: text for name, text in given.items() if text is not None})
         made.reader(full_schema()).partitions()
 
     with pytest.raises(RmqStoreError, match=text):
@@ -417,6 +429,9 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
             stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", commitGroup="lake")
             assert as_pulled([row for rows in stream.drain() for row in rows]) == expected
             stream.reader.stop()
+            # It has none of these topics yet, and is no broker to pull from for that.
+            later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
+            assert [type(group) for group in routed(later)] == [tuple]
         finally:
             face.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
@@ -177,11 +177,15 @@ class AlikeServers:
         waiting: dict[int, Command] = {}
         began = time.monotonic()
         give_up = began + self.timeout_s
-        masters_until = began if self._is_master_away else began + self._patience_s
+        patience = 0.0 if self._is_master_away else self._patience_s
         pause = _FIRST_PAUSE
+        failures: dict[RemotingPipe, str] = {}
         while True:
+            has_both = self.places.has_master and len(self._pipes) > 1
+            is_early = has_both and time.monotonic() < began + patience
+            if not is_early:
+                self._tell_of_master(failures)
             failures = {}
-            is_early = self.places.has_master and time.monotonic() < masters_until
             for pipe in self._pipes[:1] if is_early else self._in_order():
                 before = self._answers
                 try:
@@ -191,7 +195,7 @@ class AlikeServers:
                     self._failed_at[pipe] = time.monotonic()
                     failures[pipe] = str(error)
                     if not is_early:
-                        self._tell_of_master(pipe, error)
+                        self._tell_of_master(failures)
                     if self._answers > before:
                         give_up, pause = time.monotonic() + self.timeout_s, _FIRST_PAUSE
                 except BaseException:
@@ -207,15 +211,14 @@ class AlikeServers:
                     "machine reaches its address.",
                     can_pass=True,
                 )
-            if not is_early:
-                self.find_again()
+            self.find_again()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _tell_of_master(self, failed: RemotingPipe, error: PipeError) -> None:
+    def _tell_of_master(self, failures: Mapping[RemotingPipe, str]) -> None:
         """Log that slaves are asked in place of a master, once until it answers again."""
-        is_master = self.places.has_master and failed is self._pipes[0]
-        if not is_master or self._is_master_away or len(self._pipes) == 1:
+        error = failures.get(self._pipes[0]) if self.places.has_master else None
+        if error is None or self._is_master_away or len(self._pipes) == 1:
             return
         self._is_master_away = True
         _log.warning(

@@ -118,9 +118,7 @@ class RemotingPipe:
             except OSError as error:
                 raise self._broken("does not answer", error) from None
             if not data:
-                is_plain = self._identity.tls is None
-                why = " It may talk TLS alone." if self._is_new and is_plain else ""
-                raise PipeError(f"{self.address} closed the connection.{why}")
+                raise PipeError(f"{self.address} closed the connection.{self._guess}")
             self._is_new = False
             commands, wrong = self._reader.feed(data)
             if wrong is not None:
@@ -136,13 +134,20 @@ class RemotingPipe:
             self._socket.close()
             self._socket = None
 
+    @property
+    def _guess(self) -> str:
+        """A sentence on why a server ends a connection."""
+        is_refused = self._is_new and self._identity.tls is None
+        return " It may talk TLS alone." if is_refused else ""
+
     def _broken(self, what: str, error: OSError) -> PipeError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         if isinstance(error, ssl.SSLError):  # its number is none of the system's
             reason = getattr(error, "verify_message", None) or error.reason or reason
         elif error.errno is not None and error.errno > 0:
             reason = os.strerror(error.errno)
-        return PipeError(f"{self.address} {what}: {reason}.")
+        guess = self._guess if isinstance(error, ConnectionResetError) else ""
+        return PipeError(f"{self.address} {what}: {reason}.{guess}")
 
 
 def _is_over(connection: socket.socket) -> bool:
