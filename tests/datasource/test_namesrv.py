@@ -429,7 +429,7 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
             stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", commitGroup="lake")
             assert as_pulled([row for rows in stream.drain() for row in rows]) == expected
             stream.reader.stop()
-            # It has none of these topics yet, and is no broker to pull from for that.
+            # It has none of these topics yet, and is not pulled from for that.
             later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
             assert [type(group) for group in routed(later)] == [tuple]
         finally:

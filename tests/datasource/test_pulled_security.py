@@ -85,7 +85,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             yield made
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("What a broker sends")
 def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
     expected = {row["msgId"] for row in batch_rows(guarded.served.store.path, subscribe="orders")}
     assert len(expected) == 200
@@ -100,7 +100,7 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
     assert sum(reached) == 200
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("What a broker sends")
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -1,8 +1,8 @@
 """Clients of name servers and brokers, for a thread that waits for their answers.
 
-    pipe         `RemotingPipe`: a connection with many requests on the way
+    pipe         `RemotingPipe`: a connection with many requests on the way, plain or TLS, signed
     alike        `AlikeServers`: servers of which any can answer, such as a master and its slaves
-    routes       `NameServers`: which brokers have a topic, and where they are
+    routes       `NameServers`: which brokers have a topic, and where they are; `Registered`: one
     broker       `BrokerClient`: topics, offsets, consumer groups and messages of one broker
     answers      reads what brokers answer; nothing in it is trusted
     stretches    `QueuePuller`: pulls a range of a queue, with several requests on the way

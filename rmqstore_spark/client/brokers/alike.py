@@ -126,10 +126,17 @@ class AlikeServers:
             pipe.close()
 
     @contextmanager
-    def limited_to(self, seconds: float) -> Iterator[None]:
-        """Give up after fewer seconds, in the context."""
+    def limited_to(self, seconds: float, *, tries_again: bool = True) -> Iterator[None]:
+        """Give up sooner, in the context.
+
+        Args:
+            seconds: after which none has answered, and that one may take for an answer.
+            tries_again: False to ask each server once.
+        """
         limits = self.timeout_s, self._answer_s
         self.timeout_s, self._answer_s = (min(seconds, limit) for limit in limits)
+        if not tries_again:
+            self.timeout_s = 0.0
         try:
             yield
         finally:
@@ -144,13 +151,14 @@ class AlikeServers:
         _log.warning("%s: go on at %s.", before, " or ".join(found.addresses))
         known = {pipe.address: pipe for pipe in self._pipes}
         self._pipes = [
-            known.pop(address, None) or RemotingPipe(address, self._identity)
+            known[address] if address in known else RemotingPipe(address, self._identity)
             for address in found.addresses
         ]
         self._is_master_away = False
         for pipe in known.values():
-            self._failed_at.pop(pipe, None)
-            pipe.close()
+            if pipe not in self._pipes:
+                self._failed_at.pop(pipe, None)
+                pipe.close()
 
     def ask(self, command: Command) -> Answered:
         """Send a request that may be handled twice, and return the answer, whatever its code.

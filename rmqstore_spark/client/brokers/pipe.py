@@ -142,7 +142,7 @@ class RemotingPipe:
 
     def _broken(self, what: str, error: OSError) -> PipeError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-        if isinstance(error, ssl.SSLError):  # its number is none of the system's
+        if isinstance(error, ssl.SSLError):  # it has a number of its own
             reason = getattr(error, "verify_message", None) or error.reason or reason
         elif error.errno is not None and error.errno > 0:
             reason = os.strerror(error.errno)

@@ -49,7 +49,7 @@ class GroupProgress:
             StoreWriteError: a store could not write the offsets.
         """
         moved: dict[str, dict[str, dict[int, int]]] = {}
-        clients = {**self._clients, **self._brokers}
+        clients: dict[str, StoreClient | PulledStore] = {**self._clients, **self._brokers}
         for key, mark in reached.items():
             if key.broker in silent or key.broker not in clients:
                 continue

@@ -25,7 +25,7 @@ _ROUTES: Final = 30.0
 _BUSY: Final = 20
 """The wait between two looks, as a multiple of what one takes: a twentieth of a core."""
 _SILENT: Final = 1.0
-"""Seconds for a try at a broker that does not answer, and at least from one to the next."""
+"""Seconds at least between two tries at a broker that does not answer."""
 
 
 class PulledWatch:
@@ -56,8 +56,8 @@ class PulledWatch:
 
     def hurried(self) -> AbstractContextManager[None]:
         """Give the broker up soon in the context."""
-        patience = self._options.replica_timeout_ms / 1000 if self.silence is None else _SILENT
-        return self._store.servers.limited_to(patience)
+        patience = self._options.replica_timeout_ms / 1000
+        return self._store.servers.limited_to(patience, tries_again=self.silence is None)
 
     def look_before(self, offsets: Mapping[QueueName, int]) -> None:
         """Ask for the messages before some offsets together."""
@@ -112,7 +112,7 @@ class PulledWatch:
         if is_new:
             self.silent_since = self._clock()
             _log.warning(
-                "The stream goes on without new messages of a broker, until it answers again. %s",
+                "The stream continues without new messages of a broker, until it answers again. %s",
                 error,
             )
         self.silence = error
