@@ -75,6 +75,10 @@ class Whereabouts(Protocol):
         """Return where they are now; None if nobody knows."""
         ...
 
+    def close(self) -> None:
+        """Close the connections that this needs."""
+        ...
+
 
 class AlikeServers:
     """Some servers: the name servers, or the master and the slaves of one broker name.
@@ -88,7 +92,7 @@ class AlikeServers:
         answer_s: seconds that one server may take for an answer.
         identity: as whom this side talks to them.
         patience_s: for how many seconds to try the master before its slaves are asked.
-        whereabouts: finds them again if none of them answers.
+        whereabouts: finds them again if none of them answers; closed with this.
     """
 
     def __init__(
@@ -124,6 +128,8 @@ class AlikeServers:
         """Close all connections."""
         for pipe in self._pipes:
             pipe.close()
+        if self._whereabouts is not None:
+            self._whereabouts.close()
 
     @contextmanager
     def limited_to(self, seconds: float, *, tries_again: bool = True) -> Iterator[None]:

@@ -62,6 +62,10 @@ class NameServers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         for server in self._servers:
             server.close()
 
@@ -146,19 +150,21 @@ class Registered:
         *,
         only_master: bool,
     ) -> None:
-        self._name_servers = name_servers
+        self._servers = NameServers(name_servers, _ANSWER_SECONDS, identity)
         self._broker_name = broker_name
-        self._identity = identity
         self._only_master = only_master
+        self._is_told = False
 
     def find(self) -> Places | None:
         """Return where they are now; None if no name server knows, or none answers."""
         try:
-            with NameServers(self._name_servers, _ANSWER_SECONDS, self._identity) as servers:
-                places = servers.brokers()
+            places = self._servers.brokers()
         except RmqStoreError as error:
-            _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+            if not self._is_told:
+                _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+            self._is_told = True
             return None
+        self._is_told = False
         for place in places:
             if place.name == self._broker_name:
                 found = places_of(place)
@@ -166,6 +172,10 @@ class Registered:
                     return found
                 return Places(found.addresses[:1], True) if found.has_master else None
         return None
+
+    def close(self) -> None:
+        """Close the connections to the name servers."""
+        self._servers.close()
 
 
 def places_of(place: BrokerPlace) -> Places:

@@ -103,7 +103,7 @@ class PulledQueue:
         Returns:
             The offset at which `set_first` should look for the first message, if it is not known.
         """
-        if least != self._told:
+        if self._min != least:  # a queue that was recreated begins again at what is told
             self._told, self._min = least, None
         self._max = end
         return least if self._min is None and least < end else None

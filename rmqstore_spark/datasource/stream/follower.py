@@ -79,6 +79,7 @@ class Follower:
             for of in opened:
                 of.store.close()
             raise
+        self._has_brokers = any(isinstance(of, SourceBroker) for of in opened)
         self._standby = Standby(options, opened, self._watch, clock)
         self._strict = replace(options, fail_on_data_loss=True)
         self._progress = self._new_progress()
@@ -197,13 +198,17 @@ class Follower:
         Raises:
             ServiceError: something else does not answer.
         """
+        if not self._has_brokers:
+            return work()
         while True:
             try:
                 with self._watch.hurried():
                     return work()
             except ServiceError as error:
-                if not error.can_pass or not self._watch.find_silent():
+                if not error.can_pass:
                     raise
+                if not self._watch.find_silent():
+                    return work()  # it may take longer
                 self._look_anyway = True
 
     def _check_brokers(self) -> None:

@@ -82,9 +82,7 @@ class PulledWatch:
         except ServiceError as error:
             if not error.can_pass:
                 raise
-            took = self._clock() - now
-            self._look_at = self._clock() + max(_SILENT, _BUSY * took)
-            return self._fall_silent(error)
+            return self._fall_silent(error, self._clock() - now)
         changed |= self._answered()
         if changed:
             self._collect()
@@ -106,11 +104,15 @@ class PulledWatch:
             self._collect()
         return changed
 
-    def _fall_silent(self, error: ServiceError) -> bool:
+    def _fall_silent(self, error: ServiceError, took: float) -> bool:
         """Take note that the broker does not answer; return whether it did before."""
         is_new = self.silence is None
+        now = self._clock()
+        # The first time it was tried again and again, and now once each time.
+        pause = _SILENT if is_new else max(_SILENT, min(_BUSY * took, _ROUTES))
+        self._look_at = now + pause
         if is_new:
-            self.silent_since = self._clock()
+            self.silent_since = now
             _log.warning(
                 "The stream continues without new messages of a broker, until it answers again. %s",
                 error,
