@@ -93,7 +93,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_duration_ms,
         "60s",
         BOTH,
-        "Timeout of one request to a store process, including commits.",
+        "Timeout of one request to a store process, name server or broker, including commits.",
         minimum=1,
     ),
     Option(
@@ -102,9 +102,10 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_integer,
         "17",
         BOTH,
-        "How often to retry a request, with growing delays, if a store process is unreachable or "
-        "overloaded: the default lasts about a minute, longer than a restart. A request that is "
-        "not answered within `requestTimeout` is retried at most five times.",
+        "How often to retry a request, with growing delays, if a store process or broker is "
+        "unreachable or overloaded: the default lasts about a minute, longer than a restart. A "
+        "request to a store process that is not answered within `requestTimeout` is retried at "
+        "most five times.",
         minimum=0,
     ),
 )
