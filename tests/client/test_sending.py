@@ -70,6 +70,7 @@ def out(to: str, body: bytes, broker: str = "", queue: int = 0, *, move: bool = 
 
 
 def stored(served: Served, name: str) -> Counter[bytes]:
+    served.store.flush()
     with Store.open(served.store.path) as store:
         rows = [row for part in store.scan() for row in part.to_pylist() if row["topic"] == name]
     return Counter(row["body"] for row in rows)
