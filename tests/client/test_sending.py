@@ -159,8 +159,8 @@ def test_messages_that_may_move_go_to_another_broker(
         register(registration([topic(name, 3)], name="gone", address=gone))
         with sender(servers) as sending:
             for number in range(20):
-                away = {"broker": "gone"} if number % 2 else {}
-                sending.send(out(name, b"%d" % number, move=True, **away))
+                place = "gone" if number % 2 else "of-moving"
+                sending.send(out(name, b"%d" % number, place, move=True))
             sending.finish()
         assert stored(served, name) == {b"%d" % number: 1 for number in range(20)}
         with sender(servers, retries=1) as sending:
