@@ -146,8 +146,8 @@ def test_messages_of_a_queue_keep_their_order_while_other_queues_go_on(
                 for body in part["body"]
             ]
             assert sorted(set(rows)) == list(range(queue, 40, 2))
-            first = [body for at, body in enumerate(rows) if body not in rows[:at]]
-            assert first == sorted(first)
+            assert rows == sorted(rows)
+        assert store.queue(name, 0).max_offset + store.queue(name, 1).max_offset > 40
 
 
 def test_messages_that_may_move_go_to_another_broker(

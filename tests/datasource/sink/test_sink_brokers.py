@@ -14,9 +14,12 @@ import pytest
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.datasource.sink.columns import find_columns
+from rmqstore_spark.datasource.sink.encode import RowEncoder
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
+from rmqstore_spark.datasource.sink.requests import BrokerRequests
 from rmqstore_spark.datasource.sink.routed import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
@@ -152,12 +155,16 @@ def test_the_columns_of_a_message(servers: str, tmp_path: Path) -> None:
         "delayTimeLevel": 0, "reconsumeTimes": 0, "uniqKey": None,
     }  # fmt: skip
     given = [
-        {**plain, "body": b"1"},
-        {**plain, "body": b"2"},
-        {**plain, "body": b"later", "bornTimestamp": 1_700_000_000_001, "uniqKey": "mine"},
+        *({**plain, "body": body} for body in (b"1", b"2")),
         {**plain, "body": b"delayed", "delayTimeLevel": 2},
+        *({**plain, "body": body} for body in (b"3", b"4")),
         {**plain, "body": b"consumed", "reconsumeTimes": 3},
-        {**plain, "body": b"retry", "topic": "%RETRY%group", "queueId": 0},
+        *({**plain, "body": body} for body in (b"5", b"6")),
+        {**plain, "body": b"later", "bornTimestamp": 1_700_000_000_001, "uniqKey": "mine"},
+        *(
+            {**plain, "body": body, "topic": "%RETRY%group", "queueId": 0}
+            for body in (b"retry", b"again")
+        ),
         {**plain, "body": b"created", "topic": "created", "queueId": 3},
     ]
     kinds = pa.schema(
@@ -190,6 +197,16 @@ def test_the_columns_of_a_message(servers: str, tmp_path: Path) -> None:
             assert got["reconsumeTimes"] == row["reconsumeTimes"]
         assert found[b"delayed"]["properties"]["DELAY"] == "2"
         assert found[b"later"]["uniqKey"] == "mine"
+        encoder = RowEncoder(
+            options,
+            find_columns(schema, options),
+            BrokerRequests(PublishRoutes([servers], 20)),
+            0,
+        )
+        made = [out.message for out in encoder.encode(batch)]
+        alone = {message.body for message in made if not message.is_batch}
+        assert alone == {b"delayed", b"consumed", b"later", b"retry", b"again", b"created"}
+        assert len(made) == len(alone) + 3
         for change, words in (
             ({"body": b"x" * ((4 << 20) + 1)}, "a broker of RocketMQ accepts at most 4,194,304"),
             ({"queueId": 2}, "has queueId 2, but topic 'orders' has queues 0 to 1"),
