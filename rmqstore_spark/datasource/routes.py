@@ -53,7 +53,8 @@ def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
             f"{servers.name} knows no broker with a topic. Check that brokers register there."
         )
     groups = [_group(options, connection, places[name]) for name in sorted(places)]
-    _check_security(connection, groups)
+    pulled = [group.url for group in groups if isinstance(group, BrokerSpec)]
+    connection.check_protected(pulled, has_endpoints=len(pulled) < len(groups))
     return groups
 
 
@@ -141,28 +142,3 @@ def _check_pulled(options: Options, place: BrokerPlace) -> None:
             f"Option planBy=commitlog needs the log of a store, and messages of {who} are pulled "
             f"over the network, queue by queue. Remove planBy. {remedy}"
         )
-
-
-def _check_security(
-    connection: ConnectionOptions, groups: list[tuple[StoreSpec, ...] | BrokerSpec]
-) -> None:
-    """Refuse options that protect nothing here: who sets them counts on them."""
-    pulled = [group.url for group in groups if isinstance(group, BrokerSpec)]
-    has_endpoints = len(pulled) < len(groups)
-    if connection.token_file is not None and not has_endpoints:
-        raise OptionError(
-            f"Option tokenFile is for store processes, and messages of {some(pulled)} are pulled "
-            "over RocketMQ's protocol, which has no tokens. Remove it; accounts of brokers need "
-            "aclFile."
-        )
-    files = connection.tls_options
-    if not files or not pulled or connection.uses_tls:
-        return
-    if connection.uses_tls is None:
-        raise OptionError(
-            f"Option {files[0]} says that connections are encrypted, and messages of "
-            f"{some(pulled)} are pulled over plain ones. Set tlsEnable=true; or tlsEnable=false, "
-            "if it is meant for endpoints of store processes alone."
-        )
-    if not has_endpoints:
-        raise OptionError(f"Options {files[0]} and tlsEnable=false contradict each other.")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
@@ -63,7 +64,7 @@ def restarting(store: EmbeddedStore) -> Iterator[None]:
 
 
 def test_the_default_lasts_about_a_minute() -> None:
-    sums = [sum(islice(connection.backoff(), RETRIES)) for _ in range(200)]
+    sums = [sum(islice(backoff(), RETRIES)) for _ in range(200)]
     assert 55 < sum(sums) / len(sums) < 70
 
 

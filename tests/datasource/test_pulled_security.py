@@ -1,4 +1,4 @@
-"""TLS and accounts of brokers that messages are pulled from."""
+"""TLS and accounts of brokers that Spark pulls messages from, and sends messages to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from rmqstore_spark.client.brokers.alike import AlikeServers, Places
+from rmqstore_spark.datasource.sink.columns import find_columns
+from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
+from rmqstore_spark.datasource.sink.outcome import Place
+from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from tests.datasource.driving import Stream, batch_rows, plan_batch
@@ -63,6 +70,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         ) as served,
     ):
         served.store.create_topic("orders", write_queue_nums=3)
+        served.store.create_topic("written", write_queue_nums=4)
         for block in encoded_traffic(Traffic(200, topics={"orders": 3})):
             assert served.store.put(block).ok
         served.store.flush()
@@ -80,7 +88,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         places = Places((servers,), has_master=False)
         asked = AlikeServers(places, "The name server", 20, 20, ClientIdentity())
         with closing(asked):  # the broker is registered until then
-            told = registration(["orders"], address=served.address)
+            told = registration(["orders", "written"], address=served.address)
             assert asked.ask(told).command.code == 0
             yield made
 
@@ -111,7 +119,7 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
         ),
         ({"tlsCaFile": None}, "a certificate that does not count.*Check the CA certificates"),
         ({"tlsCertFile": None, "tlsKeyFile": None}, "does not answer"),
-        ({"tlsEnable": None}, "over plain ones. Set tlsEnable=true"),
+        ({"tlsEnable": None}, "are plain ones. Set tlsEnable=true"),
         ({"tlsEnable": False}, "tlsCaFile and tlsEnable=false contradict each other"),
         ({"tokenFile": "/t"}, "tokenFile is for store processes.*aclFile"),
     ],
@@ -122,6 +130,28 @@ def test_what_the_cluster_asks_for_and_what_protects_nothing_is_told(
     options = {**guarded.options, "requestTimeout": "1s", **changed}
     with pytest.raises(RmqStoreError, match=text):
         batch_rows("", **{name: given for name, given in options.items() if given is not None})
+
+
+def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
+    given = {name: str(value).lower() for name, value in guarded.options.items()}
+    del given["subscribe"]
+    given.update(topic="written", brokerNames="broker-a", aclFile=guarded.options["aclFile"])
+
+    schema = StructType().add("body", "string")
+
+    def planned(**more: str) -> SinkOptions:
+        parsed = parse_sink_options({**given, **more}, streaming=True)
+        return find_targets(parsed, schema, streaming=True)
+
+    place = Place(0, "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa", 0)
+    rows = pa.record_batch({"body": ["one", "two"]})
+    options = planned()
+    columns = find_columns(schema, options)
+    run_task(options, columns, iter([rows]), place, 0, place.micro_batch)
+    found = batch_rows("", **{**guarded.options, "subscribe": "written"})
+    assert {bytes(row["body"]) for row in found} == {b"one", b"two"}
+    with pytest.raises(RmqStoreError, match="tokenFile is for store processes"):
+        planned(tokenFile="/t")
 
 
 def test_wrong_keys_are_refused_and_not_shown(guarded: Guarded) -> None:

@@ -12,9 +12,11 @@ from typing import Final
 from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.answers import (
     BrokerPlace,
+    WritePlace,
     read_brokers,
     read_names,
     read_route,
+    read_write_places,
 )
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -96,14 +98,27 @@ class NameServers:
             ServiceError: no name server answers.
         """
         names = list(topics)
-        fields = ({"topic": name, "acceptStandardJsonOnly": "true"} for name in names)
-        asked = [Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, each) for each in fields]
+        asked = [_route_request(name) for name in names]
         by_server = [
             [read_route(answer, self.name) or [] for answer in answers]
             for answers in self._ask_all(asked)
         ]
         routes = (joined(of_topic) for of_topic in zip(*by_server, strict=True))
         return {name: route for name, route in zip(names, routes, strict=True) if route}
+
+    def write_places(self, topic: str) -> list[WritePlace] | None:
+        """Return the brokers that take messages of a topic, by name; None if it has no route.
+
+        Raises:
+            ServiceError: no name server answers.
+        """
+        answers = self._ask_all([_route_request(topic)])
+        known = [read_write_places(answer, self.name) for (answer,) in answers]
+        told = [places for places in known if places is not None]
+        if not told:
+            return None
+        found = {place.name: place for places in reversed(told) for place in places}
+        return [found[name] for name in sorted(found)]
 
     def _ask_all(self, commands: Sequence[Command]) -> list[list[Command]]:
         """Return the answers of each name server that answers.
@@ -181,6 +196,11 @@ class Registered:
 def places_of(place: BrokerPlace) -> Places:
     """Return the addresses of a broker, its master first."""
     return Places(tuple(place.addresses.values()), _MASTER in place.addresses)
+
+
+def _route_request(topic: str) -> Command:
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
 
 
 def joined(known: Iterable[Sequence[BrokerPlace]]) -> list[BrokerPlace]:

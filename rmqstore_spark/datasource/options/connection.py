@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.option import BOTH, Option
 from rmqstore_spark.datasource.options.values import (
     parse_boolean,
@@ -126,7 +127,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_duration_ms,
         "60s",
         BOTH,
-        "Timeout of one request to a store process, including commits.",
+        "Timeout of one request to a store process, name server or broker, including commits.",
         minimum=1,
     ),
     Option(
@@ -135,9 +136,10 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_integer,
         "17",
         BOTH,
-        "How often to retry a request, with growing delays, if a store process is unreachable or "
-        "overloaded: the default lasts about a minute, longer than a restart. A request that is "
-        "not answered within `requestTimeout` is retried at most five times.",
+        "How often to retry a request, with growing delays, if a store process or broker is "
+        "unreachable or overloaded: the default lasts about a minute, longer than a restart. A "
+        "request to a store process that is not answered within `requestTimeout` is retried at "
+        "most five times.",
         minimum=0,
     ),
 )
@@ -213,6 +215,34 @@ class ConnectionOptions:
         if not self.uses_tls:
             return IdentityFiles(acl)
         return IdentityFiles(acl, True, self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
+
+    def check_protected(self, brokers: Sequence[str], *, has_endpoints: bool) -> None:
+        """Refuse options that protect nothing: who sets them counts on them.
+
+        Args:
+            brokers: with which RocketMQ's protocol is talked.
+            has_endpoints: whether there are store processes too.
+
+        Raises:
+            OptionError: an option has no effect.
+        """
+        if self.token_file is not None and not has_endpoints:
+            raise OptionError(
+                "Option tokenFile is for store processes, and RocketMQ's protocol, which "
+                f"{some(brokers)} talks here, has no tokens. Remove it; accounts of brokers need "
+                "aclFile."
+            )
+        files = self.tls_options
+        if not files or not brokers or self.uses_tls:
+            return
+        if self.uses_tls is None:
+            raise OptionError(
+                f"Option {files[0]} says that connections are encrypted, and those to "
+                f"{some(brokers)} are plain ones. Set tlsEnable=true; or tlsEnable=false, if it "
+                "is meant for endpoints of store processes alone."
+            )
+        if not has_endpoints:
+            raise OptionError(f"Options {files[0]} and tlsEnable=false contradict each other.")
 
     def client(self, endpoint: str) -> StoreClient:
         """Return a client of one of the stores."""
