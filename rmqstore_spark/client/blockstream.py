@@ -19,8 +19,9 @@ from weakref import WeakSet
 import pyarrow as pa
 from pyarrow import flight
 
-from rmqstore_spark.client.connection import Connection, backoff
+from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.hangup import hang_up
+from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, encode
 from rmqstore_spark.wire.failures import TRANSIENT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
@@ -20,15 +20,13 @@ from rmqstore_spark.wire.failures import REPEATABLE, refused
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
-__all__ = ["Connection", "backoff"]
+__all__ = ["Connection"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 T = TypeVar("T")
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_FIRST_WAIT: Final = 0.1
-_LONGEST_WAIT: Final = 5.0
 # gRPC waits longer and longer before it connects again, up to two minutes, and fails all calls
 # until then. So a process that has been restarted would be found much too late. The "minimum" is
 # something else, in spite of its name: how long an attempt to connect may take.
@@ -277,14 +275,6 @@ _WHERE_IT_BREAKS: Final = {
     TCP: f"host, port and network; or perhaps it is encrypted ({TLS}://)",
     TLS: "host, port and network; or perhaps it wants a certificate of yours (tlsCertFile)",
 }
-
-
-def backoff() -> Iterator[float]:
-    """Yield the seconds to wait before each retry: growing, and random, to spread clients out."""
-    wait = _FIRST_WAIT
-    while True:
-        yield wait * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
-        wait = min(wait * 2, _LONGEST_WAIT)
 
 
 class _Headers(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types

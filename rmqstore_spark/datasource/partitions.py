@@ -91,8 +91,9 @@ def _partitions(
     plan: str, of: AnySource, groups: Sequence[Sequence[Split]]
 ) -> Iterator[AnyPartition]:
     if isinstance(of, SourceBroker):
+        spec = of.spec.led_by(of.store.servers.places)
         for group in groups:
-            yield PulledPartition(plan, of.spec, group)
+            yield PulledPartition(plan, spec, group)
         return
     evidence = None
     if of.replicas:

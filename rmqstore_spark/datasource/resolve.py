@@ -120,9 +120,10 @@ class _Resolver:
     def end(self, chosen: ChosenQueue, start: int) -> int:
         key, queue = chosen.key, chosen.queue
         wanted = self._wanted(chosen)
+        if isinstance(self._position, OfGroup) and not wanted:
+            wanted = start  # The group has read nothing, for which a broker may say 0.
         if wanted is None:
-            # No message is that late, or the group has read nothing.
-            wanted = start if isinstance(self._position, OfGroup) else queue.max_offset
+            wanted = queue.max_offset  # No message is that late.
         if wanted > queue.max_offset:
             lose(
                 self._options,

@@ -6,9 +6,12 @@ is then read as with option `endpoint`. From any other broker, messages are pull
 
 from __future__ import annotations
 
+import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["routed"]
 
-_MASTER: Final = 0
+_log = logging.getLogger("rmqstore_spark")
+
+_AT_ONCE: Final = 256
+"""Routes that are asked for together, as long as they only show of which kind a broker is."""
 
 
 def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
@@ -33,14 +39,23 @@ def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
         ServiceError: no name server answers.
     """
     from rmqstore_spark.client.brokers.routes import NameServers
+    from rmqstore_spark.remoting.access.identity import ClientIdentity
 
-    timeout_s = options.connection.timeout_ms / 1000 if options.connection else 0.0
-    with NameServers(options.name_servers, timeout_s) as servers:
+    connection = options.connection
+    assert connection is not None  # noqa: S101  # as without `path`
+    timeout_s = connection.timeout_ms / 1000
+    identity = ClientIdentity.of(connection.identity)
+    with NameServers(options.name_servers, timeout_s, identity) as servers:
         named = options.topics if options.assign is None else tuple(options.assign)
         places = _of_all(options, servers) if named is None else _of_topics(named, servers)
     if not places:
-        raise OptionError(f"{servers.name} knows no broker. Check that brokers register there.")
-    return [_group(options, places[name], timeout_s) for name in sorted(places)]
+        raise OptionError(
+            f"{servers.name} knows no broker with a topic. Check that brokers register there."
+        )
+    groups = [_group(options, connection, places[name]) for name in sorted(places)]
+    pulled = [group.url for group in groups if isinstance(group, BrokerSpec)]
+    connection.check_protected(pulled, has_endpoints=len(pulled) < len(groups))
+    return groups
 
 
 def _of_topics(topics: tuple[str, ...], servers: NameServers) -> dict[str, BrokerPlace]:
@@ -57,12 +72,27 @@ def _of_topics(topics: tuple[str, ...], servers: NameServers) -> dict[str, Broke
 def _of_all(options: Options, servers: NameServers) -> dict[str, BrokerPlace]:
     """Return all brokers by name: topics that the query matches can come to any of them.
 
-    Only routes tell where a store process serves Arrow Flight. Any topic of a broker does.
+    Only routes tell where a store process serves Arrow Flight. Any topic of a broker does. Those
+    of RocketMQ have one of their own name; a broker without any topic is a store process.
     """
-    found = {place.name: place for place in servers.brokers()}
-    wanted = [name for name in servers.topics() if _may_want(options, name)]
+    names = [place.name for place in servers.brokers()]
+    topics = servers.topics()
+    wanted = [name for name in topics if _may_want(options, name)]
+    found: dict[str, BrokerPlace] = {}
     for route in servers.routes(wanted).values():
         found.update((place.name, place) for place in route)
+    others = iter([*names, *sorted(set(topics) - set(wanted))])
+    while not found.keys() >= set(names) and (some_of := list(islice(others, _AT_ONCE))):
+        for route in servers.routes(some_of).values():
+            for place in route:
+                found.setdefault(place.name, place)
+    left = sorted(set(names) - found.keys())
+    if left:
+        _log.warning(
+            "Left out %s: no topic of theirs is registered. Start the query again when they have "
+            "topics.",
+            some(left),
+        )
     return found
 
 
@@ -73,12 +103,13 @@ def _may_want(options: Options, topic: str) -> bool:
 
 
 def _group(
-    options: Options, place: BrokerPlace, timeout_s: float
+    options: Options, connection: ConnectionOptions, place: BrokerPlace
 ) -> tuple[StoreSpec, ...] | BrokerSpec:
     """Return how to read one broker: through its endpoint, or by pulls."""
+    from rmqstore_spark.client.brokers.routes import places_of
+
     first, *others = place.addresses.values()
-    connection = options.connection
-    if first in place.endpoints and connection is not None:
+    if first in place.endpoints:
         # Those that follow a store process as slaves can stand in for it.
         endpoints = [place.endpoints[one] for one in (first, *others) if one in place.endpoints]
         return tuple(
@@ -86,9 +117,15 @@ def _group(
             for one in dict.fromkeys(endpoints)
         )
     _check_pulled(options, place)
-    answer_s = min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s
-    has_master = _MASTER in place.addresses
-    return BrokerSpec(place.name, (first, *others), has_master, timeout_s, answer_s)
+    timeout_s = connection.timeout_ms / 1000
+    return BrokerSpec(
+        place.name,
+        places_of(place),
+        options.name_servers,
+        timeout_s,
+        min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s,
+        connection.identity,
+    )
 
 
 def _check_pulled(options: Options, place: BrokerPlace) -> None:

@@ -83,6 +83,7 @@ class RmqStoreDataSource(DataSource):
         """Create the writer of a batch write."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
+        from rmqstore_spark.datasource.sink.routed import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreWriter
 
         if overwrite:
@@ -92,7 +93,8 @@ class RmqStoreDataSource(DataSource):
                 "run `rmqstore delete-topic`."
             )
         options = parse_sink_options(self.options, streaming=False)
-        return RmqStoreWriter(options, find_columns(schema, options))
+        columns = find_columns(schema, options)
+        return RmqStoreWriter(find_targets(options, schema, streaming=False), columns)
 
     @plain_errors
     def streamWriter(  # noqa: N802 - Spark's name
@@ -101,6 +103,7 @@ class RmqStoreDataSource(DataSource):
         """Create the writer of a stream."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
+        from rmqstore_spark.datasource.sink.routed import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
 
         if overwrite:
@@ -110,4 +113,5 @@ class RmqStoreDataSource(DataSource):
                 "a watermark if the query aggregates."
             )
         options = parse_sink_options(self.options, streaming=True)
-        return RmqStoreStreamWriter(options, find_columns(schema, options))
+        columns = find_columns(schema, options)
+        return RmqStoreStreamWriter(find_targets(options, schema, streaming=True), columns)

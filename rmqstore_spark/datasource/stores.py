@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
@@ -55,7 +56,8 @@ def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -
     Args:
         options: the query's options.
         first: which replica of a store to try first, and those behind it next.
-        by_masters: ask only the masters of brokers, not their slaves.
+        by_masters: ask only the masters of brokers, not their slaves. Otherwise slaves are asked
+            if a master does not answer for a while: they may lack the newest messages.
 
     Raises:
         StoreNotFoundError: a path is not a store, or nothing matches a glob.
@@ -63,14 +65,19 @@ def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -
         OptionError: `brokerNames` or `storePathCommitLog` do not match the stores.
         ReplicaError: no replica of a store can be opened.
     """
-    opened: list[AnySource] = [
-        SourceBroker(group, (group.master if by_masters else group).open())
-        if isinstance(group, BrokerSpec)
-        else open_first(options, group, first)
-        for group in _groups(options)
-    ]
-    found = [of.store.broker_name for of in opened]
-    _check_names([of.spec.url for of in opened], found)
+    opened: list[AnySource] = []
+    with ExitStack() as opening:
+        for group in _groups(options):
+            if not isinstance(group, BrokerSpec):
+                opened.append(open_first(options, group, first))
+            elif by_masters:
+                opened.append(SourceBroker(group, group.master.open()))
+            else:
+                opened.append(SourceBroker(group, group.open(patience_s=group.answer_s)))
+            opening.callback(opened[-1].store.close)
+        found = [of.store.broker_name for of in opened]
+        _check_names([of.spec.url for of in opened], found)
+        opening.pop_all()
     return opened
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,7 @@ from rmqstore_spark.produce.addresses import born_host, own_address, unknown_hos
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
 from rmqstore_spark.produce.queue_choice import Router
 from rmqstore_spark.produce.records import Origin, record_batch
+from rmqstore_spark.produce.row_key import RowKeys
 from rmqstore_spark.produce.uniq_key import UniqKeys
 
 __all__ = ["MessageEncoder", "ReadyMessages"]
@@ -33,11 +35,15 @@ class ReadyMessages:
 
     Attributes:
         store: n, the number of the store of each.
+        is_chosen: n, whether a queue id or a key chose the queue, rather than a turn.
+        is_delayed: n, whether it has a delay level.
         columns: the others of RECORD_COLUMNS, by name.
         origin: bornTimestamp and bornHost, where they have no column.
     """
 
     store: I4
+    is_chosen: npt.NDArray[np.bool_]
+    is_delayed: npt.NDArray[np.bool_]
     columns: Mapping[str, pa.Array]
     origin: Origin
 
@@ -59,6 +65,7 @@ class MessageEncoder:
         router: chooses their queues.
         keep_ids: whether messages keep the UNIQ_KEY that they have.
         clock: returns milliseconds since 1970.
+        row_keys: makes UNIQ_KEY; by default ids that no other process makes.
     """
 
     def __init__(
@@ -67,13 +74,14 @@ class MessageEncoder:
         *,
         keep_ids: bool = False,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        row_keys: RowKeys | None = None,
     ) -> None:
         self._router = router
         self._keep_ids = keep_ids
         self._clock = clock
         address = own_address()
         self._host = born_host(address)
-        self._ids = UniqKeys(address)
+        self._ids = UniqKeys(address) if row_keys is None else row_keys
 
     def prepare(self, columns: Mapping[str, pa.Array]) -> ReadyMessages:
         """Complete n messages.
@@ -95,14 +103,13 @@ class MessageEncoder:
         sharding = _sharding(columns, keys) if self._router.by_key else None
         routed = self._router.route(columns["topic"], sharding, columns.get("queueId"))
         uniq_keys = self._uniq_keys(columns, count)
+        levels = _levels(columns)
         origin = Origin(self._clock(), self._host)
         ready = {
             "topic": columns["topic"],
             "queueId": pa.array(routed.queue_id),
             "body": columns["body"],
-            "properties": join_properties(
-                uniq_keys, keys, columns.get("tags"), maps, _levels(columns)
-            ),
+            "properties": join_properties(uniq_keys, keys, columns.get("tags"), maps, levels),
         }
         for name in ("flag", "reconsumeTimes"):
             if name in columns:
@@ -111,7 +118,10 @@ class MessageEncoder:
             ready["bornTimestamp"] = columns["bornTimestamp"].fill_null(origin.time)
         if "bornHost" in columns:
             ready["bornHost"] = _hosts(columns["bornHost"].fill_null(origin.host))
-        return ReadyMessages(routed.store, ready, origin)
+        is_delayed = np.zeros(count, np.bool_)
+        if levels is not None:
+            is_delayed = levels.is_valid().to_numpy(zero_copy_only=False)
+        return ReadyMessages(routed.store, routed.is_chosen, is_delayed, ready, origin)
 
     def _uniq_keys(self, columns: Mapping[str, pa.Array], count: int) -> pa.StringArray:
         made = self._ids.take(count)

@@ -51,10 +51,12 @@ class Routed:
     Attributes:
         store: n, the store's number among the endpoints.
         queue_id: n.
+        is_chosen: n, whether a queue id or a key chose the queue, rather than a turn.
     """
 
     store: I4
     queue_id: I4
+    is_chosen: npt.NDArray[np.bool_]
 
 
 class Router:
@@ -111,7 +113,8 @@ class Router:
         coded = topics.dictionary_encode()
         names: list[str] = coded.dictionary.to_pylist()
         code = coded.indices.to_numpy()
-        wanted = self._numbers(code, names, keys, queue_ids)
+        chosen = self._keyed(len(code), keys)
+        wanted = self._numbers(code, names, keys, chosen, queue_ids)
         store, queue = np.empty(len(code), np.int32), np.empty(len(code), np.int32)
         for number, name in enumerate(names):
             rows = np.arange(len(code)) if len(names) == 1 else np.flatnonzero(code == number)
@@ -121,20 +124,25 @@ class Router:
                 placed = _present(queue_ids)[rows]
                 slot[placed] = self._slots(name, rows[placed], queue_ids, wanted[rows[placed]])
             store[rows], queue[rows] = queues.store[slot], queues.queue_id[slot]
-        return Routed(store, queue)
+        return Routed(store, queue, chosen if queue_ids is None else chosen | _present(queue_ids))
+
+    def _keyed(self, count: int, keys: pa.StringArray | None) -> npt.NDArray[np.bool_]:
+        """Return which messages have a key that chooses their queue."""
+        if keys is None or not self.by_key:
+            return np.zeros(count, np.bool_)
+        has_key = pc.fill_null(pc.greater(pc.binary_length(keys), 0), fill_value=False)
+        keyed: npt.NDArray[np.bool_] = has_key.to_numpy(zero_copy_only=False)
+        return keyed
 
     def _numbers(
         self,
         code: npt.NDArray[np.int32],
         names: list[str],
         keys: pa.StringArray | None,
+        keyed: npt.NDArray[np.bool_],
         queue_ids: pa.Int64Array | None,
     ) -> I8:
         """Return a number of at least 0 for each message, from its key or else from its turn."""
-        keyed = np.zeros(len(code), np.bool_)
-        if keys is not None and self.by_key:
-            has_key = pc.fill_null(pc.greater(pc.binary_length(keys), 0), fill_value=False)
-            keyed = has_key.to_numpy(zero_copy_only=False)
         turning = np.ones(len(code), np.bool_) if self._all_take_turns else ~keyed
         if queue_ids is not None and not self._all_take_turns:
             turning &= ~_present(queue_ids)

@@ -20,12 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.produce.addresses import own_address
+from rmqstore_spark.produce.hexadecimal import hex_columns
 
 __all__ = ["UniqKeys"]
 
-_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_HEX_PAIRS: Final = np.stack([np.repeat(_HEX, 16), np.tile(_HEX, 16)], axis=1).reshape(-1)
-_PAIRS: Final = np.ascontiguousarray(_HEX_PAIRS).view(np.uint16)
 _TAIL_BYTES: Final = 6
 _COUNTER_BITS: Final = 16
 
@@ -55,8 +53,7 @@ class UniqKeys:
         self._next = 0
         host = address or own_address() or struct.pack(">q", clock())[4:]
         process = os.getpid() if process_id is None else process_id
-        head = host + (process & 0xFFFF).to_bytes(2, "big") + (instance or os.urandom(4))
-        self._head = np.frombuffer(head.hex().upper().encode(), np.uint8)
+        self._head = host + (process & 0xFFFF).to_bytes(2, "big") + (instance or os.urandom(4))
 
     def take(self, count: int) -> pa.StringArray:
         """Make `count` ids, ascending.
@@ -64,16 +61,8 @@ class UniqKeys:
         The counter starts at 0 in each millisecond and carries into the next one, so that ids
         differ however fast they are made. (RocketMQ's counter runs on, and wraps.)
         """
-        width = len(self._head) + 2 * _TAIL_BYTES
-        data = np.empty((count, width), np.uint8)
-        data[:, : len(self._head)] = self._head
         serial = self._serials(count).astype(">u8").view(np.uint8).reshape(count, 8)
-        tail = _PAIRS[serial[:, 8 - _TAIL_BYTES :]]
-        data[:, len(self._head) :] = tail.view(np.uint8)
-        offsets = np.arange(count + 1, dtype=np.int32) * width
-        return pa.Array.from_buffers(
-            pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        )
+        return hex_columns(self._head, serial[:, 8 - _TAIL_BYTES :])
 
     def _serials(self, count: int) -> npt.NDArray[np.int64]:
         """Return the milliseconds of this month and the counter, as one 48-bit number each."""

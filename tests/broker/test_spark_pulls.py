@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.errors import OptionError, RemotingError
 from tests.broker.processes import Broker, Client
 from tests.datasource.driving import batch_rows
 from tests.support.waiting import eventually
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PATIENCE = 120.0
+TOPIC = "topicC"
+"""A topic that the account of a release's `conf/plain_acl.yml` may read, and no more."""
+_SOME = '{"topicC":{"0":40,"1":0,"2":5}}'
 
 
 def test_spark_pulls_what_rocketmqs_broker_has_stored(
@@ -28,18 +32,18 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "store"
-    with broker(store):
-        eventually(lambda: _is_sent(client, 0, 300), _PATIENCE)
-        for queue in (1, 2):
-            client.ask("send", "pulled", queue, 120, f"message-{queue}-", 0)
+    patient: dict[str, Any] = {"waitTimeMillsInSendQueue": 10_000}  # on a starved machine
+    with broker(store, **patient):
+        for queue, count in enumerate((300, 120, 120)):
+            eventually(lambda q=queue, n=count: _is_sent(client, q, n), _PATIENCE)
 
         def pulled(**options: Any) -> DataFrame:
             frame = spark.read.format("rmqstore").option("namesrvAddr", name_server)
-            return frame.options(subscribe="pulled", **options).load()
+            return frame.options(subscribe=TOPIC, **options).load()
 
         rows = pulled().cache()
         assert rows.count() >= 540
-        some = pulled(tags="sent", startingOffsets='{"pulled":{"0":40,"1":0,"2":5}}').cache()
+        some = pulled(tags="sent", startingOffsets=_SOME).cache()
         assert pulled(tags="other").count() == 0
         time = rows.filter("queueId = 1 and queueOffset = 60").first()
         assert time is not None
@@ -50,7 +54,7 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
         assert since.count() > 0
 
         stream = spark.readStream.format("rmqstore").option("namesrvAddr", name_server)
-        stream = stream.options(subscribe="pulled", startingOffsets="earliest", commitGroup="lake")
+        stream = stream.options(subscribe=TOPIC, startingOffsets="earliest", commitGroup="lake")
         query = (
             stream.option("maxOffsetsPerTrigger", 200)
             .load()
@@ -64,7 +68,7 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
         assert len(query.recentProgress) >= 3
         assert pulled(startingOffsets="group:lake").count() == 0
         try:
-            batch_rows("", namesrvAddr=name_server, subscribe="pulled", startingOffsets="group:no")
+            batch_rows("", namesrvAddr=name_server, subscribe=TOPIC, startingOffsets="group:no")
         except OptionError as error:
             assert "unknown consumer group 'no'" in str(error)  # noqa: PT017
         else:
@@ -72,16 +76,25 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
 
         def stored(**options: Any) -> DataFrame:
             frame = spark.read.format("rmqstore").option("brokerNames", "broker-a")
-            return frame.options(subscribe="pulled", **options).load(str(store))
+            return frame.options(subscribe=TOPIC, **options).load(str(store))
 
         later = stored().filter(F.col("storeTimestamp") >= F.lit(time["storeTimestamp"]))
         for found, expected in (
             (rows, stored()),
-            (some, stored(startingOffsets='{"pulled":{"0":40,"1":0,"2":5}}')),
+            (some, stored(startingOffsets=_SOME)),
             (since, later),
             (spark.table("pulled_stream"), stored()),
         ):
             assert_df_equality(_plain(found), _plain(expected), ignore_row_order=True)
+
+    key = tmp_path / "key.yml"
+    key.write_text("accessKey: RocketMQ\nsecretKey: 12345678\n")
+    key.chmod(0o600)
+    with broker(store, aclEnable="true", **patient):
+        with pytest.raises(RemotingError, match="No accessKey is configured"):
+            batch_rows("", namesrvAddr=name_server, subscribe=TOPIC)
+        signed = pulled(aclFile=str(key))
+        assert_df_equality(_plain(signed), _plain(stored()), ignore_row_order=True)
 
 
 def _plain(frame: DataFrame) -> DataFrame:
@@ -92,7 +105,7 @@ def _plain(frame: DataFrame) -> DataFrame:
 
 def _is_sent(client: Client, queue: int, count: int) -> bool:
     try:
-        client.ask("send", "pulled", queue, count, f"message-{queue}-", 0)
+        client.ask("send", TOPIC, queue, count, f"message-{queue}-", 0)
     except AssertionError as error:
         if "timeout" not in str(error):  # on a starved machine
             raise

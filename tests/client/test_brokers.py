@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from rmqstore_spark.client.brokers.alike import Places
 from rmqstore_spark.client.brokers.answers import (
     read_brokers,
     read_names,
@@ -30,6 +31,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
@@ -54,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def client_of(*addresses: str, seconds: float = 20.0, answer: float = 10.0) -> BrokerClient:
-    return BrokerClient("broker-a", addresses, seconds, answer)
+    return BrokerClient("broker-a", Places(addresses, True), seconds, answer, ClientIdentity())
 
 
 def all_pieces(puller: QueuePuller, rows: int = 10_000, size: int = 16 << 20) -> list[PulledPiece]:
@@ -131,7 +133,8 @@ def test_a_broker_that_does_not_answer_is_named(served: Served) -> None:
         with pytest.raises(ServiceError, match=rf"broker-a \({dead}\) does not answer.*refused"):
             client.topics()
         assert time.monotonic() - began < 10
-    with NameServers([dead], 0.3) as servers, pytest.raises(ServiceError, match="name server"):
+    servers = NameServers([dead], 0.3, ClientIdentity())
+    with servers, pytest.raises(ServiceError, match="name server"):
         servers.routes(["orders"])
 
 
@@ -295,7 +298,8 @@ def test_what_a_slave_lacks_is_asked_of_the_master_again(served: Served) -> None
     assert asked_master == ["0", "0"]
     # Where no master is registered, the slave's word counts when the time is over.
     with tampering(served.address, begins_later) as slave:
-        client = BrokerClient("broker-a", (slave,), 0.5, 0.5, has_master=False)
+        places = Places((slave,), has_master=False)
+        client = BrokerClient("broker-a", places, 0.5, 0.5, ClientIdentity())
         with closing(client), pytest.raises(DataLossError, match="7 messages from offset 0 on"):
             rows(all_pieces(QueuePuller(client, ("orders", 0), 0, 20)))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.client import StoreClient, connection, pauses
 from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
@@ -63,7 +63,7 @@ def restarting(store: EmbeddedStore) -> Iterator[None]:
 
 
 def test_the_default_lasts_about_a_minute() -> None:
-    sums = [sum(islice(connection.backoff(), RETRIES)) for _ in range(200)]
+    sums = [sum(islice(pauses.backoff(), RETRIES)) for _ in range(200)]
     assert 55 < sum(sums) / len(sums) < 70
 
 
@@ -191,8 +191,8 @@ def test_what_is_refused_for_good_fails_at_once(tmp_path: Path, attempts: Attemp
 def test_a_process_that_does_not_answer_is_not_asked_so_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: Attempts
 ) -> None:
-    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.001)
-    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.001)
+    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.001)
     with (
         StoreProcess(tmp_path / "store", tmp_path) as process,
         StoreClient(process.endpoint, timeout_s=1, retries=RETRIES) as client,

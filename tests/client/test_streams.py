@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.client import StoreClient, pauses
 from rmqstore_spark.client.blockstream import BlockStream
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
@@ -60,8 +60,8 @@ def bodies(here: Served) -> list[bytes]:
 def test_what_an_overloaded_store_refused_is_sent_again_in_order(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.05)
     sent = [b"%d" % number for number in range(40)]
     with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
         stream.put(block_of(sent[:1]))

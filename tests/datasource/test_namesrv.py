@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.broker.face import BrokerFace
-from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.pulled.store import PulledStore
+from rmqstore_spark.datasource.routes import routed
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -27,6 +29,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader.plan import PlanLimits
 from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
@@ -58,6 +61,17 @@ def topic_with(broker: Served, servers: str, topic: str, count: int) -> StoreWri
     put(broker.store, count, topic)
     eventually(lambda: route(servers, topic))
     return broker.store
+
+
+def asking(servers: str) -> AlikeServers:
+    """A client of a name server."""
+    return AlikeServers(
+        Places((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
+    )
+
+
+def client_of(address: str) -> BrokerClient:
+    return BrokerClient("b", Places((address,), has_master=True), 20, 20, ClientIdentity())
 
 
 @contextmanager
@@ -302,10 +316,14 @@ def test_several_brokers_and_slaves_of_a_master_that_is_gone(
 ) -> None:
     store = topic_with(broker, servers, "copied", 60)
     gone = f"127.0.0.1:{free_port()}"
-    options: dict[str, Any] = {"namesrvAddr": servers, "subscribe": "copied"}
+    options: dict[str, Any] = {
+        "namesrvAddr": servers,
+        "subscribe": "copied",
+        "replicaTimeout": "1s",
+    }
     with (
         tampering(broker.address, lambda _, answer: answer) as slave,
-        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
+        closing(asking(servers)) as asked,
     ):
 
         def tell(command: Command) -> None:
@@ -338,7 +356,7 @@ def test_offsets_beyond_reason_do_not_become_partitions(broker: Served) -> None:
 
     with (
         tampering(broker.address, lie) as address,
-        closing(PulledStore("b", BrokerClient("b", [address], 20, 20))) as store,
+        closing(PulledStore("b", client_of(address))) as store,
     ):
         end = store.queue("orders", 0).max_offset
         ranges = [QueueRange("orders", 0, 0, end)]
@@ -370,6 +388,11 @@ def test_what_a_pull_cannot_do_is_refused(
         ({"endpoint": "grpc://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
         ({"brokerNames": "a"}, "brokerNames and namesrvAddr contradict"),
         ({"pageCache": "spare"}, "pageCache and namesrvAddr contradict"),
+        ({"namesrvAddr": None, "path": "/x", "aclFile": "/k"}, "aclFile is .* needs .*namesrvAddr"),
+        (
+            {"namesrvAddr": None, "endpoint": "grpc://127.0.0.1:1", "tlsEnable": True},
+            "tlsEnable is .* needs .*namesrvAddr",
+        ),
         ({"namesrvAddr": "somewhere"}, "must be HOST:PORT"),
         (
             {"namesrvAddr": "127.0.0.1:1", "requestTimeout": "200ms"},
@@ -379,7 +402,8 @@ def test_what_a_pull_cannot_do_is_refused(
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     def plan() -> None:
-        made = source("", {"namesrvAddr": "127.0.0.1:9876", **options})
+        given = {"namesrvAddr": "127.0.0.1:9876", **options}
+        made = source("", {name: text for name, text in given.items() if text is not None})
         made.reader(full_schema()).partitions()
 
     with pytest.raises(RmqStoreError, match=text):
@@ -405,6 +429,9 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
             stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", commitGroup="lake")
             assert as_pulled([row for rows in stream.drain() for row in rows]) == expected
             stream.reader.stop()
+            # It has none of these topics yet, and is not pulled from for that.
+            later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
+            assert [type(group) for group in routed(later)] == [tuple]
         finally:
             face.close()
 
@@ -432,7 +459,7 @@ def test_a_broker_that_no_name_server_knows_stops_a_stream_that_has_read_it(
     options: dict[str, Any] = {"subscribe": "away", "startingOffsets": "earliest"}
     with (
         tampering(broker.address, lambda _, answer: answer) as other,
-        closing(AlikeServers([servers], "The name server", 20, 20)) as asked,
+        closing(asking(servers)) as asked,
     ):
         second = registration(["away"], name="broker-b", address=other)
         assert asked.ask(second).command.code == 0

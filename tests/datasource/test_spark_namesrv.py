@@ -81,6 +81,37 @@ def test_a_batch_and_a_stream(
         places = [(row["queueId"], row["queueOffset"]) for rows in got for row in rows]
         assert len(set(places)) == 1300
         equal(reader(spark.read).load(), stored())
+        copies_are_equal(spark, names.address, topic, kind, str(tmp_path), queries)
+
+
+def copies_are_equal(
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    kind: str,
+    folder: str,
+    queries: Callable[..., Any],
+) -> None:
+    """Copy a topic through the sink, as a batch and as a stream, to topics that do not exist."""
+    read = {"namesrvAddr": servers, "subscribe": topic, "startingOffsets": "earliest"}
+    once = {"brokerNames": kind} if kind == "endpoint" else {}
+    written = {"namesrvAddr": servers, "preserve": "true"}
+    columns = ["body", "keys", "tags", "flag", "uniqKey", "bornTimestamp"]
+    rows = spark.read.format("rmqstore").options(**read).load().select(columns)
+    batch = rows.write.format("rmqstore").options(**written, topic=f"{topic}-batch")
+    batch.mode("append").save()
+    stream = spark.readStream.format("rmqstore").options(**read).load().select(columns)
+    copy = stream.writeStream.format("rmqstore").options(**written, **once, topic=f"{topic}-stream")
+    copy = copy.option("checkpointLocation", f"{folder}/copy").trigger(availableNow=True)
+    assert queries(copy).awaitTermination(120)
+    for name in ("batch", "stream"):
+
+        def copied(topic: str = f"{topic}-{name}") -> DataFrame:
+            found = spark.read.format("rmqstore").options(namesrvAddr=servers, subscribe=topic)
+            return found.load().select(columns)
+
+        eventually(lambda: route(servers, f"{topic}-{name}"))  # noqa: B023 - called at once
+        assert_df_equality(copied(), rows, ignore_row_order=True)
 
 
 def put(client: StoreClient, topic: str, count: int, seed: int = 1) -> None:

@@ -21,8 +21,9 @@ from rmqstore_spark.produce.records import Origin, record_batch
 NOW = 1_700_000_000_123
 
 
-def encoder(**settings: bool) -> MessageEncoder:
-    return MessageEncoder(Router(lambda _: Queues.of([4])), clock=lambda: NOW, **settings)
+def encoder(*, keep_ids: bool = False) -> MessageEncoder:
+    router = Router(lambda _: Queues.of([4]))
+    return MessageEncoder(router, clock=lambda: NOW, keep_ids=keep_ids)
 
 
 def rows_of(records: EncodedRecords) -> list[dict[str, object]]:

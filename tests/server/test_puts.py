@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, connection
+from rmqstore_spark.client import StoreClient, pauses
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import Acknowledgement
 from tests.support.serving import Served, block_of, eventually, served
@@ -98,8 +98,8 @@ def test_what_comes_during_a_flush_shares_the_next_one(here: Served, disk: Disk)
 def test_what_is_refused_is_sent_again_in_order(
     here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_FIRST_WAIT", 0.01)  # else it pauses for minutes
-    monkeypatch.setattr(connection, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.01)  # else it pauses for minutes
+    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.01)
     holding, enough = threading.Event(), threading.Event()
 
     def hold() -> None:

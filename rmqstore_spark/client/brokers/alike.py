@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["AlikeServers", "Answered", "Conversation"]
+__all__ = ["AlikeServers", "Answered", "Conversation", "Places", "Whereabouts"]
+
+_log = logging.getLogger("rmqstore_spark")
 
 _AT_ONCE: Final = 256
 """Most requests on the way: few enough that a server that answers slowly can still read them."""
@@ -51,41 +56,115 @@ class Conversation(Protocol):
         ...
 
 
+class Places(NamedTuple):
+    """Where servers are.
+
+    Attributes:
+        addresses: at least one, as `host:port`.
+        has_master: whether the first one is a master.
+    """
+
+    addresses: tuple[str, ...]
+    has_master: bool
+
+
+class Whereabouts(Protocol):
+    """Finds servers that may have moved."""
+
+    def find(self) -> Places | None:
+        """Return where they are now; None if nobody knows."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that this needs."""
+        ...
+
+
 class AlikeServers:
     """Some servers: the name servers, or the master and the slaves of one broker name.
 
     They are asked in their order. One that fails is asked last for a while. Use this in one thread.
 
     Args:
-        addresses: at least one, as `host:port`.
-        name: what they are, for errors.
+        places: where they are.
+        title: what they are, for errors.
         timeout_s: seconds after which none has answered, with all that was tried again.
         answer_s: seconds that one server may take for an answer.
-        has_master: whether the first one is a master.
+        identity: as whom this side talks to them.
+        patience_s: for how many seconds to try the master before its slaves are asked.
+        whereabouts: finds them again if none of them answers; closed with this.
     """
 
     def __init__(
         self,
-        addresses: Sequence[str],
-        name: str,
+        places: Places,
+        title: str,
         timeout_s: float,
         answer_s: float,
+        identity: ClientIdentity,
         *,
-        has_master: bool = True,
+        patience_s: float = 0.0,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
-        self.name = name
-        self._has_master = has_master
+        self.places = places
+        self._title = title
         self.timeout_s = timeout_s
         self._answer_s = min(answer_s, timeout_s)
-        self._pipes = [RemotingPipe(address) for address in addresses]
+        self._identity = identity
+        self._patience_s = patience_s
+        self._whereabouts = whereabouts
+        self._pipes = [RemotingPipe(address, identity) for address in places.addresses]
         self._failed_at: dict[RemotingPipe, float] = {}
+        self._is_master_away = False
         self._opaque = 0
         self._answers = 0
+
+    @property
+    def name(self) -> str:
+        """What they are and where, to begin a sentence with."""
+        return f"{self._title} ({' or '.join(self.places.addresses)})"
 
     def close(self) -> None:
         """Close all connections."""
         for pipe in self._pipes:
             pipe.close()
+        if self._whereabouts is not None:
+            self._whereabouts.close()
+
+    @contextmanager
+    def limited_to(self, seconds: float, *, tries_again: bool = True) -> Iterator[None]:
+        """Give up sooner, in the context.
+
+        Args:
+            seconds: after which none has answered, and that one may take for an answer.
+            tries_again: False to ask each server once.
+        """
+        limits = self.timeout_s, self._answer_s
+        self.timeout_s, self._answer_s = (min(seconds, limit) for limit in limits)
+        if not tries_again:
+            self.timeout_s = 0.0
+        try:
+            yield
+        finally:
+            self.timeout_s, self._answer_s = limits
+
+    def find_again(self) -> None:
+        """Ask where the servers are now, and go on there."""
+        found = None if self._whereabouts is None else self._whereabouts.find()
+        if found is None or found == self.places:
+            return
+        before, self.places = self.name, found
+        _log.warning("%s: go on at %s.", before, " or ".join(found.addresses))
+        known = {pipe.address: pipe for pipe in self._pipes}
+        self._pipes = [
+            known[address] if address in known else RemotingPipe(address, self._identity)
+            for address in found.addresses
+        ]
+        self._is_master_away = False
+        for pipe in known.values():
+            if pipe not in self._pipes:
+                self._failed_at.pop(pipe, None)
+                pipe.close()
 
     def ask(self, command: Command) -> Answered:
         """Send a request that may be handled twice, and return the answer, whatever its code.
@@ -110,11 +189,18 @@ class AlikeServers:
             ServiceError: no server answers in time, or all of them stay too busy.
         """
         waiting: dict[int, Command] = {}
-        give_up = time.monotonic() + self.timeout_s
+        began = time.monotonic()
+        give_up = began + self.timeout_s
+        patience = 0.0 if self._is_master_away else self._patience_s
         pause = _FIRST_PAUSE
+        failures: dict[RemotingPipe, str] = {}
         while True:
+            has_both = self.places.has_master and len(self._pipes) > 1
+            is_early = has_both and time.monotonic() < began + patience
+            if not is_early:
+                self._tell_of_master(failures)
             failures = {}
-            for pipe in self._in_order():
+            for pipe in self._pipes[:1] if is_early else self._in_order():
                 before = self._answers
                 try:
                     self._converse(pipe, talk, waiting)
@@ -122,22 +208,38 @@ class AlikeServers:
                     pipe.close()
                     self._failed_at[pipe] = time.monotonic()
                     failures[pipe] = str(error)
+                    if not is_early:
+                        self._tell_of_master(failures)
                     if self._answers > before:
                         give_up, pause = time.monotonic() + self.timeout_s, _FIRST_PAUSE
                 except BaseException:
                     pipe.close()  # answers that nobody waits for are on their way
                     raise
                 else:
+                    self._is_master_away &= pipe is not self._pipes[0]
                     return
-            if time.monotonic() + pause > give_up:
+            if not is_early and time.monotonic() + pause > give_up:
                 told = " ".join(dict.fromkeys(failures.values()))
                 raise ServiceError(
                     f"{self.name} does not answer. {told} Check that it runs, and that this "
                     "machine reaches its address.",
                     can_pass=True,
                 )
+            self.find_again()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _tell_of_master(self, failures: Mapping[RemotingPipe, str]) -> None:
+        """Log that slaves are asked in place of a master, once until it answers again."""
+        error = failures.get(self._pipes[0]) if self.places.has_master else None
+        if error is None or self._is_master_away or len(self._pipes) == 1:
+            return
+        self._is_master_away = True
+        _log.warning(
+            "%s: its master does not answer. %s Its slaves are asked, which may lack the newest "
+            "messages.",
+            self.name, error,
+        )  # fmt: skip
 
     def _converse(
         self, pipe: RemotingPipe, talk: Conversation, waiting: dict[int, Command]
@@ -150,7 +252,7 @@ class AlikeServers:
             waiting: the requests that have no answer yet, by their `opaque`; updated in place.
         """
         pipe.open(self._answer_s)
-        is_master = self._has_master and pipe is self._pipes[0]
+        is_master = self.places.has_master and pipe is self._pipes[0]
         new = list(waiting.values()) or talk.due(_AT_ONCE)
         waiting.clear()
         while new or waiting:

@@ -18,6 +18,7 @@ __all__ = [
     "BrokerPlace",
     "BrokerTopic",
     "Pulled",
+    "WritePlace",
     "nonsense",
     "read_brokers",
     "read_groups",
@@ -26,6 +27,7 @@ __all__ = [
     "read_pulled",
     "read_route",
     "read_topics",
+    "read_write_places",
     "refusal",
 ]
 
@@ -35,6 +37,8 @@ _MOST_IDS: Final = 64
 """Most addresses of one broker name."""
 _MOST_QUEUES: Final = 65_536
 _SHOWN: Final = 300
+_MASTER: Final = 0
+_WRITABLE: Final = 2
 
 
 class BrokerPlace(NamedTuple):
@@ -49,6 +53,22 @@ class BrokerPlace(NamedTuple):
     name: str
     addresses: dict[int, str]
     endpoints: dict[str, str]
+
+
+class WritePlace(NamedTuple):
+    """A broker that takes messages of a topic.
+
+    Attributes:
+        name: the broker name.
+        address: of its master, `host:port`.
+        endpoint: where the master serves Arrow Flight, if it is a store process; "" otherwise.
+        queues: it takes messages in queues 0 to `queues - 1`.
+    """
+
+    name: str
+    address: str
+    endpoint: str
+    queues: int
 
 
 class BrokerTopic(NamedTuple):
@@ -141,6 +161,33 @@ def read_route(answer: Command, who: str) -> list[BrokerPlace] | None:
     told = _object(_body(answer, who), "the route", who)
     servers = _object(told.get("filterServerTable") or {}, "filterServerTable", who)
     return _places(_list(told.get("brokerDatas") or [], "brokerDatas", who), servers, who)
+
+
+def read_write_places(answer: Command, who: str) -> list[WritePlace] | None:
+    """Read which brokers of a route take messages; None if the name server has no route.
+
+    Raises:
+        RemotingError: the answer is another refusal.
+        ServiceError: it is not a route.
+    """
+    places = read_route(answer, who)
+    if places is None:
+        return None
+    queues: dict[str, int] = {}
+    told = _object(_body(answer, who), "the route", who)
+    for given in _list(told.get("queueDatas") or [], "queueDatas", who):
+        data = _object(given, "the queues of a broker", who)
+        count = _count(data.get("writeQueueNums", 0), who)
+        is_writable = _count(data.get("perm", 6), who) & _WRITABLE
+        queues[_name(data.get("brokerName"), who)] = count if is_writable else 0
+    found = []
+    for place in places:
+        address = place.addresses.get(_MASTER)
+        count = queues.get(place.name, 0)
+        if address is not None and count:
+            endpoint = place.endpoints.get(address, "")
+            found.append(WritePlace(place.name, address, endpoint, count))
+    return found
 
 
 def read_brokers(answer: Command, who: str) -> list[BrokerPlace]:

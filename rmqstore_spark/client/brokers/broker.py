@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.alike import AlikeServers, Places, Whereabouts
 from rmqstore_spark.client.brokers.answers import (
     BrokerTopic,
     Pulled,
@@ -17,6 +17,7 @@ from rmqstore_spark.client.brokers.answers import (
     refusal,
 )
 from rmqstore_spark.errors import TopicNotFoundError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
@@ -40,23 +41,34 @@ class BrokerClient:
 
     Args:
         name: the broker name.
-        addresses: of the master and then its slaves, as `host:port`.
+        places: of the master and then its slaves.
         timeout_s: seconds after which none has answered.
         answer_s: seconds that one of them may take for an answer.
-        has_master: whether the first one is a master.
+        identity: as whom this side talks to them.
+        patience_s: for how many seconds to try the master before its slaves are asked.
+        whereabouts: finds them again if none of them answers.
     """
 
     def __init__(
         self,
         name: str,
-        addresses: Sequence[str],
+        places: Places,
         timeout_s: float,
         answer_s: float,
+        identity: ClientIdentity,
         *,
-        has_master: bool = True,
+        patience_s: float = 0.0,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
-        called = f"The broker {name} ({' or '.join(addresses)})"
-        self.servers = AlikeServers(addresses, called, timeout_s, answer_s, has_master=has_master)
+        self.servers = AlikeServers(
+            places,
+            f"The broker {name}",
+            timeout_s,
+            answer_s,
+            identity,
+            patience_s=patience_s,
+            whereabouts=whereabouts,
+        )
 
     @property
     def name(self) -> str:
@@ -178,8 +190,22 @@ class BrokerClient:
             TopicNotFoundError: it no longer has the topic.
             RemotingError: it refuses that.
         """
-        asked = pull_request(queue, offset, 1, ALL_TAGS)
-        return self.read_pull(asked, self.servers.ask(asked).command)
+        return self.messages([(queue, offset)])[0]
+
+    def messages(self, places: Sequence[tuple[QueueName, int]]) -> list[Pulled]:
+        """Pull single messages, each from an offset of a queue.
+
+        Raises:
+            ServiceError: the broker does not answer, or an answer makes no sense.
+            TopicNotFoundError: it no longer has a topic.
+            RemotingError: it refuses that.
+        """
+        asked = [pull_request(queue, offset, 1, ALL_TAGS) for queue, offset in places]
+        answers = self.servers.ask_all(asked)
+        return [
+            self.read_pull(command, answer.command)
+            for command, answer in zip(asked, answers, strict=True)
+        ]
 
     def read_pull(self, asked: Command, answer: Command) -> Pulled:
         """Read the answer to a pull.

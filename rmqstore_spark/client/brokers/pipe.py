@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 from collections.abc import Iterable
 from typing import Final
 
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
@@ -32,22 +35,26 @@ class RemotingPipe:
 
     Args:
         address: `host:port`.
+        identity: with which TLS it connects, and how it signs requests.
 
     Raises:
         ServiceError: the address is none.
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, identity: ClientIdentity) -> None:
+        self.address = address
         self._place = parse_address(address)
+        self._identity = identity
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
+        self._is_new = True
 
     def open(self, seconds: float) -> None:
         """Connect, if there is no connection, or if the server has closed it since the last use.
 
         Raises:
             PipeError: nobody listens there, or does not answer in time.
+            ServiceError: the certificate of the server does not count.
         """
         if self._socket is not None and _is_over(self._socket):
             self.close()
@@ -58,7 +65,25 @@ class RemotingPipe:
         except OSError as error:
             raise self._broken("cannot be reached", error) from None
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._reader = found, FrameReader()
+        if self._identity.tls is not None:
+            found = self._encrypted(found, self._identity.tls, seconds)
+        self._socket, self._reader, self._is_new = found, FrameReader(), True
+
+    def _encrypted(
+        self, plain: socket.socket, tls: ssl.SSLContext, seconds: float
+    ) -> ssl.SSLSocket:
+        plain.settimeout(seconds)
+        try:
+            return tls.wrap_socket(plain, server_hostname=self._place[0])
+        except ssl.SSLCertVerificationError as error:  # which another try would not change
+            plain.close()
+            raise ServiceError(
+                f"{self.address} shows a certificate that does not count: {error.verify_message}. "
+                "Check the CA certificates, and that its certificate names this address."
+            ) from None
+        except OSError as error:
+            plain.close()
+            raise self._broken("did not begin a TLS session", error) from None
 
     def send(self, commands: Iterable[Command], seconds: float) -> None:
         """Send requests together.
@@ -67,6 +92,9 @@ class RemotingPipe:
             PipeError: the connection broke, or the server does not read.
             FrameError: a request does not fit a frame.
         """
+        credentials = self._identity.credentials
+        if credentials is not None:
+            commands = map(credentials.signed, commands)
         frames = [encode_frame(command) for command in commands]
         assert self._socket is not None  # noqa: S101  # the caller opened it
         self._socket.settimeout(seconds)
@@ -90,11 +118,12 @@ class RemotingPipe:
             except OSError as error:
                 raise self._broken("does not answer", error) from None
             if not data:
-                raise PipeError(f"{self._address} closed the connection.")
+                raise PipeError(f"{self.address} closed the connection.{self._guess}")
+            self._is_new = False
             commands, wrong = self._reader.feed(data)
             if wrong is not None:
                 told = escaped(str(wrong))
-                raise PipeError(f"{self._address} sent what is not RocketMQ's protocol: {told}.")
+                raise PipeError(f"{self.address} sent what is not RocketMQ's protocol: {told}.")
             answers = [command for command in commands if command.is_response]
             if answers:
                 return answers
@@ -105,19 +134,28 @@ class RemotingPipe:
             self._socket.close()
             self._socket = None
 
+    @property
+    def _guess(self) -> str:
+        """A sentence on why a server ends a connection."""
+        is_refused = self._is_new and self._identity.tls is None
+        return " It may talk TLS alone." if is_refused else ""
+
     def _broken(self, what: str, error: OSError) -> PipeError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
-        if error.errno is not None and error.errno > 0:
+        if isinstance(error, ssl.SSLError):  # it has a number of its own
+            reason = getattr(error, "verify_message", None) or error.reason or reason
+        elif error.errno is not None and error.errno > 0:
             reason = os.strerror(error.errno)
-        return PipeError(f"{self._address} {what}: {reason}.")
+        guess = self._guess if isinstance(error, ConnectionResetError) else ""
+        return PipeError(f"{self.address} {what}: {reason}.{guess}")
 
 
 def _is_over(connection: socket.socket) -> bool:
     """Return whether the other end has closed a connection, or sent what nobody asked for."""
     connection.setblocking(False)
     try:
-        connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
+        connection.recv(1)
+    except (BlockingIOError, ssl.SSLWantReadError):  # TLS may have sent a session ticket
         return False
     except OSError:
         return True

@@ -9,22 +9,26 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from rmqstore_spark.client.brokers.alike import AlikeServers
+from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.answers import (
     BrokerPlace,
+    WritePlace,
     read_brokers,
     read_names,
     read_route,
+    read_write_places,
 )
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["NameServers", "joined"]
+__all__ = ["NameServers", "Registered", "joined", "places_of"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0
+_MASTER: Final = 0
 
 
 class NameServers:
@@ -35,14 +39,23 @@ class NameServers:
     Args:
         addresses: of each, as `host:port`.
         timeout_s: seconds after which none has answered.
+        identity: as whom this side talks to them.
     """
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Sequence[str], timeout_s: float, identity: ClientIdentity
+    ) -> None:
         self._timeout_s = timeout_s
         self._limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
         self._failed: set[AlikeServers] = set()
         self._servers = [
-            AlikeServers([address], f"The name server {address}", self._limit, _ANSWER_SECONDS)
+            AlikeServers(
+                Places((address,), has_master=False),
+                "The name server",
+                self._limit,
+                _ANSWER_SECONDS,
+                identity,
+            )
             for address in addresses
         ]
         self.name = f"The name server {' or '.join(addresses)}"
@@ -51,6 +64,10 @@ class NameServers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         for server in self._servers:
             server.close()
 
@@ -81,14 +98,27 @@ class NameServers:
             ServiceError: no name server answers.
         """
         names = list(topics)
-        fields = ({"topic": name, "acceptStandardJsonOnly": "true"} for name in names)
-        asked = [Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, each) for each in fields]
+        asked = [_route_request(name) for name in names]
         by_server = [
             [read_route(answer, self.name) or [] for answer in answers]
             for answers in self._ask_all(asked)
         ]
         routes = (joined(of_topic) for of_topic in zip(*by_server, strict=True))
         return {name: route for name, route in zip(names, routes, strict=True) if route}
+
+    def write_places(self, topic: str) -> list[WritePlace] | None:
+        """Return the brokers that take messages of a topic, by name; None if it has no route.
+
+        Raises:
+            ServiceError: no name server answers.
+        """
+        answers = self._ask_all([_route_request(topic)])
+        known = [read_write_places(answer, self.name) for (answer,) in answers]
+        told = [places for places in known if places is not None]
+        if not told:
+            return None
+        found = {place.name: place for places in reversed(told) for place in places}
+        return [found[name] for name in sorted(found)]
 
     def _ask_all(self, commands: Sequence[Command]) -> list[list[Command]]:
         """Return the answers of each name server that answers.
@@ -115,6 +145,62 @@ class NameServers:
             self._failed.clear()
             if time.monotonic() + self._limit > give_up:
                 raise ServiceError(" ".join(map(str, failures)), can_pass=True)
+
+
+class Registered:
+    """Where the processes of one broker name are registered (a `Whereabouts`).
+
+    Args:
+        name_servers: addresses, as `host:port`.
+        broker_name: the broker name.
+        identity: as whom this side talks to name servers.
+        only_master: whether slaves are left out.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        broker_name: str,
+        identity: ClientIdentity,
+        *,
+        only_master: bool,
+    ) -> None:
+        self._servers = NameServers(name_servers, _ANSWER_SECONDS, identity)
+        self._broker_name = broker_name
+        self._only_master = only_master
+        self._is_told = False
+
+    def find(self) -> Places | None:
+        """Return where they are now; None if no name server knows, or none answers."""
+        try:
+            places = self._servers.brokers()
+        except RmqStoreError as error:
+            if not self._is_told:
+                _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+            self._is_told = True
+            return None
+        self._is_told = False
+        for place in places:
+            if place.name == self._broker_name:
+                found = places_of(place)
+                if not self._only_master:
+                    return found
+                return Places(found.addresses[:1], True) if found.has_master else None
+        return None
+
+    def close(self) -> None:
+        """Close the connections to the name servers."""
+        self._servers.close()
+
+
+def places_of(place: BrokerPlace) -> Places:
+    """Return the addresses of a broker, its master first."""
+    return Places(tuple(place.addresses.values()), _MASTER in place.addresses)
+
+
+def _route_request(topic: str) -> Command:
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
 
 
 def joined(known: Iterable[Sequence[BrokerPlace]]) -> list[BrokerPlace]:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.option import BOTH, Option
-from rmqstore_spark.datasource.options.values import parse_duration_ms, parse_integer
+from rmqstore_spark.datasource.options.values import (
+    parse_boolean,
+    parse_duration_ms,
+    parse_integer,
+)
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = ["CONNECTION_OPTIONS", "REPLICA", "ConnectionOptions", "replica_endpoints"]
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "REPLICA",
+    "ConnectionOptions",
+    "check_remoting",
+    "replica_endpoints",
+]
 
 REPLICA: Final = "|"
 """Separates the replicas of one store."""
@@ -62,12 +74,34 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         "every executor. Plans and logs show only its name.",
     ),
     Option(
+        "aclFile",
+        "path",
+        _text,
+        None,
+        BOTH,
+        "With `namesrvAddr`: file with `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`, "
+        "for brokers with `aclEnable`. It must exist on the driver and on every executor, and be "
+        "closed to others (`chmod 600`). Plans and logs show only its name.",
+    ),
+    Option(
+        "tlsEnable",
+        "boolean",
+        parse_boolean,
+        None,
+        BOTH,
+        "With `namesrvAddr`: whether connections to name servers and RocketMQ's brokers use TLS. "
+        "Their certificates are always checked.",
+        default_doc="`false`; the `tls...` options below are then refused if a broker is read "
+        "without TLS",
+    ),
+    Option(
         "tlsCaFile",
         "path",
         _text,
         None,
         BOTH,
-        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`.",
+        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`, or "
+        "name servers and brokers, for `tlsEnable`.",
         default_doc="the system's certificates",
     ),
     Option(
@@ -76,7 +110,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with this client's certificate (PEM), if the store process requires one. Needs "
+        "File with this client's certificate (PEM), if the other side requires one. Needs "
         "`tlsKeyFile`.",
     ),
     Option(
@@ -93,7 +127,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_duration_ms,
         "60s",
         BOTH,
-        "Timeout of one request to a store process, including commits.",
+        "Timeout of one request to a store process, name server or broker, including commits.",
         minimum=1,
     ),
     Option(
@@ -102,9 +136,10 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         parse_integer,
         "17",
         BOTH,
-        "How often to retry a request, with growing delays, if a store process is unreachable or "
-        "overloaded: the default lasts about a minute, longer than a restart. A request that is "
-        "not answered within `requestTimeout` is retried at most five times.",
+        "How often to retry a request, with growing delays, if a store process or broker is "
+        "unreachable or overloaded: the default lasts about a minute, longer than a restart. A "
+        "request to a store process that is not answered within `requestTimeout` is retried at "
+        "most five times.",
         minimum=0,
     ),
 )
@@ -117,11 +152,15 @@ class ConnectionOptions:
     Args:
         endpoints: one for each store, or several with `REPLICA` between them; empty if name
             servers are asked for them.
+        acl_file: file with an access key for brokers.
+        uses_tls: whether remoting uses TLS; None if the user has not said.
         timeout_ms: timeout of one request.
     """
 
     endpoints: tuple[str, ...]
     token_file: str | None
+    acl_file: str | None
+    uses_tls: bool | None
     tls_ca: str | None
     tls_cert: str | None
     tls_key: str | None
@@ -133,13 +172,17 @@ class ConnectionOptions:
         """Create from the values of `CONNECTION_OPTIONS`, defaults included.
 
         Raises:
-            OptionError: the certificate or the key is missing.
+            OptionError: the certificate or the key is missing, or an option for brokers is given
+                without name servers.
         """
+        check_remoting(values)
         if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
             raise OptionError("Options tlsCertFile and tlsKeyFile must be set together.")
         return cls(
             values.get("endpoint", ()),
             values.get("tokenFile"),
+            values.get("aclFile"),
+            values.get("tlsEnable"),
             values.get("tlsCaFile"),
             values.get("tlsCertFile"),
             values.get("tlsKeyFile"),
@@ -159,8 +202,64 @@ class ConnectionOptions:
             ("retries", self.retries),
         )
 
+    @property
+    def tls_options(self) -> list[str]:
+        """The names of the options with files for TLS that are set."""
+        files = {"tlsCaFile": self.tls_ca, "tlsCertFile": self.tls_cert}
+        return [name for name, file in files.items() if file is not None]
+
+    @property
+    def identity(self) -> IdentityFiles:
+        """As whom to talk to name servers and brokers."""
+        acl = self.acl_file or ""
+        if not self.uses_tls:
+            return IdentityFiles(acl)
+        return IdentityFiles(acl, True, self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
+
+    def check_protected(self, brokers: Sequence[str], *, has_endpoints: bool) -> None:
+        """Refuse options that protect nothing: who sets them counts on them.
+
+        Args:
+            brokers: with which RocketMQ's protocol is talked.
+            has_endpoints: whether there are store processes too.
+
+        Raises:
+            OptionError: an option has no effect.
+        """
+        if self.token_file is not None and not has_endpoints:
+            raise OptionError(
+                "Option tokenFile is for store processes, and RocketMQ's protocol, which "
+                f"{some(brokers)} talks here, has no tokens. Remove it; accounts of brokers need "
+                "aclFile."
+            )
+        files = self.tls_options
+        if not files or not brokers or self.uses_tls:
+            return
+        if self.uses_tls is None:
+            raise OptionError(
+                f"Option {files[0]} says that connections are encrypted, and those to "
+                f"{some(brokers)} are plain ones. Set tlsEnable=true; or tlsEnable=false, if it "
+                "is meant for endpoints of store processes alone."
+            )
+        if not has_endpoints:
+            raise OptionError(f"Options {files[0]} and tlsEnable=false contradict each other.")
+
     def client(self, endpoint: str) -> StoreClient:
         """Return a client of one of the stores."""
         from rmqstore_spark.client import StoreClient
 
         return StoreClient(endpoint, **dict(self.storage_options))
+
+
+def check_remoting(values: Mapping[str, Any]) -> None:
+    """Refuse options for RocketMQ's protocol if nothing talks it.
+
+    Raises:
+        OptionError: one is given without name servers.
+    """
+    for name in ("aclFile", "tlsEnable"):
+        if name in values and "namesrvAddr" not in values:
+            raise OptionError(
+                f"Option {name} is for name servers and RocketMQ's brokers, and needs option "
+                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of grpc+tls."
+            )

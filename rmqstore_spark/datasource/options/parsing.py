@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.connection import ConnectionOptions, check_remoting
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, OptionTable
 from rmqstore_spark.datasource.options.positions import (
     EARLIEST,
@@ -231,6 +231,7 @@ def _check_place(values: Mapping[str, Any]) -> None:
                 f"Options {name} and namesrvAddr contradict each other: name servers tell where "
                 "the brokers are, and their names."
             )
+    check_remoting(values)
     for name in ("path", "storePathCommitLog", "pageCache"):
         if name in values and "endpoint" in values:
             raise OptionError(

@@ -11,10 +11,12 @@ from typing import Final
 from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, Option, OptionTable
 from rmqstore_spark.datasource.options.values import (
+    parse_addresses,
     parse_boolean,
     parse_bytes,
     parse_choice,
     parse_integer,
+    parse_names,
 )
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import topic_fault
@@ -45,6 +47,25 @@ def _id(text: str) -> str:
 SINK_OPTIONS: tuple[Option, ...] = (
     *CONNECTION_OPTIONS,
     Option(
+        "namesrvAddr",
+        "addresses",
+        parse_addresses,
+        None,
+        BOTH,
+        "Name servers, as `host:port` with `;` between: the sink finds the brokers of a topic "
+        "there ([writing.md](writing.md#through-name-servers)). In place of `endpoint`.",
+    ),
+    Option(
+        "brokerNames",
+        "names",
+        parse_names,
+        None,
+        BOTH,
+        "With `namesrvAddr`: the brokers to write to. An exactly-once stream needs it, and so does "
+        "`txnAppId`: a batch that is repeated must find the same brokers.",
+        default_doc="all brokers of the topic",
+    ),
+    Option(
         "topic",
         "name",
         _topic,
@@ -59,7 +80,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         "exactly-once",
         BOTH,
         "`exactly-once`: all rows of a micro-batch or batch write appear together when Spark "
-        "commits it. `at-least-once`: rows appear as they arrive, and again if a task is retried.",
+        "commits it. `at-least-once`: rows appear as they arrive, and again if a task is retried. "
+        "RocketMQ's own brokers can only do the latter, and it is their default.",
     ),
     Option(
         "queueSelector",
@@ -87,7 +109,8 @@ SINK_OPTIONS: tuple[Option, ...] = (
         parse_bytes,
         "16m",
         BOTH,
-        "Maximum bytes that a task has sent to a store process and that are not acknowledged yet.",
+        "Maximum bytes that a task has sent to a store process or broker and that are not "
+        "acknowledged yet.",
         minimum=1,
     ),
     Option(

@@ -11,6 +11,7 @@ from rmqstore_spark.reader.rows.pulled import record_of
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client.brokers.answers import Pulled
     from rmqstore_spark.layout.record.format import Records
 
 __all__ = ["PulledQueue"]
@@ -34,7 +35,9 @@ class PulledQueue:
         self.topic = topic
         self.queue_id = queue_id
         self._max: int | None = None
+        self._told: int | None = None
         self._min: int | None = None
+        self._before: tuple[int, Pulled] | None = None
 
     def __repr__(self) -> str:
         return f"PulledQueue({self.topic!r}, {self.queue_id})"
@@ -50,27 +53,39 @@ class PulledQueue:
     def min_offset(self) -> int:
         """The first message; `max_offset` if there is none."""
         if self._min is None:
-            (told,) = self._client.min_offsets([(self.topic, self.queue_id)])
-            self._min = self._first_from(told)
+            if self._told is None:
+                (self._told,) = self._client.min_offsets([(self.topic, self.queue_id)])
+            self._min = self.first_from(self._told, self.max_offset)
         return min(self._min, self.max_offset)
 
-    def _first_from(self, told: int) -> int:
-        """Return the first message from an offset on.
+    def first_from(self, offset: int, end: int) -> int:
+        """Return the first message from an offset on that has not expired.
 
         A broker continues to tell the minimum of a queue of which all messages have expired, until
         the next clean-up of its queues.
+
+        Args:
+            offset: where to begin.
+            end: where to end at the latest.
         """
         for _ in range(_MOST_LOOKS):
-            if told >= self.max_offset:
+            if offset >= end:
                 break
-            pulled = self._client.message((self.topic, self.queue_id), told)
-            if pulled.code == ResponseCode.SUCCESS:
-                found = record_of(pulled.data, self.topic, self.queue_id)
-                return told if found is None else max(told, int(found.queue_offset[0]))
-            if pulled.next <= told:
+            pulled = self._client.message((self.topic, self.queue_id), offset)
+            first = self._first_in(pulled, offset)
+            if first is not None:
+                return min(first, end)
+            if pulled.next <= offset:
                 break
-            told = pulled.next
-        return told
+            offset = pulled.next
+        return min(offset, end)
+
+    def _first_in(self, pulled: Pulled, offset: int) -> int | None:
+        """Return the first message that a pull from an offset on found, if it found any."""
+        if pulled.code != ResponseCode.SUCCESS:
+            return None
+        found = record_of(pulled.data, self.topic, self.queue_id)
+        return offset if found is None else max(offset, int(found.queue_offset[0]))
 
     @property
     def first_slot(self) -> int:
@@ -82,12 +97,28 @@ class PulledQueue:
         """`max_offset` if the broker has been asked for it."""
         return self._max
 
-    def set_offsets(self, least: int, end: int) -> None:
-        """Take note of what the broker said of `min_offset` and `max_offset`."""
-        self._min, self._max = least, end
+    def set_offsets(self, least: int, end: int) -> int | None:
+        """Take note of what the broker said of `min_offset` and `max_offset`.
+
+        Returns:
+            The offset at which `set_first` should look for the first message, if it is not known.
+        """
+        if self._min != least:  # a queue that was recreated begins again at what is told
+            self._told, self._min = least, None
+        self._max = end
+        return least if self._min is None and least < end else None
+
+    def set_first(self, pulled: Pulled) -> None:
+        """Take note of the pull from the offset that `set_offsets` has returned."""
+        if self._told is not None:
+            self._min = self._first_in(pulled, self._told)
+
+    def set_before(self, offset: int, pulled: Pulled | None) -> None:
+        """Keep the message before an offset, and no other; None: none."""
+        self._before = None if pulled is None else (offset - 1, pulled)
 
     def physical_offset(self, offset: int) -> int:
-        """Return the physical offset of a message.
+        """Return the physical offset of a message, of a kept one without a question.
 
         Raises:
             SegmentExpiredError: the broker does not have it.
@@ -133,7 +164,10 @@ class PulledQueue:
 
     def _record(self, offset: int) -> Records:
         queue = self.topic, self.queue_id
-        pulled = self._client.message(queue, offset)
+        if self._before is not None and self._before[0] == offset:
+            pulled = self._before[1]
+        else:
+            pulled = self._client.message(queue, offset)
         if pulled.code != ResponseCode.SUCCESS:
             raise SegmentExpiredError(
                 f"{self._client.name} does not have offset {offset} of {self.topic}/{self.queue_id}"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rmqstore_spark.errors import ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.client.brokers.broker import BrokerClient
+    from rmqstore_spark.client.brokers.alike import Places
     from rmqstore_spark.datasource.pulled.store import PulledStore
+    from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 
 __all__ = ["BrokerSpec"]
 
@@ -20,22 +21,26 @@ class BrokerSpec:
 
     Args:
         broker_name: its name.
-        addresses: of the master and then its slaves, as `host:port`.
-        has_master: whether the first one is a master.
+        places: the master and then its slaves.
+        name_servers: where to look for them when they have moved.
         timeout_s: seconds after which none of them has answered.
         answer_s: seconds that one may take for an answer.
+        identity: names of the files with which to talk to them; contains no secrets.
+        only_master: whether slaves are not asked.
     """
 
     broker_name: str
-    addresses: tuple[str, ...]
-    has_master: bool
+    places: Places
+    name_servers: tuple[str, ...]
     timeout_s: float
     answer_s: float
+    identity: IdentityFiles
+    only_master: bool = False
 
     @property
     def url(self) -> str:
         """What it is, for messages."""
-        return f"{self.broker_name} at {' or '.join(self.addresses)}"
+        return f"{self.broker_name} at {' or '.join(self.places.addresses)}"
 
     @property
     def master(self) -> BrokerSpec:
@@ -44,28 +49,48 @@ class BrokerSpec:
         Raises:
             ServiceError: no master is registered.
         """
-        if not self.has_master:
+        if not self.places.has_master:
             raise ServiceError(
                 f"The broker {self.url} has no master now, only slaves. A stream asks the master "
                 "for new messages. Start it; the stream then continues from its checkpoint.",
                 can_pass=True,
             )
-        return replace(self, addresses=self.addresses[:1], answer_s=self.timeout_s)
+        first = self.places._replace(addresses=self.places.addresses[:1])
+        return replace(self, places=first, answer_s=self.timeout_s, only_master=True)
 
-    def client(self) -> BrokerClient:
-        """Return a client of the broker, with connections of its own."""
+    def led_by(self, found: Places) -> BrokerSpec:
+        """Return the same broker where its processes were found since."""
+        if found.addresses[0] == self.places.addresses[0]:
+            return self
+        others = [one for one in self.places.addresses if one not in found.addresses]
+        places = found._replace(addresses=(*found.addresses, *others))
+        return replace(self, places=places)
+
+    def open(self, *, patience_s: float = 0.0) -> PulledStore:
+        """Return the broker as a store, with connections of its own.
+
+        Args:
+            patience_s: for how many seconds to try the master before its slaves are asked.
+
+        Raises:
+            OptionError: a file with keys or certificates is missing or wrong.
+        """
         from rmqstore_spark.client.brokers.broker import BrokerClient
+        from rmqstore_spark.client.brokers.routes import Registered
+        from rmqstore_spark.datasource.pulled.store import PulledStore
+        from rmqstore_spark.remoting.access.identity import ClientIdentity
 
-        return BrokerClient(
+        identity = ClientIdentity.of(self.identity)
+        registered = Registered(
+            self.name_servers, self.broker_name, identity, only_master=self.only_master
+        )
+        client = BrokerClient(
             self.broker_name,
-            self.addresses,
+            self.places,
             self.timeout_s,
             self.answer_s,
-            has_master=self.has_master,
+            identity,
+            patience_s=patience_s,
+            whereabouts=registered,
         )
-
-    def open(self) -> PulledStore:
-        """Return the broker as a store."""
-        from rmqstore_spark.datasource.pulled.store import PulledStore
-
-        return PulledStore(self.broker_name, self.client())
+        return PulledStore(self.broker_name, client)

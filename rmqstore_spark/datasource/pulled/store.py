@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
-from rmqstore_spark.client.brokers.stretches import QueuePuller
+from rmqstore_spark.client.brokers.stretches import PulledPiece, QueuePuller
 from rmqstore_spark.datasource.pulled.queue import PulledQueue
 from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_system_topic
@@ -20,6 +20,7 @@ from rmqstore_spark.reader.topics import Topic
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client.brokers.alike import AlikeServers
     from rmqstore_spark.reader.options import ReadOptions
 
 __all__ = ["PulledStore"]
@@ -27,6 +28,7 @@ __all__ = ["PulledStore"]
 _READABLE: Final = 4
 _SAMPLE: Final = 32
 _SHORT: Final = 10_000
+_LONGEST_EXPRESSION: Final = 4096
 _MOST_SPLITS: Final = 100_000
 _TAG: Final = re.compile(r"[^\s|*][^|*]*[^\s|*]|[^\s|*]")
 """What a tag expression can hold: others are filtered here alone."""
@@ -51,6 +53,11 @@ class PulledStore:
     def path(self) -> str:
         """What it is, for messages."""
         return self._client.name
+
+    @property
+    def servers(self) -> AlikeServers:
+        """The processes that are asked."""
+        return self._client.servers
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,9 +109,26 @@ class PulledStore:
             (queue, end) for queue, end in zip(queues, ends, strict=True) if queue.known_end != end
         ]
         begins = self._client.min_offsets([(queue.topic, queue.queue_id) for queue, _ in moved])
+        unsure = []
         for (queue, end), begin in zip(moved, begins, strict=True):
-            queue.set_offsets(begin, end)
+            at = queue.set_offsets(begin, end)
+            if at is not None:
+                unsure.append((queue, at))
+        asked = [((queue.topic, queue.queue_id), at) for queue, at in unsure]
+        for (queue, _), pulled in zip(unsure, self._client.messages(asked), strict=True):
+            queue.set_first(pulled)
         return bool(moved)
+
+    def look_before(self, offsets: Mapping[QueueName, int]) -> None:
+        """Ask for the messages before some offsets, all together, and keep them.
+
+        `physical_offset` of a queue then asks no more for that one. Without this, each queue of
+        each micro-batch would wait for answers of its own.
+        """
+        wanted = [(name, offset) for name, offset in offsets.items() if offset > 0]
+        found = self._client.messages([(name, offset - 1) for name, offset in wanted])
+        for (name, offset), pulled in zip(wanted, found, strict=True):
+            self.queue(*name).set_before(offset, pulled)
 
     def used(self, names: Sequence[QueueName]) -> list[QueueName]:
         """Return those of some queues that have, or had, a message."""
@@ -118,6 +142,10 @@ class PulledStore:
         return {
             name: offset for name, offset in zip(names, found, strict=True) if offset is not None
         }
+
+    def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Set the next offsets that a consumer group reads, by topic and queueId."""
+        self._client.commit_offsets(group, offsets)
 
     def groups(self, default: str) -> frozenset[str]:
         """Return the names of the consumer groups; a default if the broker does not tell them."""
@@ -188,11 +216,30 @@ class PulledStore:
             options,
             is_filtered=tags != ALL_TAGS,
         )
+        queue = PulledQueue(self._client, wanted.topic, wanted.queue_id)
         while pieces := puller.take(options.batch_rows, options.batch_bytes):
+            if tags != ALL_TAGS:
+                pieces[:0] = _expired(queue, pieces)
             yield from rows.decode(pieces)
 
     def _puller(self, topic: str, queue_id: int, start: int, end: int, tags: str) -> QueuePuller:
         return QueuePuller(self._client, (topic, queue_id), start, end, tags)
+
+
+def _expired(queue: PulledQueue, pieces: Sequence[PulledPiece]) -> Iterator[PulledPiece]:
+    """Yield what has expired of some pieces without a sign of it.
+
+    A broker passes over messages that have expired as over those with other tags. They expire from
+    the front on: if the first message is there now, all were there when they were pulled.
+    """
+    there = [piece for piece in pieces if not piece.why_gone]
+    if not there:
+        return
+    start, end = there[0].start, there[-1].end
+    first = queue.first_from(start, end)
+    if first > start:
+        why = f"{first - start} messages from offset {start} on have expired"
+        yield PulledPiece(start, first, why_gone=why)
 
 
 def _expression(tags: frozenset[str] | None, topic: str) -> str:
@@ -201,4 +248,6 @@ def _expression(tags: frozenset[str] | None, topic: str) -> str:
         return ALL_TAGS
     if not all(map(_TAG.fullmatch, tags)):
         return ALL_TAGS
-    return " || ".join(sorted(tags))
+    expression = " || ".join(sorted(tags))
+    # Each pull has it, and the broker parses it each time.
+    return expression if len(expression) <= _LONGEST_EXPRESSION else ALL_TAGS

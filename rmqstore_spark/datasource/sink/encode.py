@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,14 @@ from rmqstore_spark.layout.record.encode import EncodedRecords
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.produce.encoder import MessageEncoder, ReadyMessages
 from rmqstore_spark.produce.queue_choice import Queues, Router
+from rmqstore_spark.produce.row_key import RowKeys
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import OpenReply
 
-__all__ = ["BlockToSend", "RowEncoder"]
+__all__ = ["BlockToSend", "RowEncoder", "StoreBlocks", "Targets"]
+
+Sent = TypeVar("Sent", covariant=True)
 
 _AT_ONCE: Final = 16 << 20
 """Bytes of bodies and their metadata that are encoded at once. Encoding takes dozens of calls, and
@@ -51,43 +54,68 @@ class BlockToSend:
     rows: int
 
 
-class RowEncoder:
-    """Encodes the rows of one task. Its blocks must be sent in the order in which it yields them.
+class Targets(Protocol[Sent]):
+    """Where messages go, and how they are sent there.
+
+    Attributes:
+        max_body: most bytes of a body.
+        body_limit: what the error says of a body with more.
+    """
+
+    max_body: int
+    body_limit: str
+
+    def queues(self, topic: str) -> Queues:
+        """Return the queues of a topic.
+
+        Raises:
+            TopicNotFoundError: the topic does not exist, or cannot be written.
+        """
+        ...
+
+    def encode(self, messages: ReadyMessages) -> Iterator[Sent]:
+        """Yield what is sent."""
+        ...
+
+
+class RowEncoder(Generic[Sent]):
+    """Encodes the rows of one task. What it yields must be sent in this order.
 
     Args:
         options: the write's options.
         columns: the positions of the columns in Spark's batches.
-        opened: the stores' replies to `open`.
-        queues: returns the queues of a topic.
+        targets: where the rows go.
         first_turn: see `Router`.
         clock: returns milliseconds since 1970.
+        row_keys: makes UNIQ_KEY; by default ids that no other process makes.
     """
 
     def __init__(
         self,
         options: SinkOptions,
         columns: SinkColumns,
-        opened: Sequence[OpenReply],
-        queues: Callable[[str], Queues],
+        targets: Targets[Sent],
         first_turn: int,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        row_keys: RowKeys | None = None,
     ) -> None:
         self._options = options
         self._columns = columns
-        self._opened = opened
-        self._max_body = min(reply.max_message_size for reply in opened)
+        self._targets = targets
         router = Router(
-            queues,
+            targets.queues,
             by_key=options.queue_selector != "roundrobin",
             first_turn=first_turn,
             all_take_turns=True,
             remedy=", or set another queueSelector",
         )
-        self._encoder = MessageEncoder(router, keep_ids=options.preserve, clock=clock)
+        self._encoder = MessageEncoder(
+            router, keep_ids=options.preserve, clock=clock, row_keys=row_keys
+        )
         self._checked_topics: set[str] = set()
         self._row = 0
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[BlockToSend]:
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Sent]:
         """Encode one of Spark's batches.
 
         Raises:
@@ -99,7 +127,7 @@ class RowEncoder:
             if self._options.topic is not None:
                 columns["topic"] = pa.repeat(self._options.topic, len(part))
             try:
-                yield from self._blocks(self._prepare(columns))
+                yield from self._targets.encode(self._prepare(columns))
             except RowError as error:
                 raise self._placed(error, columns) from None
             self._row += len(part)
@@ -138,14 +166,13 @@ class RowEncoder:
             self._checked_topics.add(name)
 
     def _check_bodies(self, bodies: pa.BinaryArray) -> None:
-        most = self._max_body
+        most = self._targets.max_body
         sizes = pc.binary_length(bodies).to_numpy()
         if len(sizes) and sizes.max() > most:
             row = int(sizes.argmax())
             raise RowError(
                 row,
-                f"has a body of {sizes[row]:,} bytes, but the store accepts at most {most:,}. "
-                "Split or shorten it, or increase the store's maxMessageSize",
+                f"has a body of {sizes[row]:,} bytes, but {self._targets.body_limit}",
             )
 
     def _check_queue_ids(self, queue_ids: pa.Int64Array | None) -> None:
@@ -153,7 +180,26 @@ class RowEncoder:
             row = int(np.flatnonzero(queue_ids.is_null().to_numpy(zero_copy_only=False))[0])
             raise RowError(row, "has null in column queueId, which queueSelector=column needs")
 
-    def _blocks(self, messages: ReadyMessages) -> Iterator[BlockToSend]:
+
+class StoreBlocks:
+    """Stores, and blocks of records for them.
+
+    Args:
+        opened: the stores' replies to `open`.
+        queues: returns the queues of a topic.
+    """
+
+    def __init__(self, opened: Sequence[OpenReply], queues: Callable[[str], Queues]) -> None:
+        self._opened = opened
+        self.queues = queues
+        self.max_body = min(reply.max_message_size for reply in opened)
+        self.body_limit = (
+            f"the store accepts at most {self.max_body:,}. Split or shorten it, or increase the "
+            "store's maxMessageSize"
+        )
+
+    def encode(self, messages: ReadyMessages) -> Iterator[BlockToSend]:
+        """Yield blocks; see `Targets`."""
         for store, reply in enumerate(self._opened):
             rows = None
             if len(self._opened) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rmqstore_spark.datasource.options.connection import (
     REPLICA,
@@ -39,12 +39,20 @@ class SinkOptions:
     Args:
         topic: topic of all rows; None if a column holds it.
         exactly_once: False means at least once.
+        is_default: whether the user left that open.
+        name_servers: addresses of name servers that know where to write; empty if options do.
+        broker_names: the brokers to use of those that name servers know; None for all.
+        to_brokers: whether messages are sent to brokers, over RocketMQ's protocol.
         max_in_flight, max_write: bytes.
     """
 
     connection: ConnectionOptions
     topic: str | None
     exactly_once: bool
+    is_default: bool
+    name_servers: tuple[str, ...]
+    broker_names: tuple[str, ...] | None
+    to_brokers: bool
     queue_selector: Literal["hash", "roundrobin", "column"]
     preserve: bool
     max_in_flight: int
@@ -66,7 +74,8 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
     given = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
     _check_direction(given)
     values = WRITING.read(given)
-    if "endpoint" not in values:
+    _check_names(values)
+    if "endpoint" not in values and "namesrvAddr" not in values:
         raise OptionError(
             "Option endpoint is missing: set the endpoint of the store process, as in "
             "df.write.format('rmqstore').option('endpoint', "
@@ -74,9 +83,10 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
             "options to its writer, so SQL needs it too: INSERT INTO t WITH (endpoint = '...') "
             "SELECT ..., or insert into a temporary view created USING rmqstore OPTIONS (endpoint "
             "'...'). `rmqstore serve` starts a store process and prints its endpoint; "
-            "rmqstore_spark.embedded(path) starts one for the life of a script."
+            "rmqstore_spark.embedded(path) starts one for the life of a script. Option namesrvAddr "
+            "finds brokers through name servers."
         )
-    if any(len(replica_endpoints(store)) > 1 for store in values["endpoint"]):
+    if any(len(replica_endpoints(store)) > 1 for store in values.get("endpoint", ())):
         raise OptionError(
             f"Option endpoint names replicas ({REPLICA}), which are for reading. A store is "
             "written at its master: name only the master's endpoint."
@@ -85,6 +95,7 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         _check_stream(given)
     if ("txnAppId" in values) != ("txnVersion" in values):
         raise OptionError("Options txnAppId and txnVersion must be set together.")
+    is_default = "deliveryGuarantee" not in values
     values = WRITING.with_defaults(values)
     exactly_once = values["deliveryGuarantee"] == "exactly-once"
     batch_version = None
@@ -99,6 +110,10 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         connection=ConnectionOptions.of(values),
         topic=values.get("topic"),
         exactly_once=exactly_once,
+        is_default=is_default,
+        name_servers=values.get("namesrvAddr", ()),
+        broker_names=values.get("brokerNames"),
+        to_brokers=False,
         queue_selector=values["queueSelector"],
         preserve=values["preserve"],
         max_in_flight=values["maxInFlightBytes"],
@@ -106,6 +121,19 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         atomic=values["atomic"],
         batch_version=batch_version,
     )
+
+
+def _check_names(values: Mapping[str, Any]) -> None:
+    if "endpoint" in values and "namesrvAddr" in values:
+        raise OptionError(
+            "Options endpoint and namesrvAddr contradict each other: name servers tell where the "
+            "brokers are."
+        )
+    if "brokerNames" in values and "namesrvAddr" not in values:
+        raise OptionError(
+            "Option brokerNames needs namesrvAddr when you write: it chooses among the brokers "
+            "that name servers know."
+        )
 
 
 def _check_direction(given: Mapping[str, str]) -> None:

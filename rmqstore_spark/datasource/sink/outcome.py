@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from rmqstore_spark.errors import RmqStoreError
+
 if TYPE_CHECKING:
     from rmqstore_spark.types import StageInfo
 
@@ -30,6 +32,20 @@ class Place:
     partition: int
     query_id: str | None
     batch_id: int
+
+    @property
+    def micro_batch(self) -> str:
+        """The name of the micro-batch among all, the same when it is run again.
+
+        Raises:
+            RmqStoreError: Spark did not pass the id of the query.
+        """
+        if self.query_id is None:
+            raise RmqStoreError(
+                "Spark did not pass the id of this micro-batch's query, so consumers could not "
+                "tell repeated rows. Write in foreachBatch."
+            )
+        return f"{self.query_id}/{self.batch_id}"
 
     @classmethod
     def here(cls) -> Place:

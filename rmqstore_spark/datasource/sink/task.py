@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.sink.columns import SinkColumns
@@ -12,6 +12,8 @@ from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmqstore_spark.produce.row_key import RowKeys
 
 
 __all__ = ["IDLE_SECONDS", "run_task"]
@@ -27,6 +29,7 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
     place: Place,
     first_turn: int,
+    write_name: str,
     idle_seconds: float = IDLE_SECONDS,
 ) -> TaskDone:
     """Write the rows of one partition.
@@ -37,6 +40,7 @@ def run_task(
         batches: Spark's batches.
         place: the task.
         first_turn: see `Router`.
+        write_name: of the write among all, the same when it is run again.
         idle_seconds: how long a stream to a store may have nothing to send.
 
     Raises:
@@ -45,7 +49,12 @@ def run_task(
         RefusedError: a store refuses records.
         ServiceError: a store process cannot be reached.
     """
-    from rmqstore_spark.datasource.sink.encode import RowEncoder
+    if options.to_brokers:
+        from rmqstore_spark.produce.row_key import RowKeys
+
+        keys = RowKeys(f"{write_name}/{place.partition}")
+        return TaskDone(place, {}, _send(options, columns, batches, first_turn, keys))
+    from rmqstore_spark.datasource.sink.encode import RowEncoder, StoreBlocks
     from rmqstore_spark.datasource.sink.sending import PutSending, Sending, StageSending
     from rmqstore_spark.datasource.sink.target_stores import TargetStores
 
@@ -55,7 +64,8 @@ def run_task(
             closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
         stores = TargetStores(clients)
-        encoder = RowEncoder(options, columns, stores.opened, stores.queues, first_turn)
+        blocks = StoreBlocks(stores.opened, stores.queues)
+        encoder = RowEncoder(options, columns, blocks, first_turn)
         kind: type[Sending[Any]] = StageSending if options.exactly_once else PutSending
         sending = closing.enter_context(kind(options, clients, idle_seconds))
         rows = 0
@@ -64,3 +74,34 @@ def run_task(
             for block in encoder.encode(batch):
                 sending.send(block)
         return TaskDone(place, sending.finish(), rows)
+
+
+def _send(
+    options: SinkOptions,
+    columns: SinkColumns,
+    batches: Iterator[pa.RecordBatch],
+    first_turn: int,
+    row_keys: RowKeys,
+) -> int:
+    """Send the rows of one partition to brokers; return how many there are."""
+    from rmqstore_spark.client.brokers.publishing import PublishRoutes
+    from rmqstore_spark.client.brokers.sending import MessageSender
+    from rmqstore_spark.datasource.sink.encode import RowEncoder
+    from rmqstore_spark.datasource.sink.requests import BrokerRequests
+    from rmqstore_spark.remoting.access.identity import ClientIdentity
+
+    answer_s = options.connection.timeout_ms / 1000
+    identity = ClientIdentity.of(options.connection.identity)
+    routes = PublishRoutes(options.name_servers, answer_s, identity, options.broker_names)
+    requests = BrokerRequests(routes)
+    encoder = RowEncoder(options, columns, requests, first_turn, row_keys=row_keys)
+    retries = options.connection.retries
+    sender = MessageSender(routes, options.max_in_flight, answer_s, retries, identity)
+    rows = 0
+    with closing(sender):
+        for batch in batches:
+            rows += len(batch)
+            for out in encoder.encode(batch):
+                sender.send(out)
+        sender.finish()
+    return rows

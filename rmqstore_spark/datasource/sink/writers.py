@@ -55,7 +55,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
         known = self._options.batch_version
         version = known.version if known is not None else 0
         first_turn = place.partition + version
-        done = run_task(self._options, self._columns, iterator, place, first_turn)
+        name = self._id if known is None else f"{known.app_id}/{version}"
+        done = run_task(self._options, self._columns, iterator, place, first_turn, name)
         if not self._options.exactly_once or self._options.atomic:
             return done
         commit_stages(self._options, self._writer_id(place.partition), [done])
@@ -99,7 +100,9 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
         place = Place.here()
         first_turn = place.partition + place.batch_id
         try:
-            return run_task(self._options, self._columns, iterator, place, first_turn)
+            return run_task(
+                self._options, self._columns, iterator, place, first_turn, place.micro_batch
+            )
         except (RefusedError, ServiceError) as error:
             raise with_advice(error) from None
 

@@ -79,6 +79,7 @@ class Follower:
             for of in opened:
                 of.store.close()
             raise
+        self._has_brokers = any(isinstance(of, SourceBroker) for of in opened)
         self._standby = Standby(options, opened, self._watch, clock)
         self._strict = replace(options, fail_on_data_loss=True)
         self._progress = self._new_progress()
@@ -111,6 +112,7 @@ class Follower:
         return self._read(self._find_initial, (), patience_s(self._options))
 
     def _find_initial(self, options: Options) -> Offsets:
+        self._watch.require_answers()
         check_topics(options, [of.store for of in self._standby.opened])
         queues = self._watch.queues
         return starting_marks(starting_offsets(list(queues.values()), options), queues)
@@ -186,8 +188,28 @@ class Follower:
             self._read(self._record, (), patience_s(self._options))
 
     def _record(self, _: Options) -> None:
-        if self._progress is not None:
-            self._progress.record(self._known)
+        progress = self._progress
+        if progress is not None:
+            self._past_silence(lambda: progress.record(self._known, self._watch.silent))
+
+    def _past_silence(self, work: Callable[[], T]) -> T:
+        """Do something without brokers that do not answer, also if one falls silent meanwhile.
+
+        Raises:
+            ServiceError: something else does not answer.
+        """
+        if not self._has_brokers:
+            return work()
+        while True:
+            try:
+                with self._watch.hurried():
+                    return work()
+            except ServiceError as error:
+                if not error.can_pass:
+                    raise
+                if not self._watch.find_silent():
+                    return work()  # it may take longer
+                self._look_anyway = True
 
     def _check_brokers(self) -> None:
         """Refuse replicas that answer under another name than when the query ran before.
@@ -234,8 +256,14 @@ class Follower:
         if self._standby.has_replicas and self._standby.prefer(needed):
             self._moved()
         patience = patience_s(self._options) if self.is_at_end else 0.0
+
+        def work(options: Options) -> dict[str, Any] | None:
+            if self.is_at_end:  # which all brokers must reach
+                return self._latest(options, limited)
+            return self._past_silence(lambda: self._latest(options, limited))
+
         try:
-            return self._read(lambda options: self._latest(options, limited), needed, patience)
+            return self._read(work, needed, patience)
         except ReplicaError as error:
             if self.is_at_end or not error.can_pass:
                 raise  # with no news, Spark would end a query that reads up to now
@@ -257,17 +285,31 @@ class Follower:
 
     def _next(self, options: Options, limited: bool) -> Offsets | None:
         queues = self._watch.queues
+        silent = self._watch.silent
+        left = {key: mark for key, mark in self._marks.items() if key.broker in silent}
+        marks = {key: mark for key, mark in self._marks.items() if key not in left}
+        self._watch.look_before(
+            {
+                key: mark.next
+                for key, mark in marks.items()
+                if key in queues
+                and (queues[key].queue.max_offset != mark.next or self._checked.get(key) != mark)
+            }
+        )
+        marks = reconciled(marks, queues, options, self._checked)
         # Kept, so that a loss is logged only once, however long messages are held back.
-        marks = self._marks = reconciled(self._marks, queues, options, self._checked)
+        self._marks = {**marks, **left}
         ends = {key: max(mark.next, self._end_of(key)) for key, mark in marks.items()}
         waiting = sum(end - marks[key].next for key, end in ends.items())
         if limited:
             if self._is_held(waiting):
                 return None
             ends = limited_ends(marks, ends, queues, options)
+        self._watch.look_before({key: at for key, at in ends.items() if at > marks[key].next})
         end = advanced(marks, ends, queues)
         # A new queue without messages is not news.
         end = {key: mark for key, mark in end.items() if key in self._known or mark != marks[key]}
+        end.update((key, mark) for key, mark in left.items() if key in self._known)
         return None if end == self._known else end
 
     def _end_of(self, key: QueueKey) -> int:
@@ -327,6 +369,8 @@ class Follower:
     def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[AnyPartition]:
         from rmqstore_spark.reader.rows.splits import QueueRange
 
+        if any(key.broker in self._watch.silent for key, _ in _held_for(start, end)):
+            self._watch.require_answers()
         ranges = batch_ranges(start, end, self._watch.queues, options)
         by_broker: dict[str, list[QueueRange]] = {}
         for key, (first, last) in ranges.items():

@@ -12,14 +12,16 @@ recreated.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
+from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.spec import AnyStore
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues, wants_queue
-from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError, ServiceError
 from rmqstore_spark.reader.growth import LogGrowth
 
 if TYPE_CHECKING:
@@ -46,7 +48,9 @@ class Watch:
     """The queues of all stores of a stream.
 
     Attributes:
-        queues: the queues that the stream reads, as of the last look.
+        queues: the queues that the stream reads, as of the last look, without those of brokers that
+            do not answer.
+        silent: the names of these brokers.
     """
 
     def __init__(
@@ -59,14 +63,63 @@ class Watch:
         self._clock = clock
         self._watches = {store: _watch(options, store, clock) for store in stores}
         self.queues: dict[QueueKey, ChosenQueue] = {}
+        self.silent: frozenset[str] = frozenset()
         self._collect()
 
     def look(self) -> bool:
-        """Look for changes; return whether `queues` differ or may reach further."""
+        """Look for changes; return whether `queues` differ or may reach further.
+
+        Raises:
+            ServiceError: no broker has answered for the time that a query waits for one.
+        """
         changed = [watch.look() for watch in self._watches.values()]
         if any(changed):
             self._collect()
+        if len(self.silent) == len(self._watches):
+            self._check_silence()
         return any(changed)
+
+    def _check_silence(self) -> None:
+        watches = [watch for watch in self._watches.values() if not isinstance(watch, StoreWatch)]
+        since = max(watch.silent_since for watch in watches)
+        if self._clock() - since >= patience_s(self._options):
+            raise ServiceError(" ".join(str(watch.silence) for watch in watches), can_pass=True)
+
+    def find_silent(self) -> bool:
+        """Look at the brokers, after a failure; return whether another one does not answer."""
+        before = self.silent
+        for watch in self._watches.values():
+            if not isinstance(watch, StoreWatch) and watch.silence is None:
+                watch.look_now()
+        self._collect()
+        return not self.silent <= before
+
+    def require_answers(self) -> None:
+        """Wait for the brokers that do not answer.
+
+        Raises:
+            ServiceError: one of them does not answer in time.
+        """
+        for watch in self._watches.values():
+            if not isinstance(watch, StoreWatch) and watch.silence is not None:
+                watch.check()
+        self._collect()
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Give brokers up soon in the context: others may have news."""
+        with ExitStack() as limits:
+            for watch in self._watches.values():
+                if not isinstance(watch, StoreWatch):
+                    limits.enter_context(watch.hurried())
+            yield
+
+    def look_before(self, offsets: Mapping[QueueKey, int]) -> None:
+        """Ask brokers for the messages before some offsets together: they will be compared."""
+        for store, watch in self._watches.items():
+            if not isinstance(watch, StoreWatch):
+                broker = store.broker_name
+                watch.look_before({k[1:]: at for k, at in offsets.items() if k.broker == broker})
 
     def look_closely(self) -> None:
         """List and check everything, whatever it costs."""
@@ -84,8 +137,17 @@ class Watch:
         self._collect()
 
     def _collect(self) -> None:
+        silent = {
+            store: watch
+            for store, watch in self._watches.items()
+            if not isinstance(watch, StoreWatch) and watch.silence is not None
+        }
+        self.silent = frozenset(store.broker_name for store in silent)
         self.queues = {
-            key: chosen for w in self._watches.values() for key, chosen in w.queues.items()
+            key: chosen
+            for store, watch in self._watches.items()
+            if store not in silent
+            for key, chosen in watch.queues.items()
         }
 
 

@@ -70,7 +70,7 @@ def attempt(
     sent: SinkOptions = pickle.loads(pickle.dumps(options))
     place = Place(partition, QUERY, batch)
     columns = find_columns(SCHEMA, sent)
-    done = run_task(sent, columns, batches(rows), place, partition + batch)
+    done = run_task(sent, columns, batches(rows), place, partition + batch, place.micro_batch)
     received: TaskDone = pickle.loads(pickle.dumps(done))
     return received
 
@@ -201,7 +201,7 @@ def test_a_task_that_fails_leaves_nothing(served: Served) -> None:
 
     columns = find_columns(SCHEMA, options)
     with pytest.raises(ZeroDivisionError):
-        run_task(options, columns, failing(), Place(0, QUERY, 0), 0)
+        run_task(options, columns, failing(), Place(0, QUERY, 0), 0, QUERY)
     stream_writer(options).commit([attempt(options, range(600))], 0)
     assert served.bodies(TOPIC, least=600) == bodies(range(600))
 
@@ -262,7 +262,7 @@ def test_a_row_that_cannot_be_stored_stages_nothing(served: Served) -> None:
     )
     rows = iter([*batches(range(300)), bad])
     with pytest.raises(RowError, match=r"Row 301 of this task \(topic 'orders'\) has null in col"):
-        run_task(options, columns, rows, Place(0, QUERY, 0), 0)
+        run_task(options, columns, rows, Place(0, QUERY, 0), 0, QUERY)
     assert served.bodies(TOPIC) == Counter()
 
 
@@ -279,7 +279,7 @@ def test_a_task_that_waits_for_its_rows_longer_than_a_stream_may_be_idle(
             yield from batches(range(first, first + 300))
             time.sleep(1.5)  # this is what the test is about
 
-    done = run_task(options, columns, slow(), Place(0, QUERY, 0), 0, idle_seconds=0.2)
+    done = run_task(options, columns, slow(), Place(0, QUERY, 0), 0, QUERY, idle_seconds=0.2)
     assert len(stages_of(done)) == (3 if guarantee == "exactly-once" else 0)
     stream_writer(options).commit([done], 0)
     assert served.bodies(TOPIC, least=900) == bodies(range(900))

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.encode import BlockToSend, RowEncoder
+from rmqstore_spark.datasource.sink.encode import BlockToSend, RowEncoder, StoreBlocks
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.record.block import check_block
@@ -39,12 +39,13 @@ def opened(**settings: Any) -> OpenReply:
 
 def encoder(
     schema: StructType, replies: Sequence[OpenReply] | None = None, **given: str
-) -> RowEncoder:
+) -> RowEncoder[BlockToSend]:
     options = parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False)
     replies = replies or [opened()]
     columns = find_columns(schema, options)
     queues = Queues.of([4] * len(replies))
-    return RowEncoder(options, columns, replies, lambda _: queues, 0, clock=lambda: NOW)
+    blocks = StoreBlocks(replies, lambda _: queues)
+    return RowEncoder(options, columns, blocks, 0, clock=lambda: NOW)
 
 
 def batch_of(rows: Sequence[Row], **kinds: pa.DataType) -> pa.RecordBatch:
@@ -69,7 +70,7 @@ def messages(block: BlockToSend, *, store_host_v6: bool = False) -> list[Row]:
     return rows
 
 
-def encoded(made: RowEncoder, batch: pa.RecordBatch) -> list[Row]:
+def encoded(made: RowEncoder[BlockToSend], batch: pa.RecordBatch) -> list[Row]:
     return [row for block in made.encode(batch) for row in messages(block)]
 
 
