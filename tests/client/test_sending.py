@@ -148,8 +148,8 @@ def test_messages_of_a_queue_keep_their_order_while_other_queues_go_on(
                 for part in store.read(name, queue_id=queue)
                 for body in part["body"]
             ]
-            assert sorted(set(rows)) == list(range(queue, 40, 2))
-            assert rows == sorted(rows)
+            # What a broken connection had brought may be stored after it was sent again.
+            assert list(dict.fromkeys(rows)) == list(range(queue, 40, 2))
         assert store.queue(name, 0).max_offset + store.queue(name, 1).max_offset > 40
 
 
