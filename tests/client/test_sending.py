@@ -141,6 +141,7 @@ def test_messages_of_a_queue_keep_their_order_while_other_queues_go_on(
         for number in range(40):
             sending.send(out(name, b"%d" % number, queue=number % 2))
         sending.finish()
+    served.store.flush()
     with Store.open(served.store.path) as store:
         for queue in range(2):
             rows = [
