@@ -15,10 +15,10 @@ from contextlib import suppress
 from rmqstore_spark.remoting.tls import HANDSHAKE, tls_reason
 from rmqstore_spark.tlsstream import TlsStream
 
-__all__ = ["Connection"]
+__all__ = ["HaConnection"]
 
 
-class Connection:
+class HaConnection:
     """One end of it. One thread can read while another one writes, and any can end it.
 
     Args:

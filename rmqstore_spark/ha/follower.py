@@ -15,7 +15,7 @@ from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
-from rmqstore_spark.ha.connection import Connection
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.progress import Progress, Standing
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
@@ -49,7 +49,7 @@ class LogFollower:
         self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
         self._stopped = threading.Event()
-        self._connection: Connection | None = None
+        self._connection: HaConnection | None = None
         self.failure: RmqStoreError | None = None
         replica = store.replica
         self._progress = Progress(store.clock, lambda: replica.end, lambda: replica.newest)
@@ -115,7 +115,7 @@ class LogFollower:
         host, _, port = self._master.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         connected = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
-        with closing(Connection(connected, self._patience)) as connection:
+        with closing(HaConnection(connected, self._patience)) as connection:
             with suppress(OSError):
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
             self._connection = connection

@@ -9,7 +9,7 @@ import threading
 
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.ha.connection import Connection
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import encode_report
 
 __all__ = ["Reporter"]
@@ -28,7 +28,7 @@ class Reporter:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HaConnection,
         replica: Replica,
         first: int,
         *,

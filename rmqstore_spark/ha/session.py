@@ -21,7 +21,7 @@ from rmqstore_spark.errors import (
     ReplicationError,
     ServiceError,
 )
-from rmqstore_spark.ha.connection import Connection
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
@@ -65,7 +65,7 @@ class Session:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HaConnection,
         store: StoreWriter,
         progress: Progress,
         closing: threading.Event,

@@ -20,7 +20,7 @@ from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.ha.connection import Connection
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frame_batch import FrameBatch
 from rmqstore_spark.ha.frames import ReportDecoder, encode_header
 
@@ -66,7 +66,7 @@ class SlaveConnection:
         self._closing = False
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        self._connection = Connection(connection, self._patience)
+        self._connection = HaConnection(connection, self._patience)
         self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
         try:

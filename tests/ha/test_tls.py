@@ -154,9 +154,7 @@ def test_a_handshake_that_ends_anywhere_or_never_costs_nothing(
     tmp_path: Path, given: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     hello = greeting(given)
-    settings = theirs(
-        given, broker_role="SYNC_MASTER", ha_housekeeping_interval=500, slave_timeout=60_000
-    )
+    settings = theirs(given, ha_housekeeping_interval=500)
     with mastering(tmp_path / "master", **settings) as (store, master):
         cuts = [0, 1, 5, 60, len(hello) - 1, len(hello)]
         for size in cuts:
@@ -171,15 +169,24 @@ def test_a_handshake_that_ends_anywhere_or_never_costs_nothing(
         assert caplog.text.count("its TLS handshake failed") >= len(cuts)
         with PlainSlave(master.address) as silent, PlainSlave(master.address) as half:
             half.connection.sendall(hello[:60])
-            # Nobody waits for strangers: that would take a minute here.
-            result = store.put(rows_block([b"one"]))
-            assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
             assert silent.is_closed()
             assert half.is_closed()
         eventually(lambda: len(store.slaves) == 0)
         assert "Traceback" not in caplog.text
+        store.put(rows_block([b"one"]))
         with following(tmp_path / "slave", master.address, **ours(given)) as (copy, _):
             caught_up(copy, store.published_end)
+
+
+def test_no_put_waits_for_a_slave_before_its_handshake(tmp_path: Path, given: Certificates) -> None:
+    settings = theirs(given, broker_role="SYNC_MASTER")
+    with (
+        mastering(tmp_path / "master", **settings) as (store, master),
+        PlainSlave(master.address) as slave,
+    ):
+        slave.connection.sendall(greeting(given)[:60])
+        eventually(lambda: len(store.slaves) == 1)
+        assert store.put(rows_block([b"one"])).status is PutStatus.SLAVE_NOT_AVAILABLE
 
 
 def test_a_master_that_does_not_finish_the_handshake_is_left(
