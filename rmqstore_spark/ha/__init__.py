@@ -1,6 +1,7 @@
 """Replication of the log between a master and its slaves, over a broker's HA protocol.
 
     frames            the bytes on the wire, to values and back
+    connection        a connection of either end, plain or TLS
     follower          follows a master: connects, again and again, until it is closed
     session           one connection to a master: asks, compares, receives
     incoming          collects received bytes until records are whole

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.progress import Progress, Standing
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
+from rmqstore_spark.remoting.access.identity import client_tls
 
 __all__ = ["LogFollower"]
 
@@ -34,14 +36,20 @@ class LogFollower:
 
     Args:
         store: the store; its role is SLAVE, and `haMasterAddress` is set.
+
+    Raises:
+        OptionError: a file of `haTlsEnable` cannot be used.
     """
 
     def __init__(self, store: StoreWriter) -> None:
+        config = store.config
         self._store = store
-        self._master = store.config.ha_master_address
+        self._master = config.ha_master_address
+        self._tls = client_tls(config) if config.ha_tls_enable else None
+        self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
         self._stopped = threading.Event()
-        self._session: Session | None = None
+        self._connection: HaConnection | None = None
         self.failure: RmqStoreError | None = None
         replica = store.replica
         self._progress = Progress(store.clock, lambda: replica.end, lambda: replica.newest)
@@ -63,9 +71,9 @@ class LogFollower:
     def close(self) -> None:
         """Stop following. What was received and is whole is in the store."""
         self._closing.set()
-        session = self._session
-        if session is not None:
-            session.cut()
+        connection = self._connection
+        if connection is not None:
+            connection.cut()
         self._thread.join()
 
     # ---- the thread ------------------------------------------------------------------------------
@@ -105,19 +113,21 @@ class LogFollower:
 
     def _follow(self) -> None:
         host, _, port = self._master.rpartition(":")
-        address = host.removeprefix("[").removesuffix("]"), int(port)
-        with socket.create_connection(address, timeout=_CONNECT_S) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        host = host.removeprefix("[").removesuffix("]")
+        connected = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
+        with closing(HaConnection(connected, self._patience)) as connection:
             with suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-            self._progress.connected()
-            self._session = Session(connection, self._store, self._progress, self._closing)
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+            self._connection = connection
             if self._closing.is_set():
-                self._session.cut()
+                connection.cut()
             try:
-                self._session.run()
+                if self._tls is not None:
+                    connection.secure(self._tls, host)
+                self._progress.connected()
+                Session(connection, self._store, self._progress, self._closing).run()
             finally:
-                self._session = None
+                self._connection = None
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+import ssl
 import threading
 from contextlib import suppress
 from typing import Final
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.ha.slave_connection import SlaveConnection
+from rmqstore_spark.remoting.tls import server_context
+from rmqstore_spark.secretfiles import read_file
 
 __all__ = ["Master"]
 
@@ -29,6 +33,7 @@ class Master:
         store: the store; it is a master.
 
     Raises:
+        OptionError: there is no port for it, or a file of `haTlsEnable` cannot be used.
         ServiceError: the address cannot be bound.
     """
 
@@ -38,6 +43,7 @@ class Master:
         self._allowed = [
             ipaddress.ip_network(part.strip()) for part in config.ha_allowed_addresses.split(",")
         ]
+        self._tls = _tls(config) if config.ha_tls_enable else None
         self._lock = threading.Lock()
         self._connections: list[SlaveConnection] = []
         self._closing = threading.Event()
@@ -106,7 +112,7 @@ class Master:
             _log.warning("The slave %s is not let in: %s.", host, refusal)
             connection.close()
             return
-        made = SlaveConnection(connection, f"{host}:{port}", self._store)
+        made = SlaveConnection(connection, f"{host}:{port}", self._store, self._tls)
         with self._lock:
             self._connections.append(made)
 
@@ -117,6 +123,14 @@ class Master:
             self._connections = [one for one in self._connections if one.is_open]
         for one in ended:
             one.close()
+
+
+def _tls(config: StoreConfig) -> ssl.SSLContext:
+    cert, key = config.tls_cert_path, config.tls_key_path
+    if not (cert and key):
+        raise OptionError("haTlsEnable=true at a master needs tlsCertPath and tlsKeyPath.")
+    read_file(key, "private key", secret=True)  # others must not be able to read it
+    return server_context(cert, key, config.tls_trust_cert_path)
 
 
 def _port(store: StoreWriter) -> int:

@@ -22,7 +22,7 @@ class Replication:
         master: serves the store's slaves; None if it takes none.
 
     Raises:
-        OptionError: there is no port for slaves, or the access key cannot be read.
+        OptionError: there is no port for slaves, or the access key or a file of TLS cannot be used.
         ServiceError: the address for slaves cannot be bound.
     """
 

@@ -5,19 +5,18 @@ An observer repeats its first report. A master takes any other report as an ackn
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Callable
 
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import encode_report
 
 __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Sends the reports of one connection, until it is closed.
+    """Sends the reports of one connection, until it is closed. Ends the connection if it cannot.
 
     Args:
         connection: to the master.
@@ -25,25 +24,22 @@ class Reporter:
         first: the first report; sent at once.
         acknowledge: `haAcknowledge`.
         interval: seconds between heartbeats.
-        on_failure: called when a report cannot be sent, or the log not be flushed.
     """
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: HaConnection,
         replica: Replica,
         first: int,
         *,
         acknowledge: str,
         interval: float,
-        on_failure: Callable[[], object],
     ) -> None:
         self._connection = connection
         self._replica = replica
         self._first = first
         self._acknowledge = acknowledge
         self._interval = interval
-        self._on_failure = on_failure
         self._changed = threading.Condition()
         self._is_checked = False
         self._is_due = False
@@ -77,7 +73,7 @@ class Reporter:
                     self._is_due = False
                 self._connection.sendall(encode_report(self._held()))
         except (OSError, StoreWriteError):  # the store remembers the second one
-            self._on_failure()
+            self._connection.cut()
 
     def _held(self) -> int:
         if not self._is_checked:

@@ -7,9 +7,7 @@ from its end on, and never notices.)
 
 from __future__ import annotations
 
-import errno
 import logging
-import socket
 import threading
 import time
 from typing import Final
@@ -23,6 +21,7 @@ from rmqstore_spark.errors import (
     ReplicationError,
     ServiceError,
 )
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
@@ -66,7 +65,7 @@ class Session:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: HaConnection,
         store: StoreWriter,
         progress: Progress,
         closing: threading.Event,
@@ -93,7 +92,6 @@ class Session:
             self._asked,
             acknowledge=config.ha_acknowledge,
             interval=config.ha_send_heartbeat_interval / 1000,
-            on_failure=self.cut,
         )
 
     def run(self) -> None:
@@ -112,19 +110,11 @@ class Session:
             if self._log is not None:
                 self._log.close()
 
-    def cut(self) -> None:
-        """End the connection from another thread."""
-        try:
-            self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in (errno.ENOTCONN, errno.EBADF):
-                raise
-
     # ---- receiving -------------------------------------------------------------------------------
 
     def _receive(self) -> None:
         buffer = memoryview(bytearray(_RECEIVED_AT_ONCE))
-        heard = time.monotonic()
+        heard, has_come = time.monotonic(), False
         self._connection.settimeout(_LOOK_S)
         while not self._closing.is_set():
             try:
@@ -143,8 +133,12 @@ class Session:
             except OSError as error:
                 raise BrokenStreamError(f"the connection broke: {error}") from error
             if not count:
-                raise BrokenStreamError("the master closed the connection")
-            heard = time.monotonic()
+                raise BrokenStreamError(
+                    "the master closed the connection"
+                    if has_come
+                    else "the master closed the connection before it sent anything: see its log"
+                )
+            heard, has_come = time.monotonic(), True
             for piece in self._decoder.feed(buffer[:count]):
                 self._take(piece)
             if count < _RECEIVED_AT_ONCE:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frame_batch import FrameBatch
 from rmqstore_spark.ha.frames import ReportDecoder, encode_header
 
@@ -37,18 +39,26 @@ class SlaveConnection:
         connection: to the slave; closed at the end.
         peer: its address, for messages.
         store: the store.
+        tls: the certificates for it; None: it must be plain.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, store: StoreWriter) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        store: StoreWriter,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         config = store.config
         self.peer = peer
-        self._connection = connection
+        self._tls = tls
         self._log = store.published_log()
         self._frames = FrameBatch(self._log, config.ha_transfer_batch_size)
         self._heartbeat = config.ha_send_heartbeat_interval / 1000
         self._patience = config.ha_housekeeping_interval / 1000
         self._store = store
         self._slave = store.slaves.join()
+        self._slave.is_observer = tls is not None  # no put waits for it before the handshake
         self._published = store.published
         self._asked = threading.Event()
         self._first = -1
@@ -56,8 +66,7 @@ class SlaveConnection:
         self._closing = False
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(self._patience)
+        self._connection = HaConnection(connection, self._patience)
         self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
         try:
@@ -89,32 +98,34 @@ class SlaveConnection:
         if cause:
             _log.warning("The connection of the slave %s ends: %s.", self.peer, cause)
         self._slave.leave()
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.cut()
         self._asked.set()
         self._published.wake()
 
     # ---- reports ---------------------------------------------------------------------------------
 
     def _read_all(self) -> None:
+        try:
+            refusal = self._connection.accept(self._tls)
+            if not refusal:
+                self._slave.is_observer = False
+                refusal = self._take_reports()
+            self._end(refusal)
+        except TimeoutError:
+            self._end(f"it sent nothing for {self._patience:.0f} s (haHousekeepingInterval)")
+        except OSError as error:
+            self._end(f"it broke ({error})")
+
+    def _take_reports(self) -> str:
+        """Take reports until the connection must end; return why."""
         reports = ReportDecoder()
-        while not self._closing:
-            try:
-                data = self._connection.recv(_READ_AT_ONCE)
-            except TimeoutError:
-                self._end(f"it sent nothing for {self._patience:.0f} s (haHousekeepingInterval)")
-                return
-            except OSError as error:
-                self._end(f"it broke ({error})")
-                return
-            if not data:
-                self._end("the slave closed it")
-                return
-            offsets = reports.feed(data)
+        buffer = memoryview(bytearray(_READ_AT_ONCE))
+        while not self._closing and (count := self._connection.recv_into(buffer)):
+            offsets = reports.feed(bytes(buffer[:count]))
             fault = self._heed(offsets) if offsets else ""
             if fault:
-                self._end(fault)
-                return
+                return fault
+        return "the slave closed it"
 
     def _heed(self, offsets: list[int]) -> str:
         """Take reports; return why the connection must end, or ""."""

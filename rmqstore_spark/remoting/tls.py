@@ -13,7 +13,15 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["HANDSHAKE", "PLAIN", "ServerTls", "TlsMode", "client_context", "server_context"]
+__all__ = [
+    "HANDSHAKE",
+    "PLAIN",
+    "ServerTls",
+    "TlsMode",
+    "client_context",
+    "server_context",
+    "tls_reason",
+]
 
 HANDSHAKE: Final = b"\x16"
 """The first byte of a TLS connection. That of a plain one is 0, since no frame has 16 MiB."""
@@ -91,6 +99,14 @@ def client_context(
     return context
 
 
+def tls_reason(error: Exception) -> str:
+    """Return why something failed, in the words of OpenSSL if it was there."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    said = error.reason if isinstance(error, ssl.SSLError) else None
+    return (said or str(error)).replace("_", " ").lower()
+
+
 def _load(context: ssl.SSLContext, cert_path: str, key_path: str) -> None:
     for path in (cert_path, key_path):
         _check_file(path)
@@ -99,7 +115,7 @@ def _load(context: ssl.SSLContext, cert_path: str, key_path: str) -> None:
     except (ssl.SSLError, ValueError) as error:
         raise OptionError(
             f"{cert_path} and {key_path} are not a certificate and its private key without a "
-            f"password, in PEM: {_reason(error)}."
+            f"password, in PEM: {tls_reason(error)}."
         ) from error
 
 
@@ -108,7 +124,7 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise OptionError(f"{path} has no CA certificates in PEM: {_reason(error)}.") from error
+        raise OptionError(f"{path} has no CA certificates in PEM: {tls_reason(error)}.") from error
 
 
 def _check_file(path: str) -> None:
@@ -117,8 +133,3 @@ def _check_file(path: str) -> None:
             pass
     except OSError as error:
         raise OptionError(f"{path} could not be read: {error.strerror or error}.") from error
-
-
-def _reason(error: Exception) -> str:
-    said = error.reason if isinstance(error, ssl.SSLError) else None
-    return (said or str(error)).replace("_", " ").lower()

@@ -14,6 +14,7 @@ from rmqstore_spark.reader.store import Store
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes, mastering, queue_files
 from tests.support.batches import rows_block
+from tests.support.certificates import make_certificates
 from tests.support.waiting import PATIENCE, eventually
 
 SMALL = (
@@ -55,11 +56,14 @@ def test_it_copies_refuses_a_fork_and_begins_anew(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_it_runs_until_it_is_stopped_and_serves_readers(tmp_path: Path) -> None:
+def test_it_runs_over_tls_until_it_is_stopped_and_serves_readers(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    with mastering(tmp_path / "one") as (source, master):
+    given = make_certificates(tmp_path / "tls")
+    files = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    with mastering(tmp_path / "one", ha_tls_enable=True, **files) as (source, master):
         source.put(rows_block([b"one"], ("orders",)))
         command = ["follow", master.address, str(tmp_path / "store"), "--ready-file", str(ready)]
+        command += ["--tls-ca", given.ca]
         process = subprocess.Popen(
             [sys.executable, "-m", "rmqstore_spark.cli", *command, *SMALL],
             cwd=ROOT,

@@ -134,6 +134,7 @@ def test_a_slave_that_counts_reports_what_it_has(
         assert master.reports == sorted(master.reports)
 
 
+@pytest.mark.threat("Replication")
 def test_a_fork_is_refused_and_nothing_of_it_is_stored(
     source: tuple[Path, bytes], tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_garbage_is_refused_and_stops_the_follower_if_it_persists(
     assert master.connections == 3
 
 
+@pytest.mark.threat("Replication")
 @pytest.mark.parametrize("field", [0, 4, 28, 84, 88])
 def test_a_record_that_lies_is_refused_with_its_place(
     source: tuple[Path, bytes], tmp_path: Path, field: int

@@ -88,6 +88,7 @@ def test_what_comes_later_is_sent_at_once_and_heartbeats_in_between(tmp_path: Pa
             assert b"later" in data
 
 
+@pytest.mark.threat("Replication")
 @pytest.mark.parametrize("first", [-1, -(2**63)])
 def test_a_negative_first_report_ends_the_connection(tmp_path: Path, first: int) -> None:
     with mastering(tmp_path) as (_, master), PlainSlave(master.address) as slave:
@@ -95,6 +96,7 @@ def test_a_negative_first_report_ends_the_connection(tmp_path: Path, first: int)
         assert slave.is_closed()
 
 
+@pytest.mark.threat("Replication")
 def test_reports_past_what_was_sent_acknowledge_nothing(tmp_path: Path) -> None:
     """A broker takes the first one: every later put counts as replicated then."""
     with mastering(tmp_path, **SYNC) as (store, master):
@@ -147,6 +149,7 @@ def test_a_slave_that_neither_reads_nor_reports_is_dropped(tmp_path: Path) -> No
             eventually(lambda: len(store.slaves) == 0)
 
 
+@pytest.mark.threat("Replication")
 def test_only_allowed_addresses_are_let_in(tmp_path: Path) -> None:
     given = {"ha_allowed_addresses": "10.0.0.0/8, 192.168.1.7"}
     with mastering(tmp_path, **given) as (store, master), PlainSlave(master.address) as slave:
@@ -219,7 +222,10 @@ def test_a_slave_that_does_not_answer_costs_the_timeout_and_the_batch_stays_comm
 
 def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
     settings = {**SYNC, "ha_slave_fallbehind_max": 1000}
-    with served(tmp_path / "master", **settings) as here, StoreClient(here.endpoint) as client:
+    with (
+        served(tmp_path / "master", **settings) as here,
+        StoreClient(here.endpoint, retries=17) as client,
+    ):
         master = Master(here.store)
         try:
             with client.stage_stream() as stream:

@@ -33,6 +33,24 @@ _RestartFrom = typer.Option(
     show_default=False,
 )
 _UntilCaughtUp = typer.Option("--until-caught-up", help="Stop once the store has all of the log.")
+_Tls = typer.Option(
+    "--tls", help="Connect to MASTER over TLS, and check its certificate (key haTlsEnable)."
+)
+_TlsCa = typer.Option(
+    "--tls-ca",
+    metavar="FILE",
+    help="CA certificates (PEM) that verify MASTER; implies --tls.  [default: the system's]",
+    show_default=False,
+)
+_TlsCert = typer.Option(
+    "--tls-cert",
+    metavar="FILE",
+    help="Certificate (PEM) to show to MASTER; implies --tls.",
+    show_default=False,
+)
+_TlsKey = typer.Option(
+    "--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.", show_default=False
+)
 _Port = typer.Option("--port", metavar="N", help="Port to serve the store on; 0 for any free port.")
 _ReadyFile = typer.Option(
     "--ready-file",
@@ -47,6 +65,10 @@ def follow(
     store_path: Annotated[str, _Store],
     restart_from: Annotated[str | None, _RestartFrom] = None,
     until_caught_up: Annotated[bool, _UntilCaughtUp] = False,
+    tls: Annotated[bool, _Tls] = False,
+    tls_ca: Annotated[str | None, _TlsCa] = None,
+    tls_cert: Annotated[str | None, _TlsCert] = None,
+    tls_key: Annotated[str | None, _TlsKey] = None,
     port: Annotated[int, _Port] = 0,
     config_file: ConfigFile = None,
     settings: Settings = None,
@@ -69,6 +91,10 @@ def follow(
         "MASTER": ("haMasterAddress", master),
         "STORE": ("storePathRootDir", path),
         "--restart-from": ("haFrom", restart_from),
+        "--tls": ("haTlsEnable", "true" if tls or tls_ca or tls_cert else None),
+        "--tls-ca": ("tlsClientTrustCertPath", tls_ca),
+        "--tls-cert": ("tlsClientCertPath", tls_cert),
+        "--tls-key": ("tlsClientKeyPath", tls_key),
     }
     config = read_config(config_file, settings, flags)
     if not config.ha_master_address:

@@ -267,8 +267,15 @@ class StoreKeys:
     )  # fmt: skip
     ha_allowed_addresses: str = text(
         "127.0.0.0/8,::1/128", "Addresses and networks from which slaves may connect, with commas "
-        "between. They get all messages: the protocol has neither passwords nor encryption.",
+        "between. They get all messages: the protocol has no passwords.",
         group=_REPLICATION, kind="networks", own=True, check=networks,
+    )  # fmt: skip
+    ha_tls_enable: bool = flag(
+        False, "TLS, and nothing else, between a master and its slaves; all of them are store "
+        "processes. A master shows `tlsCertPath`; with `tlsTrustCertPath`, its slaves must show a "
+        "certificate too. A `SLAVE` checks with `tlsClientTrustCertPath` that the certificate "
+        "names the host of `haMasterAddress`, and shows `tlsClientCertPath` if it is given.",
+        group=_REPLICATION, own=True,
     )  # fmt: skip
     ha_transfer_batch_size: int = number(
         32 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
@@ -327,15 +334,16 @@ class StoreKeys:
     )  # fmt: skip
     tls_enable: bool = flag(
         False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
-        "certificates are checked. (A broker's system property `tls.enable`.)", group=_BROKER,
-        own=True,
+        "certificates are checked. (A broker's system property `tls.enable`.) That to "
+        "`haMasterAddress` has `haTlsEnable`.", group=_BROKER, own=True,
     )  # fmt: skip
     tls_client_trust_cert_path: str = text(
-        "", "CA certificates (PEM) for those connections; empty: those of the system.",
+        "", "CA certificates (PEM) for `tlsEnable` and `haTlsEnable`; empty: those of the system.",
         group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_client_cert_path: str = text(
-        "", "Certificate that this side shows on them (PEM); empty: none.", group=_BROKER,
+        "", "Certificate that this side shows on those connections (PEM); empty: none.",
+        group=_BROKER,
         kind="path", own=True,
     )  # fmt: skip
     tls_client_key_path: str = text(
@@ -396,7 +404,8 @@ class StoreKeys:
         group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     tls_cert_path: str = text(
-        "", "Certificate of the service (PEM).", group=_SERVICE, kind="path", own=True,
+        "", "Certificate of the service (PEM), and of `haListenPort` with `haTlsEnable`.",
+        group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     tls_key_path: str = text(
         "", "Its private key (PEM).", group=_SERVICE, kind="path", own=True,

@@ -12,7 +12,7 @@ from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.tls import client_context
 from rmqstore_spark.secretfiles import read_file
 
-__all__ = ["ClientIdentity"]
+__all__ = ["ClientIdentity", "client_tls"]
 
 
 class ClientIdentityKeys(Protocol):
@@ -25,6 +25,10 @@ class ClientIdentityKeys(Protocol):
     @property
     def tls_enable(self) -> bool:
         """Whether connections use TLS."""
+
+    @property
+    def ha_tls_enable(self) -> bool:
+        """Whether the connection for replication uses TLS, with the same certificates."""
 
     @property
     def tls_client_trust_cert_path(self) -> str:
@@ -59,18 +63,27 @@ class ClientIdentity:
             OptionError: one is missing, wrong, or accessible to others.
         """
         path = keys.acl_credentials_path
-        return cls(read_credentials(path) if path else None, _tls(keys))
+        tls = client_tls(keys)
+        return cls(read_credentials(path) if path else None, tls if keys.tls_enable else None)
 
 
-def _tls(keys: ClientIdentityKeys) -> ssl.SSLContext | None:
+def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext | None:
+    """Return the TLS context of connections to others; None if none of them uses TLS.
+
+    Raises:
+        OptionError: a file is missing, wrong, or accessible to others.
+    """
     trust, cert, key = (
         keys.tls_client_trust_cert_path, keys.tls_client_cert_path, keys.tls_client_key_path,
     )  # fmt: skip
     if bool(cert) != bool(key):
         raise OptionError("tlsClientCertPath and tlsClientKeyPath need each other.")
-    if not keys.tls_enable:
+    if not (keys.tls_enable or keys.ha_tls_enable):
         if trust or cert:
-            raise OptionError("tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true.")
+            raise OptionError(
+                "tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true or "
+                "haTlsEnable=true."
+            )
         return None
     if key:
         read_file(key, "private key", secret=True)  # others must not be able to read it

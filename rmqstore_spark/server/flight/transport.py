@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import select
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+from rmqstore_spark.tlsstream import TlsStream
 
 __all__ = ["PlainTransport", "TlsTransport", "Transport"]
 
@@ -94,11 +94,7 @@ class PlainTransport:
 
 
 class TlsTransport:
-    """An encrypted socket, with the interface of `PlainTransport`.
-
-    OpenSSL lets only one thread at a time use a connection. A read therefore waits for the socket
-    without the lock, and holds it only while bytes are decrypted.
-    """
+    """An encrypted socket, with the interface of `PlainTransport`."""
 
     def __init__(
         self, connection: socket.socket, write_seconds: float, context: ssl.SSLContext
@@ -106,8 +102,7 @@ class TlsTransport:
         self._socket = connection
         self._write_seconds = write_seconds
         self._context = context
-        self._tls: ssl.SSLSocket | None = None
-        self._lock = threading.Lock()
+        self._tls: TlsStream | None = None
         self.peer = peer_name(connection)
         self.identity = ""
 
@@ -125,57 +120,35 @@ class TlsTransport:
         )
         self._socket = tls
         tls.do_handshake()
-        tls.settimeout(0)
         self.identity = _identity(tls)
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
-        self._tls = tls
+        self._tls = TlsStream(tls, self._write_seconds)
 
     def recv_into(self, target: memoryview) -> int:
         """Receive bytes; return 0 at the end."""
-        tls = self._encrypted
-        while True:
-            try:
-                with self._lock:
-                    return tls.recv_into(target)
-            except ssl.SSLWantReadError:
-                _await(tls, select.POLLIN, None)
-            except ssl.SSLWantWriteError:
-                _await(tls, select.POLLOUT, self._write_seconds)
-            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-                return 0
+        return self._encrypted.recv_into(target)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send all bytes of some buffers. Only one thread may call this at a time."""
         small = b"".join(part for part in parts if len(part) < _TLS_PIECE)
         if sum(map(len, parts)) == len(small):
-            self._send_one(memoryview(small))
-            return
-        for part in parts:
-            self._send_one(memoryview(part))
-
-    def _send_one(self, left: memoryview) -> None:
+            parts = [small]
         tls = self._encrypted
-        while left:
-            try:
-                with self._lock:
-                    sent = tls.send(left[:_TLS_PIECE])
-            except ssl.SSLWantWriteError:
-                _await(tls, select.POLLOUT, self._write_seconds)
-            except ssl.SSLWantReadError:
-                _await(tls, select.POLLIN, self._write_seconds)
-            else:
-                left = left[sent:]
+        for part in parts:
+            left = memoryview(part)
+            while left:
+                left = left[tls.send(left) :]
 
     def send_now(self, data: bytes) -> None:
         """Send a few bytes if this needs no waiting."""
-        with suppress(OSError), self._lock:
-            self._encrypted.send(data)
+        if self._tls is not None:
+            self._tls.send_now(data)
 
     def linger(self, scratch: memoryview) -> None:
         """Do nothing: a client that breaks the protocol after a handshake needs no explanation."""
 
     @property
-    def _encrypted(self) -> ssl.SSLSocket:
+    def _encrypted(self) -> TlsStream:
         if self._tls is None:
             raise OSError("the connection is not encrypted yet")
         return self._tls
@@ -224,13 +197,6 @@ def _identity(connection: ssl.SSLSocket) -> str:
                 return f"CN:{value}"
     encoded = connection.getpeercert(binary_form=True)
     return hashlib.sha256(encoded).hexdigest() if encoded else ""
-
-
-def _await(connection: socket.socket, event: int, seconds: float | None) -> None:
-    poll = select.poll()
-    poll.register(connection, event)
-    if not poll.poll(None if seconds is None else seconds * 1000):
-        raise TimeoutError("the peer read nothing for too long")
 
 
 def _drop(parts: list[memoryview], count: int) -> None:

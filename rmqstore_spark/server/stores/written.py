@@ -160,7 +160,8 @@ class WriterService(StoreService):
             endpoints: where the store is served.
 
         Raises:
-            OptionError: there is no port for slaves, or `brokerId` does not fit the role.
+            OptionError: there is no port for slaves, `brokerId` does not fit the role, or a file
+                of TLS or with an access key cannot be used.
             ServiceError: the address for slaves or for clients cannot be bound.
         """
         self._served.replication = Replication(self._store)
