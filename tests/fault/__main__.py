@@ -1,4 +1,6 @@
-"""The long run of the fault tests: `python -m tests.fault [--minutes N] [--only PATTERN] [--write]`, as root.
+"""The long run of the fault tests, as root.
+
+    python -m tests.fault [--rounds N] [--minutes N] [--only PATTERN] [--write]
 
 Prints the result of each section. With --write it also adds them to the totals in
 docs/reliability.md, after each section, unless something went wrong.
@@ -19,7 +21,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tests.face.real_client import cpp_command
 from tests.fault.disk_rounds import full_disks
+from tests.fault.lives.broker import broker_kills
 from tests.fault.lives.delays import DelayAccount
 from tests.fault.lives.expiry import ExpiryAccount
 from tests.fault.lives.rounds import killed_lives
@@ -70,6 +74,13 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
         if account is not ExpiryAccount:
             cut = partial(lives, rounds=rounds // 4, is_power_cut=True)
             yield f"{what}, power cut", cut
+    clustered = partial(broker_kills, rounds=rounds, first_seed=seed)
+    yield "broker, name server or application killed, RocketMQ's protocol", clustered
+    if (cpp := cpp_command()) is not None:
+        yield (
+            "the same beside RocketMQ's C++ client",
+            partial(broker_kills, rounds=rounds // 4, first_seed=seed, cpp=cpp),
+        )
     for call in CALLS:
         yield f"killed at the k-th {call}, for every k", partial(by_calls, call=call)
     for call in CALLS:

@@ -15,7 +15,7 @@ from tests.fault.messages import read_numbers
 __all__ = ["CLIENT", "Claims", "Operation", "Outcome", "compare_all"]
 
 CLIENT: Final = 1_000_000_000
-"""How many numbers of messages a client has, if there are several: the n-th from n times so many."""
+"""So many numbers of messages a client has, if there are several: the n-th from n times that on."""
 
 
 @dataclass

@@ -41,6 +41,7 @@ def _config(**settings: str) -> StoreConfig:
         deleteWhen=";".join(map(str, range(24))),
         cleanResourceInterval=100,
         deleteCommitLogFilesInterval=0,
+        deletePhysicFilesBatchMax=50,
         diskSpaceCleanForciblyRatio=1,
         **settings,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
@@ -61,6 +61,7 @@ def killed_lives(
     first_seed: int = 0,
     is_power_cut: bool = False,
     is_mutant: bool = False,
+    failpoint: str = "",
 ) -> Tally:
     """Kill processes at random moments, and at failpoints.
 
@@ -71,6 +72,7 @@ def killed_lives(
         first_seed: of what the processes do.
         is_power_cut: cut the power of the disk after each kill; the store has SYNC_FLUSH then.
         is_mutant: run the processes with their mutant.
+        failpoint: let all of them die there, and nowhere else.
     """
     tally = Tally()
     for begin in range(0, rounds, _ROUNDS_PER_STORE):
@@ -81,7 +83,9 @@ def killed_lives(
             store, told = (place if disk is None else disk.path) / "store", account()
             for turn in range(begin, min(begin + _ROUNDS_PER_STORE, rounds)):
                 seed = first_seed + turn
-                _live(store, told, seed, tally, power=is_power_cut, is_mutant=is_mutant)
+                options = [f"flushDiskType={'SYNC_FLUSH' if is_power_cut else 'ASYNC_FLUSH'}"]
+                options += ["--mutant"] * is_mutant
+                _live(store, told, seed, tally, options, failpoint)
                 if disk is not None:
                     disk.cut_power()
                 if told.number and random.Random(seed).random() < _COMPARED:
@@ -93,16 +97,15 @@ def killed_lives(
 
 
 def _live(
-    store: Path, told: Account, seed: int, tally: Tally, *, power: bool, is_mutant: bool
+    store: Path, told: Account, seed: int, tally: Tally, options: Sequence[str], failpoint: str
 ) -> None:
-    drawn, failpoint = random.Random(seed), ""
-    if drawn.random() < _AT_A_PLACE:
+    drawn, longest_s = random.Random(seed), None if failpoint else told.longest_s
+    if not failpoint and drawn.random() < _AT_A_PLACE:
         failpoint = f"{drawn.choice(told.places)}:{drawn.randint(1, 6)}"
     command = [sys.executable, "-m", told.module, str(store), str(told.number), str(told.now)]
-    command += [str(seed), f"flushDiskType={'SYNC_FLUSH' if power else 'ASYNC_FLUSH'}"]
-    command += ["--mutant"] * is_mutant
+    command += [str(seed), *options]
     with told.beside(store):
-        ending = run(command, seed, kill_after_s=told.longest_s, failpoint=failpoint)
+        ending = run(command, seed, kill_after_s=longest_s, failpoint=failpoint)
     for line in ending.lines:
         what, *numbers = line.split()
         if what == "now":
