@@ -22,7 +22,7 @@ _MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 _LONG = 60.0
 
 
-@pytest.mark.threat("Memory and connections of RocketMQ's clients")
+@pytest.mark.threat("Resource limits")
 @pytest.mark.skipif(
     _MOST_FILES != resource.RLIM_INFINITY and _MOST_FILES < _FILES,
     reason=f"this machine lets a process open {_MOST_FILES} files",
