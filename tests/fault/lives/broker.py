@@ -39,7 +39,6 @@ _AT_A_PLACE: Final = 0.4
 _LONGEST_S: Final = 1.0
 _REACHED_S: Final = 3.0
 _PATIENCE_S: Final = 180.0
-_SENT_AT_ONCE: Final = 200
 
 
 class Application:
@@ -273,7 +272,7 @@ def _rounds(cluster: _Cluster, count: int, drawn: random.Random) -> None:
     _wait(lambda: application.is_going_on(0), application)
     for _ in range(count):
         if cluster.cpp is not None:
-            cluster.cpp.send(_SENT_AT_ONCE)
+            cluster.cpp.send()
         time.sleep(drawn.uniform(0, _LONGEST_S))
         what = ("store", "store", "application", "name server", "store and application", "all")
         cluster.kill(drawn.choice(what), drawn)
@@ -281,7 +280,9 @@ def _rounds(cluster: _Cluster, count: int, drawn: random.Random) -> None:
         _wait(partial(application.is_going_on, before), application)
     _wait(application.has_got_all, application)
     if cluster.cpp is not None:
-        _wait(cluster.cpp.has_got_all, application)
+        before = cluster.cpp.acknowledged
+        cluster.cpp.send()
+        _wait(partial(cluster.cpp.has_got_all, before), application)
 
 
 def _wait(condition: Callable[[], bool], application: Application) -> None:

@@ -13,6 +13,7 @@ from tests.support.delaying import rows_of
 __all__ = ["CPP_TOPIC", "CppApplication"]
 
 CPP_TOPIC: Final = "applications"
+_SENT_AT_ONCE: Final = 200
 
 
 class CppApplication:
@@ -32,18 +33,20 @@ class CppApplication:
         self._got: set[str] = set()
         self._number = 0
 
-    def send(self, count: int) -> None:
+    def send(self) -> None:
         """Let it send messages; starts it if it does not live."""
-        if self._client is None or self._client.process.poll() is not None:
+        client = self._client
+        if client is None or client.process.poll() is not None:
             self.kill()
-            self._client = RealClient(self._home, *self._command, stderr=subprocess.DEVNULL)
+            client = RealClient(self._home, *self._command, stderr=subprocess.DEVNULL)
+            self._client = client
         with suppress(OSError):  # it has just ended
-            for _ in range(count):
+            for _ in range(_SENT_AT_ONCE):
                 self._number += 1
-                self._client.send(f"{self._number}")
+                client.send(f"{self._number}")
 
     def kill(self) -> None:
-        """Kill it, and note what it had said."""
+        """Kill it if it lives, and note what it had said."""
         if self._client is not None:
             self._client.kill()
             self._note()
@@ -51,11 +54,12 @@ class CppApplication:
                 self._client.end()
             self._client = None
 
-    def has_got_all(self) -> bool:
-        """Whether all that was acknowledged was consumed; lets it live until then."""
-        self.send(0)
+    def has_got_all(self, acknowledged: int) -> bool:
+        """Whether more has been acknowledged, and all of it consumed; lets it live until then."""
+        if self._client is None or self._client.process.poll() is not None:
+            self.send()
         self._note()
-        return self._sent <= self._got
+        return len(self._sent) > acknowledged and self._sent <= self._got
 
     @property
     def acknowledged(self) -> int:

@@ -50,7 +50,7 @@ class Account(Protocol):
         """Open the store, which recovers it, and compare. May let it complete what is open."""
 
     def beside(self, store: Path) -> AbstractContextManager[object]:
-        """What goes on while a process lives."""
+        """Do something while a process lives."""
 
 
 def killed_lives(
