@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -96,6 +97,11 @@ def _waiting(store: StoreWriter) -> int:
     return sum(found.values()) if has_looked else -1
 
 
+def _is_less(store: StoreWriter, before: int) -> bool:
+    """Whether something was delivered; true if nothing waited."""
+    return before <= 0 or _waiting(store) < before
+
+
 def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
     number = told.number
     while True:
@@ -114,7 +120,7 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
         if told.drawn.random() < 0.3:
             before = _waiting(store)
             clock.jump(max(_DELAYS_MS))
-            until(lambda n=before: n <= 0 or _waiting(store) < n)
+            until(partial(_is_less, store, before))
 
 
 def _forget_what_was_delivered() -> None:
