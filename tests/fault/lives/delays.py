@@ -37,12 +37,12 @@ _PATIENCE_S: Final = 120.0
 class DelayAccount:
     """What the processes have said; see `Account`."""
 
-    module: ClassVar = "tests.fault.lives.delays"
-    places: ClassVar = (
+    module: ClassVar[str] = "tests.fault.lives.delays"
+    places: ClassVar[tuple[str, ...]] = (
         *("delay.before_append", "delay.after_append", "put.after_write", "put.after_dispatch"),
         *("delayOffset.before_write", "delayOffset.after_backup", "recovery.after_queues"),
     )
-    longest_s: ClassVar = 1.8  # it begins to deliver after a second
+    longest_s: ClassVar[float] = 1.8  # it begins to deliver after a second
 
     def __init__(self) -> None:
         self.acknowledged = self.number = 0

@@ -61,12 +61,12 @@ class _Part(NamedTuple):
 class ExpiryAccount:
     """What the processes have said; see `Account`."""
 
-    module: ClassVar = "tests.fault.lives.expiry"
-    places: ClassVar = (
+    module: ClassVar[str] = "tests.fault.lives.expiry"
+    places: ClassVar[tuple[str, ...]] = (
         *("expiry.before_remove", "expiry.after_remove", "expiry.after_segment"),
         *("expiry.after_queue_file", "expiry.after_index_file", "roll.after_create"),
     )
-    longest_s: ClassVar = 0.8
+    longest_s: ClassVar[float] = 0.8
 
     def __init__(self) -> None:
         self.acknowledged = self.number = 0

@@ -38,13 +38,13 @@ def _is_commit(number: int) -> bool | None:
 class TransactionAccount:
     """What the processes have said; see `Account`."""
 
-    module: ClassVar = "tests.fault.lives.transactions"
-    places: ClassVar = (
+    module: ClassVar[str] = "tests.fault.lives.transactions"
+    places: ClassVar[tuple[str, ...]] = (
         *("transactions.before_half", "transactions.before_end", "transactions.after_end"),
         *("transactionChecks.before_write", "transactionChecks.after_backup"),
         *("put.after_write", "put.after_dispatch", "roll.after_create", "recovery.after_queues"),
     )
-    longest_s: ClassVar = 0.8
+    longest_s: ClassVar[float] = 0.8
 
     def __init__(self) -> None:
         self.acknowledged = self.number = 0
