@@ -1,4 +1,6 @@
-"""The long run of the fault tests: `python -m tests.fault [--minutes N] [--write]`, as root.
+"""The long run of the fault tests, as root.
+
+    python -m tests.fault [--rounds N] [--minutes N] [--only PATTERN] [--write]
 
 Prints the result of each section. With --write it also adds them to the totals in
 docs/reliability.md, after each section, unless something went wrong.
@@ -19,7 +21,14 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tests.face.real_client import cpp_command
 from tests.fault.disk_rounds import full_disks
+from tests.fault.lives.broker import broker_kills
+from tests.fault.lives.delays import DelayAccount
+from tests.fault.lives.expiry import ExpiryAccount
+from tests.fault.lives.rounds import killed_lives
+from tests.fault.lives.staging import IN_FILES, IN_MEMORY, staging_kills
+from tests.fault.lives.transactions import TransactionAccount
 from tests.fault.power import why_no_loop_mounts
 from tests.fault.replication_rounds import replication_kills
 from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
@@ -52,6 +61,26 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
     yield "answers to commits and puts lost", partial(lost_answers, rounds=rounds)
     yield "connections cut after any number of bytes", partial(cut_connections, rounds=rounds)
     yield "disk full at any fill level", partial(full_disks, rounds=rounds // 2)
+    for where, memory in (("in memory", IN_MEMORY), ("in files", IN_FILES)):
+        staged = partial(staging_kills, rounds=rounds // 2, memory=memory, first_seed=seed)
+        yield f"store process killed under several clients, stages {where}", staged
+    for what, account in (
+        ("transactions", TransactionAccount),
+        ("delayed messages", DelayAccount),
+        ("expiry beside a reader", ExpiryAccount),
+    ):
+        lives = partial(killed_lives, account=account, first_seed=seed)
+        yield f"{what}, killed at random and at named places", partial(lives, rounds=rounds)
+        if account is not ExpiryAccount:
+            cut = partial(lives, rounds=rounds // 4, is_power_cut=True)
+            yield f"{what}, power cut", cut
+    clustered = partial(broker_kills, rounds=rounds, first_seed=seed)
+    yield "broker, name server or application killed, RocketMQ's protocol", clustered
+    if (cpp := cpp_command()) is not None:
+        yield (
+            "the same beside RocketMQ's C++ client",
+            partial(broker_kills, rounds=rounds // 4, first_seed=seed, cpp=cpp),
+        )
     for call in CALLS:
         yield f"killed at the k-th {call}, for every k", partial(by_calls, call=call)
     for call in CALLS:
@@ -65,6 +94,7 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=int, default=0, help="repeat the sections for so long (default: once)"
     )
+    parser.add_argument("--only", default="", help="sections whose name has this pattern")
     parser.add_argument("--write", action="store_true", help="add to docs/reliability.md")
     given = parser.parse_args()
     if missing := why_no_loop_mounts() or why_no_strace():
@@ -74,6 +104,8 @@ def main() -> int:
     wrong = False
     for turn in count():
         for name, run in _sections(given.rounds, secrets.randbelow(1 << 30)):
+            if not re.search(given.only, name):
+                continue
             if turn and time.monotonic() > end:
                 return int(wrong)
             with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.messages import TOPICS, block
 from tests.support.waiting import eventually
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "replace"]
 
 _FAR = 1_000_000
 """More than the messages of one life."""
@@ -59,14 +59,15 @@ def _publish_before_the_flush() -> None:
         write(block)
         block.publish()
 
-    _replace("rmqstore_spark.engine.batches.batch_block", "BatchBlock.write", write_and_publish)
+    replace("rmqstore_spark.engine.batches.batch_block", "BatchBlock.write", write_and_publish)
 
 
 def _break(module: str, name: str, answer: object) -> None:
-    _replace(module, name, lambda *_: answer)
+    replace(module, name, lambda *_: answer)
 
 
-def _replace(module: str, name: str, function: Callable[..., object]) -> None:
+def replace(module: str, name: str, function: Callable[..., object]) -> None:
+    """Break the store: put another function in the place of one."""
     *path, last = name.split(".")
     holder: Any = importlib.import_module(module)
     for part in path:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import read_numbers
 
-__all__ = ["Claims", "Operation", "Outcome"]
+__all__ = ["CLIENT", "Claims", "Operation", "Outcome", "compare_all"]
+
+CLIENT: Final = 1_000_000_000
+"""So many numbers of messages a client has, if there are several: the n-th from n times that on."""
 
 
 @dataclass
@@ -18,7 +23,7 @@ class Operation:
     """A put, or the commit of a batch.
 
     Attributes:
-        kind: "put" or "commit".
+        kind: "put", "commit", or "stage" for what is staged and never committed.
         first: number of its first message.
         count: of messages.
         done: whether the writer said so.
@@ -60,8 +65,15 @@ class Outcome:
 
 @dataclass
 class Claims:
-    """All operations on one store, over the lives of all its writers."""
+    """All operations on one store, over the lives of all its writers, or those of one client.
 
+    Attributes:
+        first: number of the first message.
+        operations: what was begun.
+        acknowledged: messages.
+    """
+
+    first: int = 0
     operations: list[Operation] = field(default_factory=list)
     acknowledged: int = 0
 
@@ -90,7 +102,7 @@ class Claims:
     @property
     def next_number(self) -> int:
         """The number of the next message that nobody used."""
-        return self.operations[-1].numbers.stop if self.operations else 0
+        return self.operations[-1].numbers.stop if self.operations else self.first
 
     @property
     def unfinished_commit(self) -> Operation | None:
@@ -110,14 +122,18 @@ class Claims:
 
     def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
         """As `check`, but gives what is wrong."""
-        with Store.open(path) as store:
-            report = verify(store)
-            queues = read_numbers(store)
-        others = [str(problem) for problem in report.problems if problem.severity == "error"]
+        problems, queues = _read(path)
+        outcome = self.judge(queues, lost_tail=lost_tail)
+        return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
+
+    def judge(
+        self, queues: dict[tuple[str, int], list[int]], *, lost_tail: bool = False
+    ) -> Outcome:
+        """Compare with the numbers that the queues hold."""
         found = Counter(number for numbers in queues.values() for number in numbers)
         if lost_tail:
             self._forget_lost_puts(found)
-        others += [f"{queue} is out of order" for queue, n in queues.items() if n != sorted(n)]
+        others = [f"{queue} is out of order" for queue, n in queues.items() if n != sorted(n)]
         tried = {number for operation in self.operations for number in operation.numbers}
         others += [f"{number} was never written" for number in set(found) - tried]
         lost = 0
@@ -125,6 +141,8 @@ class Claims:
             held = sum(number in found for number in operation.numbers)
             if operation.kind == "commit" and 0 < held < operation.count:
                 others.append(f"{held} messages of a batch: {operation}")
+            if operation.kind == "stage" and held:
+                others.append(f"{held} messages of a batch that was not committed: {operation}")
             lost += operation.count - held if operation.done else 0
         return Outcome(lost, sum(times - 1 for times in found.values()), tuple(others))
 
@@ -136,3 +154,29 @@ class Claims:
             if is_durable or held == operation.count:
                 return
             operation.done = False
+
+
+def compare_all(path: Path, clients: Sequence[Claims]) -> Outcome:
+    """Compare what several clients were told, each with numbers of its own, with a store.
+
+    Args:
+        path: the store.
+        clients: their claims, by the place of their numbers.
+    """
+    problems, queues = _read(path)
+    lost = doubled = 0
+    for number, claims in enumerate(clients):
+        outcome = claims.judge(
+            {queue: [n for n in found if n // CLIENT == number] for queue, found in queues.items()}
+        )
+        lost, doubled = lost + outcome.lost, doubled + outcome.doubled
+        problems += outcome.others
+    strays = {n for found in queues.values() for n in found if n // CLIENT >= len(clients)}
+    return Outcome(lost, doubled, (*problems, *(f"{n} was never written" for n in strays)))
+
+
+def _read(path: Path) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
+    """What is wrong with a store, and the numbers that its queues hold."""
+    with Store.open(path) as store:
+        report = verify(store)
+        return [str(one) for one in report.problems if one.severity == "error"], read_numbers(store)

@@ -17,7 +17,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import Claims
 from tests.support.surroundings import path_without_pandas
 
-__all__ = ["SMALL", "Ending", "live", "settle"]
+__all__ = ["SMALL", "Ending", "live", "run", "settle"]
 
 SMALL: Final = (
     "mappedFileSizeCommitLog=262144",
@@ -93,6 +93,29 @@ def live(
         command += ["--operations", str(operations)]
     if mutant:
         command += ["--mutant", mutant]
+    ending = run(
+        command, seed, kill_after_s=kill_after_s, failpoint=failpoint, environment=environment
+    )
+    for line in ending.lines:
+        _take(line, claims, ending)
+    return ending
+
+
+def run(
+    command: Sequence[str],
+    seed: int,
+    *,
+    kill_after_s: float | None = None,
+    failpoint: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Ending:
+    """Let a process live that says what it does: until it is killed, or has ended.
+
+    Args:
+        command: its first line of output says that it has begun its work.
+        seed, kill_after_s, failpoint: see `live`.
+        environment: variables beside those of this process.
+    """
     process = subprocess.Popen(
         command,
         cwd=_ROOT,
@@ -117,10 +140,7 @@ def live(
         begun = b"" if drawn.random() < _KILLED_EARLY else _lines(process, drawn.choice(_WORK))
         output, errors = _kill(process, drawn.uniform(0, kill_after_s))
         output = begun + output
-    ending = Ending(process.returncode, errors=errors.decode())
-    for line in output.decode().splitlines():
-        _take(line, claims, ending)
-    return ending
+    return Ending(process.returncode, errors=errors.decode(), lines=output.decode().splitlines())
 
 
 def _lines(process: subprocess.Popen[bytes], count: int) -> bytes:
@@ -147,7 +167,6 @@ def _await_end(process: subprocess.Popen[bytes], patience_s: float) -> tuple[byt
 
 def _take(line: str, claims: Claims, ending: Ending) -> None:
     what, _, rest = line.partition(" ")
-    ending.lines.append(line)
     if what == "ready":
         ending.ready = True
     elif what == "refused":

@@ -47,9 +47,9 @@ def stage(client: StoreClient, first: int, count: int) -> StageInfo:
         return stream.finish()
 
 
-def request_of(number: int, *stages: StageInfo) -> CommitRequest:
-    """The commit of a batch."""
-    return CommitRequest(WriterId("stream", _QUERY, number), stages)
+def request_of(number: int, *stages: StageInfo, query: str = _QUERY) -> CommitRequest:
+    """The commit of a batch of a query."""
+    return CommitRequest(WriterId("stream", query, number), stages)
 
 
 class RemoteWriter:
@@ -60,6 +60,7 @@ class RemoteWriter:
         claims: what was done.
         timeout_s: seconds that it waits for an answer.
         patience_s: seconds within which a commit must succeed.
+        query: whose batches it commits.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class RemoteWriter:
         claims: Claims,
         timeout_s: float = 5.0,
         patience_s: float = _PATIENCE_S,
+        query: str = _QUERY,
     ) -> None:
         self.claims = claims
+        self._query = query
         self._patience_s = patience_s
         self._client = StoreClient(endpoint, timeout_s=timeout_s, retries=2)
         self.failures = 0
@@ -102,7 +105,7 @@ class RemoteWriter:
                     stage(self._client, first, half),
                     stage(self._client, first + half, count - half),
                 ]
-                result = self._client.commit(request_of(first, *stages))
+                result = self._client.commit(request_of(first, *stages, query=self._query))
             except RmqStoreError:
                 self.failures += 1
                 # Kills in a row may let no commit through: only an undisturbed process must.
@@ -111,6 +114,15 @@ class RemoteWriter:
             else:
                 self.claims.done("commit", first)
                 return result
+
+    def abandon(self, count: int) -> None:
+        """Stage messages that nobody commits."""
+        first = self.claims.next_number
+        self.claims.begin("stage", first, count)
+        try:
+            stage(self._client, first, count)
+        except RmqStoreError:
+            self.failures += 1
 
     def write_until(
         self, end: threading.Event, seed: int, commits: float = 0.5, *, most: int = sys.maxsize
