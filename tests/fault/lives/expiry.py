@@ -19,13 +19,12 @@ from rmqstore_spark.errors import DataLossError, RmqStoreError, StoreNotFoundErr
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.fault.child import replace
 from tests.fault.claims import Outcome
 from tests.fault.lives.process import Given, MovingClock, given, say
 from tests.fault.lives.rounds import START
 from tests.support.storing import config, messages
 
-__all__ = ["ExpiryAccount"]
+__all__ = ["ExpiryAccount", "expiring", "put"]
 
 _HOUR_MS: Final = 3_600_000
 _KEPT_HOURS: Final = 24
@@ -34,7 +33,7 @@ _TOPIC: Final = "T"
 _WANTED: Final = ReadOptions(columns=("queueOffset", "body"))
 
 
-def _config(**settings: str) -> StoreConfig:
+def expiring(**settings: str) -> StoreConfig:
     """A store whose segments expire after a day, at any hour, and whatever the disk holds."""
     return config(
         fileReservedTime=_KEPT_HOURS,
@@ -139,7 +138,7 @@ class ExpiryAccount:
 
     def compare(self, store: Path) -> Outcome:
         """Open it, and look for each message that may not have expired."""
-        with StoreWriter.open(store, _config(), clock=lambda: self.now) as writer:
+        with StoreWriter.open(store, expiring(), clock=lambda: self.now) as writer:
             writer.flush()
         with Store.open(store) as reader:
             self._problems += [str(p) for p in verify(reader).problems if p.severity == "error"]
@@ -152,7 +151,8 @@ class ExpiryAccount:
         return Outcome(len(lost), len(numbers) - len(found), problems)
 
 
-def _put(store: StoreWriter, clock: MovingClock, numbers: Sequence[int]) -> None:
+def put(store: StoreWriter, clock: MovingClock, numbers: Sequence[int]) -> None:
+    """Put messages, and say so before and after."""
     say("begin", numbers[0], len(numbers))
     now = clock()
     batch = messages(
@@ -170,7 +170,7 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
     number = told.number
     while True:
         count = told.drawn.choice((1, 4, 16))
-        _put(store, clock, range(number, number + count))
+        put(store, clock, range(number, number + count))
         number += count
         what = told.drawn.random()
         if what < 0.3:
@@ -182,15 +182,9 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
             store.expire(before)
 
 
-def _expire_too_much() -> None:
-    """A mutant: all but the last segment expire, whatever their age."""
-    name = "rmqstore_spark.engine.expiry.expiry"
-    replace(name, "stored_before", lambda segments, _: list(segments))
-
-
 if __name__ == "__main__":
-    _told = given(_expire_too_much)
+    _told = given()
     _clock = MovingClock(_told.now)
-    with StoreWriter.open(_told.store, _config(**_told.settings), clock=_clock) as _store:
+    with StoreWriter.open(_told.store, expiring(**_told.settings), clock=_clock) as _store:
         say("ready")
         _work(_store, _clock, _told)

@@ -36,7 +36,7 @@ class Given:
     settings: dict[str, str]
 
 
-def given(mutate: Callable[[], None]) -> Given:
+def given(mutate: Callable[[], None] = lambda: None) -> Given:
     """Read the command line.
 
     Args:
