@@ -6,7 +6,6 @@ The number of a message decides how long it waits: a second, five seconds, or an
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from rmqstore_spark.verify import verify
 from tests.fault.child import replace
 from tests.fault.claims import Outcome
 from tests.fault.lives.process import Given, MovingClock, given, say
-from tests.fault.lives.rounds import START
+from tests.fault.lives.rounds import PutAccount
 from tests.support.delaying import delayed, delayed_config, rows_of
 from tests.support.storing import until
 
@@ -34,7 +33,7 @@ _SAVES: Final = {"flushDelayOffsetInterval": 100}
 _PATIENCE_S: Final = 120.0
 
 
-class DelayAccount:
+class DelayAccount(PutAccount):
     """What the processes have said; see `Account`."""
 
     module: ClassVar[str] = "tests.fault.lives.delays"
@@ -43,24 +42,6 @@ class DelayAccount:
         *("delayOffset.before_write", "delayOffset.after_backup", "recovery.after_queues"),
     )
     longest_s: ClassVar[float] = 1.8  # it begins to deliver after a second
-
-    def __init__(self) -> None:
-        self.acknowledged = self.number = 0
-        self.now = START
-        self._put: set[int] = set()
-
-    def take(self, what: str, numbers: list[int]) -> None:
-        """Messages: `begin FIRST COUNT`, `done FIRST COUNT`."""
-        first, count = numbers
-        if what == "begin":
-            self.number = first + count
-        elif what == "done":
-            self._put.update(range(first, first + count))
-            self.acknowledged += count
-
-    def beside(self, store: Path) -> AbstractContextManager[object]:
-        """Nothing."""
-        return nullcontext()
 
     def compare(self, store: Path) -> Outcome:
         """Let all be delivered, and compare."""

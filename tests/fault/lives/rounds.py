@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
@@ -14,7 +14,7 @@ from tests.fault.life import run
 from tests.fault.power import PoweredDisk
 from tests.fault.rounds import Tally
 
-__all__ = ["START", "Account", "killed_lives"]
+__all__ = ["START", "Account", "PutAccount", "killed_lives"]
 
 START: Final = 1_700_000_000_000
 """What the clock of a store's first process says."""
@@ -51,6 +51,28 @@ class Account(Protocol):
 
     def beside(self, store: Path) -> AbstractContextManager[object]:
         """Do something while a process lives."""
+
+
+class PutAccount:
+    """Which messages the processes have put; what an `Account` begins with."""
+
+    def __init__(self) -> None:
+        self.acknowledged = self.number = 0
+        self.now = START
+        self._put: set[int] = set()
+
+    def take(self, what: str, numbers: list[int]) -> None:
+        """Messages: `begin FIRST COUNT`, `done FIRST COUNT`."""
+        first, count = numbers
+        if what == "begin":
+            self.number = first + count
+        elif what == "done":
+            self._put.update(range(first, first + count))
+            self.acknowledged += count
+
+    def beside(self, store: Path) -> AbstractContextManager[object]:
+        """Nothing."""
+        return nullcontext()
 
 
 def killed_lives(

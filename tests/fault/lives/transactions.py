@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -19,7 +18,7 @@ from rmqstore_spark.verify import verify
 from tests.fault.child import replace
 from tests.fault.claims import Outcome
 from tests.fault.lives.process import Given, given, say
-from tests.fault.lives.rounds import START
+from tests.fault.lives.rounds import PutAccount
 from tests.support.delaying import rows_of
 from tests.support.halving import GROUP, ends, half_config, put_halves
 
@@ -35,7 +34,7 @@ def _is_commit(number: int) -> bool | None:
     return (True, False, None)[number % 3]
 
 
-class TransactionAccount:
+class TransactionAccount(PutAccount):
     """What the processes have said; see `Account`."""
 
     module: ClassVar[str] = "tests.fault.lives.transactions"
@@ -45,24 +44,6 @@ class TransactionAccount:
         *("put.after_write", "put.after_dispatch", "roll.after_create", "recovery.after_queues"),
     )
     longest_s: ClassVar[float] = 0.8
-
-    def __init__(self) -> None:
-        self.acknowledged = self.number = 0
-        self.now = START
-        self._put: set[int] = set()
-
-    def take(self, what: str, numbers: list[int]) -> None:
-        """Half messages: `begin FIRST COUNT`, `done FIRST COUNT`."""
-        first, count = numbers
-        if what == "begin":
-            self.number = first + count
-        elif what == "done":
-            self._put.update(range(first, first + count))
-            self.acknowledged += count
-
-    def beside(self, store: Path) -> AbstractContextManager[object]:
-        """Nothing."""
-        return nullcontext()
 
     def compare(self, store: Path) -> Outcome:
         """End what waits, as its producers would, and compare."""
