@@ -25,7 +25,7 @@ from rmqstore_spark.broker.sends import (
     split_batch,
     stored_properties,
 )
-from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
@@ -54,7 +54,6 @@ _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
 _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 _TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
@@ -132,10 +131,7 @@ class Producing:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
-        room = max(0, _MOST_WAITING - len(self._worker))
-        self._worker.add(requests[:room])
-        for request in requests[room:]:
-            request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+        take_requests(self._worker, requests, _MOST_WAITING)
 
     def close(self) -> None:
         """Store what waits, and end the thread."""

@@ -6,9 +6,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-__all__ = ["Handles", "Worker"]
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.connection import Request
+
+__all__ = ["Handles", "Worker", "take_requests"]
 
 _log = logging.getLogger(__name__)
 
@@ -17,6 +20,7 @@ _J_contra = TypeVar("_J_contra", contravariant=True)
 
 _MOST: Final = 1024
 """Most jobs that are taken at once."""
+_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Handles(Protocol[_J_contra]):
@@ -76,3 +80,17 @@ class Worker(Generic[_J]):
                 self._handler.handle(jobs)
             except Exception:  # noqa: BLE001 - one job must not end all others
                 _log.exception("%s failed.", self._thread.name)
+
+
+def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -> None:
+    """Give requests that arrived together to a worker; see `dispatch.GroupHandler`.
+
+    Args:
+        worker: handles them.
+        requests: the requests.
+        most: jobs that may wait. A request for which there is no room is answered SYSTEM_BUSY.
+    """
+    room = max(0, most - len(worker))
+    worker.add(requests[:room])
+    for request in requests[room:]:
+        request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))

@@ -2,8 +2,8 @@
 
     hash of the write and partition 16 | row 6 | 0 4 | 0 2
 
-in upper-case hex. This has the form of the id of a client with an IPv6 address (`uniq_key`): its
-time is the month's begin, so that `mqadmin queryMsgByUniqueKey` finds messages of this month.
+in upper-case hex. This has the form of the id of a client with an IPv6 address (`uniq_key`). Its
+time is the beginning of the month: a row that is written again later must get the same id.
 """
 
 from __future__ import annotations

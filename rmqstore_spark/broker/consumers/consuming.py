@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from rmqstore_spark.broker.consumers.held import HeldPulls, Queue
 from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
-from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.queue_reader import Reading
 from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
@@ -27,7 +27,6 @@ _LOOK_SECONDS: Final = 0.5
 _MOST_STEPS: Final = 16
 """How often a request without messages for it is read on at once, before it gets an answer."""
 _FAILED: Final = "the pull failed because of an error in the broker; its log says more"
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 _Job: TypeAlias = Request | RemotingConnection | Queue
 
@@ -61,10 +60,7 @@ class Consuming:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests for messages that arrived together; see `dispatch.GroupHandler`."""
-        room = max(0, _MOST_WAITING - len(self._worker))
-        self._worker.add(requests[:room])
-        for request in requests[room:]:
-            request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+        take_requests(self._worker, requests, _MOST_WAITING)
 
     def queue_grew(self, topic: str, queue_id: int) -> None:
         """Wake the requests that wait for messages of a queue; see `QueueWatcher`."""
