@@ -19,6 +19,7 @@ class BreakingProxy:
 
     Attributes:
         port: where clients connect.
+        connections: how many have been made.
         swallowed: bytes of answers that were not handed on.
         cuts: how often connections were cut.
     """
@@ -29,7 +30,9 @@ class BreakingProxy:
         self._open: set[socket.socket] = set()
         self._left: dict[str, int] = {}
         self._drops = False
-        self.swallowed = self.cuts = 0
+        self._passing = threading.Event()
+        self._passing.set()
+        self.connections = self.swallowed = self.cuts = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -39,6 +42,7 @@ class BreakingProxy:
 
     def __exit__(self, *_: object) -> None:
         self._server.close()
+        self.release()
         self.cut()
 
     @property
@@ -50,6 +54,14 @@ class BreakingProxy:
         """Let what comes from the store process get lost, until the next `cut`."""
         with self._lock:
             self._drops = True
+
+    def hold(self) -> None:
+        """Keep all bytes of both directions, as a network that is parted, until `release`."""
+        self._passing.clear()
+
+    def release(self) -> None:
+        """Hand on what was kept, on connections that are still there, and what comes."""
+        self._passing.set()
 
     def cut_after(self, direction: str, count: int) -> None:
         """Cut all connections when so many more bytes have gone "up" or "down"."""
@@ -72,6 +84,7 @@ class BreakingProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
+                self.connections += 1
                 try:
                     server = socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
@@ -90,6 +103,7 @@ class BreakingProxy:
     def _pump(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
+                self._passing.wait()
                 with self._lock:
                     if direction == "down" and self._drops:
                         self.swallowed += len(data)
