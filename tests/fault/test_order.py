@@ -25,6 +25,8 @@ pytestmark = [
 _SEGMENT = re.compile(r"<([^>]*/commitlog/\d{20})>")
 _FOLDER = re.compile(r"<([^>]*/commitlog)>")
 _MADE = re.compile(r'"([^"]*/commitlog/\d{20})"')
+_CONFIGURATION = re.compile(r"/config/\w+\.json(?:\.bak)?\.tmp")
+_ITS_FOLDER = re.compile(r"<[^>]*/config>")
 _PUBLISHING = "iov_len=4}], 1, "
 """A write of the magic alone, which makes a batch visible."""
 
@@ -68,10 +70,33 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
     return early, acknowledged
 
 
+def _renamed_too_early(folder: Path) -> tuple[list[str], int]:
+    """Configuration files with a name before they are on disk, or whose name is not; all names."""
+    written: set[str] = set()
+    unnamed: set[str] = set()
+    early, renamed = [], 0
+    for call in calls(folder / "strace.log"):
+        found = _CONFIGURATION.search(call.arguments)
+        if found and call.name == "pwrite64":
+            written.add(found[0])
+        elif found and call.name == "fsync":
+            written.discard(found[0])
+        elif found and call.name.startswith("rename"):
+            renamed += 1
+            unnamed.add(call.arguments)
+            early += [call.arguments] if found[0] in written else []
+        elif call.name == "fsync" and _ITS_FOLDER.search(call.arguments):
+            unnamed.clear()
+    return [*early, *unnamed], renamed
+
+
 def test_nothing_is_acknowledged_or_published_before_the_flush(tmp_path: Path) -> None:
     early, acknowledged = _too_early(tmp_path, "")
     assert acknowledged == 30
     assert not early
+    early, renamed = _renamed_too_early(tmp_path)
+    assert renamed >= 2
+    assert not early, "a configuration file is replaced as a whole and for good"
 
 
 @pytest.mark.parametrize(

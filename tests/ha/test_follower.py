@@ -257,6 +257,19 @@ def test_another_segment_size_is_told(source: tuple[Path, bytes], tmp_path: Path
         assert "mappedFileSizeCommitLog" in text
 
 
+def test_a_log_that_begins_within_a_segment_is_refused(
+    source: tuple[Path, bytes], tmp_path: Path
+) -> None:
+    """A broker's slave puts its bytes at the beginning of a segment."""
+    _, log = source
+    with (
+        PlainMaster(Script(whole(log))) as master,
+        following(tmp_path, master.address, ha_from="5000") as (store, follower),
+    ):
+        assert "5000, which is not a multiple of this store's segment size" in stopped(follower)
+        assert store.replica.is_empty
+
+
 def test_a_silent_master_is_left_and_asked_again(
     source: tuple[Path, bytes], tmp_path: Path
 ) -> None:

@@ -266,6 +266,23 @@ def test_a_level_goes_on_behind_what_cannot_be_delivered(tmp_path: Path) -> None
     assert [row["body"] for row in rows_of(path, "T")] == [b"good0", b"good1"]
 
 
+def test_messages_that_have_expired_are_counted_and_hold_up_nothing(tmp_path: Path) -> None:
+    path, clock = tmp_path / "s", Clock()
+    settings = delayed_config(mappedFileSizeCommitLog=4096, cleanResourceInterval=100)
+    with StoreWriter.open(path, settings, clock=clock) as store:
+        for body in (b"gone", b"kept"):
+            assert store.put_batch(delayed([body], 3)).ok
+            assert store.put_batch(messages([b"x" * 3700], topic="Other")).ok
+            clock.now += 1000
+        store.flush()
+        store.expire(clock.now)
+        until(lambda: store.flush()["minOffset"] == 4096)
+        clock.now += HOUR
+        delivered(store, 1)
+        assert store.stats()["delayedSkipped"] == 1
+    assert [row["body"] for row in rows_of(path, "T")] == [b"kept"]
+
+
 def test_a_topic_that_was_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
     path, clock = tmp_path / "s", Clock()
     with StoreWriter.open(path, delayed_config(), clock=clock) as store:

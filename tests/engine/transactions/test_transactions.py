@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.transactions.progress import OpNotes
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import HalfId
@@ -303,6 +305,31 @@ def test_they_are_checked_and_then_given_up(tmp_path: Path) -> None:
     assert len(rows_of(path, HALF)) == 3, "no check copies anything"
     with Store.open(path) as reader:
         assert verify(reader).problems == ()
+
+
+def test_what_cannot_be_given_up_now_waits_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "s", Clock()
+    settings = half_config(
+        transactionCheckMax=1, transactionTimeOut=0, mappedFileSizeCommitLog=4096
+    )
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with StoreWriter.open(path, settings, clock=clock) as store:
+        put_halves(store, [b"a"])
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        assert store.put_batch(messages([b"x" * 3650])).ok  # the copy needs the next segment
+        store.transactions.check()
+        with pytest.raises(RmqStoreError, match="No space left"):
+            store.transactions.check()
+        assert [one.checks for one in store.transactions.waiting()] == [1]
+        monkeypatch.undo()
+        store.transactions.check()
+        assert store.transactions.waiting() == []
+    assert [row["body"] for row in rows_of(path, LAST)] == [b"a"]
 
 
 def test_no_immunity_keeps_the_log_for_ever(tmp_path: Path) -> None:
