@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,15 @@ __all__ = ["replication_kills"]
 
 _ROUNDS_PER_PAIR: Final = 20
 _PLACES: Final = tuple(name for name in NAMES if name.startswith("replica."))
+_MASTERS_PLACES: Final = tuple(
+    name
+    for name in NAMES
+    if name.partition(".")[0] in ("put", "stage", "commit", "roll", "flush", "queues", "checkpoint")
+)
+_ENDS: Final = ("slave", "slave's place", "master", "master's place", "slave and master")
 _PATIENCE_S: Final = 120.0
+_AT_A_PLACE_S: Final = 3.0
+"""A master that has not got to its failpoint by then is killed wherever it is."""
 
 
 class _Pair:
@@ -32,12 +40,16 @@ class _Pair:
 
     Args:
         folder: for both stores.
+
+    Attributes:
+        names: of both, in the order in which they are killed and started.
     """
 
     def __init__(self, folder: Path) -> None:
         self.master, self.slave = folder / "master" / "store", folder / "slave" / "store"
         for store in (self.master, self.slave):
             store.parent.mkdir(parents=True)
+        self.names = {self.slave: "slave", self.master: "master"}
         self.port, self._ha_port = free_port(), free_port()
         self._running: dict[Path, StoreProcess] = {}
         self._ends = ExitStack()
@@ -52,11 +64,13 @@ class _Pair:
         """Start one of both, and wait until it serves."""
         if store == self.master:
             port = f"haListenPort={self._ha_port}"
-            process = serve(store, self.port, "brokerRole=SYNC_MASTER", port, "slaveTimeout=2000")
+            settings: tuple[str, ...] = ("brokerRole=SYNC_MASTER", port, "slaveTimeout=2000")
         else:
             master = f"haMasterAddress=127.0.0.1:{self._ha_port}"
             settings = ("brokerRole=SLAVE", master, "haAcknowledge=true")
-            process = serve(store, 0, *settings, environment={"RMQSTORE_FAILPOINT": failpoint})
+        port_of_clients = self.port if store == self.master else 0
+        environment = {"RMQSTORE_FAILPOINT": failpoint}
+        process = serve(store, port_of_clients, *settings, environment=environment)
         self._running[store] = self._ends.enter_context(process)
         if not failpoint:
             process.ready()
@@ -83,7 +97,7 @@ class _Pair:
 
 
 def replication_kills(folder: Path, rounds: int, *, first_seed: int = 0) -> Tally:
-    """Kill master, follower or both, at random and at named places, while a client writes.
+    """Kill master, follower or both, at random and at their named places, while a client writes.
 
     In the end the master is lost: what it had acknowledged must be at the follower.
     """
@@ -115,17 +129,24 @@ def _rounds(pair: _Pair, claims: Claims, count: int, seed: int) -> tuple[str, ..
         try:
             for _ in range(count):
                 time.sleep(drawn.uniform(0, 1.0))
-                what = drawn.choice(("slave", "place", "master", "both"))
-                if what == "place":
+                what = drawn.choice(_ENDS)
+                if what == "slave's place":
                     pair.kill(pair.slave)
                     pair.start(pair.slave, f"{drawn.choice(_PLACES)}:{drawn.randint(1, 5)}")
                     eventually(partial(pair.has_ended, pair.slave), _PATIENCE_S)
-                pair.kill(pair.slave)
-                if what in ("master", "both"):
+                elif what == "master's place":
                     pair.kill(pair.master)
+                    place = f"{drawn.choice(_MASTERS_PLACES)}:{drawn.randint(1, 5)}"
+                    pair.start(pair.master, place)
+                    with suppress(AssertionError):
+                        eventually(partial(pair.has_ended, pair.master), _AT_A_PLACE_S)
+                killed = [each for each, name in pair.names.items() if name in what]
+                for store in killed:
+                    pair.kill(store)
+                if len(killed) == 2:
                     found.append(pair.difference())
-                    pair.start(pair.master)
-                pair.start(pair.slave)
+                for store in killed:
+                    pair.start(store)
                 writer.served_since = time.monotonic()
                 before = claims.acknowledged
                 eventually(partial(_is_going_on, claims, before, writing), _PATIENCE_S)
