@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def copied(store: GrowingStore, name: str) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(store.path, path)
     return path
+
+
+def copied_alike(path: Path) -> Path:
+    """Another replica like one."""
+    return Path(shutil.copytree(path, f"{path}-too"))
 
 
 def both(*paths: Path) -> str:
@@ -136,6 +142,24 @@ def test_a_batch_is_planned_where_its_positions_are(master: GrowingStore) -> Non
     with pytest.raises(DataLossError):
         batch_rows(behind, **NAMED, **wanted)
     assert len(batch_rows(both(behind, master.path), **NAMED, **wanted)) == 2100
+
+
+@pytest.mark.parametrize(("first", "start", "found"), [("behind", 600, 300), ("expired", 9, 2073)])
+def test_a_stream_starts_where_its_positions_are(
+    master: GrowingStore, first: str, start: int, found: int
+) -> None:
+    lacking = copied(master, first)
+    master.put(600)
+    for segment in sorted((lacking / "commitlog").iterdir())[:-1] * (first == "expired"):
+        segment.unlink()
+    wanted = json.dumps({"orders": {str(queue): start for queue in range(3)}})
+    options = {"subscribe": "orders", "startingOffsets": wanted}
+    with pytest.raises((OptionError, DataLossError)):
+        stream(str(lacking), **options).initial()
+    assert len(drained(stream(both(lacking, master.path), **options))) == found
+    # Where no replica has them, the first one decides.
+    with pytest.raises((OptionError, DataLossError), match=f"{start} for|{start}, but"):
+        stream(both(lacking, copied_alike(lacking)), **options).initial()
 
 
 def test_a_stream_goes_on_at_the_other_replica(master: GrowingStore) -> None:

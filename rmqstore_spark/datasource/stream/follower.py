@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -109,6 +110,10 @@ class Follower:
 
     @cached_property
     def _initial(self) -> Offsets:
+        for _ in self._standby.turns():  # what one replica lacks, another one may have
+            self._moved()
+            with suppress(*FAILURES):
+                return self._find_initial(self._strict)
         return self._read(self._find_initial, (), patience_s(self._options))
 
     def _find_initial(self, options: Options) -> Offsets:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -212,6 +212,29 @@ class Standby:
         self.opened[number] = of._replace(spec=spec, store=store)
         _close(of.store)
         return None
+
+    def turns(self) -> Iterator[None]:
+        """Choose each replica of the stores in turn, and in the end those of the beginning again.
+
+        Those that cannot be read are passed over. Yields nothing if no store has replicas.
+        """
+        chosen = list(self.opened)
+        counts = [len(of.replicas) for of in chosen if isinstance(of, SourceStore)]
+        for turn in range(max(counts, default=0)):
+            if self._turn(chosen, turn):
+                yield
+        self._turn(chosen, 0)
+
+    def _turn(self, chosen: Sequence[AnySource], turn: int) -> bool:
+        """Choose the replicas so many places behind the given ones; return whether one is read."""
+        is_new = turn == 0
+        for number, of in enumerate(chosen):
+            if isinstance(of, SourceStore) and of.replicas:
+                spec = of.replicas[(of.replicas.index(of.spec) + turn) % len(of.replicas)]
+                now = self.opened[number]
+                if isinstance(now, SourceStore) and now.spec != spec:
+                    is_new |= self._move(number, now, spec, ()) is None
+        return is_new
 
     def prefer(self, needed: Needed) -> bool:
         """Go on at the first replica that keeps up, if it is time to look; return whether it did.
