@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks.attacks import attack_figures
 from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
+from benchmarks.buffer import buffer_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
@@ -50,6 +51,7 @@ def main() -> None:
         "service": service_figures,
         "blocks": block_figures,
         "writer": writer_figures,
+        "buffer": buffer_figures,
         "replication": replication_figures,
         "expiry": expiry_figures,
         "recovery": recovery_figures,

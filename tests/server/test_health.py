@@ -150,14 +150,17 @@ def metrics_of(text: str) -> set[str]:
 
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:
     role = ("--set=brokerRole=SLAVE", "--set=haMasterAddress=127.0.0.1:1")
-    exposed: set[str] = set()
+    exposed = ""
     for name, settings in (("master", ("--set=haListenPort=0",)), ("slave", role)):
         folder = tmp_path / name
         folder.mkdir()
         with StoreProcess(folder / "store", folder, *SMALL_FILES, *settings) as process:
-            exposed |= metrics_of(metrics(process.ready()["metrics"]))
+            exposed += metrics(process.ready()["metrics"])
     board = json.loads((MONITORING / "dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     wanted = metrics_of(" ".join([*asked, *recommended().values()]))
     assert len(wanted) > 25
-    assert wanted <= exposed
+    assert wanted <= metrics_of(exposed)
+    labelled = set(re.findall(r'rmqstore_\w+{\w+="\w+"}', " ".join(recommended().values())))
+    assert len(labelled) > 2
+    assert [one for one in labelled if f"\n{one} " not in exposed] == []

@@ -134,6 +134,10 @@ DEVIATIONS: Final = {
         "INNER_MULTI_DISPATCH names. If no message has that property, set the key to `false`",
         is_refused=True,
     ),
+    "transientStorePoolEnable": Deviation(
+        ("true",),
+        "ignored: a put is in the page cache before it is acknowledged, so a kill does not lose it",
+    ),
 }
 """Settings of a broker's file that a store process follows differently, or not at all."""
 

@@ -121,14 +121,15 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         config = StoreConfig.from_file(path)
     assert config == StoreConfig(broker_role="SYNC_MASTER", file_reserved_time=48, acl_enable=True)
-    stray, alone = sorted(
+    stray, alone, pool = sorted(
         record.getMessage().removeprefix(f"{path}: ") for record in caplog.records
     )
     assert alone == (
         "ignored keys that only a broker uses: checkCRCOnRecover, "
         "enableDLegerCommitLog, rmqAddressServerDomain, rocketmqHome, "
-        "sendThreadPoolQueueCapacity, transientStorePoolEnable."
+        "sendThreadPoolQueueCapacity."
     )
+    assert pool.startswith("transientStorePoolEnable=true: ignored")
     assert stray == (
         "ignored keys that a broker does not know either: mapedFileSizeCommitLog, "
         "storePathConsumeQueue."
