@@ -17,10 +17,11 @@ from rmqstore_spark.remoting.codec.command import Command
 __all__ = ["MasterBroker"]
 
 _TABLES: Final = (
-    (RequestCode.GET_ALL_TOPIC_CONFIG, FollowedTables.take_topics),
-    (RequestCode.GET_ALL_CONSUMER_OFFSET, FollowedTables.take_consumer_offsets),
-    (RequestCode.GET_ALL_DELAY_OFFSET, FollowedTables.take_delay_offsets),
-    (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, FollowedTables.take_groups),
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is behind what the delays count
 )
 
 
@@ -46,12 +47,15 @@ class MasterBroker:
             RemotingError: it refuses the request, or does not name the offset.
         """
         (answer,) = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return self._offset(answer, "commitLogMinOffset", "begins")
+
+    def _offset(self, answer: Any, name: str, what: str) -> int:
         table = answer.get("table") if isinstance(answer, dict) else None
-        found = str(table.get("commitLogMinOffset")) if isinstance(table, dict) else ""
+        found = str(table.get(name)) if isinstance(table, dict) else ""
         if not found.isdecimal() or len(found) > 19:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker {self._address} does not say where its log begins.",
+                f"The broker {self._address} does not say where its log {what}.",
             )
         return int(found)
 
@@ -63,9 +67,11 @@ class MasterBroker:
             RemotingError: it refuses a request, or its answer cannot be read.
             CorruptStoreError, StoreWriteError: a table cannot be read or written.
         """
-        values = self._ask(*(code for code, _ in _TABLES))
-        for (_, take), value in zip(_TABLES, values, strict=True):
-            take(tables, value)
+        topics, offsets, delays, groups, state = self._ask(*_TABLES)
+        tables.take_topics(topics)
+        tables.take_consumer_offsets(offsets)
+        tables.take_delay_offsets(delays, self._offset(state, "commitLogMaxOffset", "ends"))
+        tables.take_groups(groups)
 
     def _ask(self, *codes: RequestCode) -> list[Any]:
         """Return the bodies of the answers to requests without fields."""

@@ -15,7 +15,7 @@ from rmqstore_spark.remoting.server import RemotingServer
 
 __all__ = ["Broker", "answering"]
 
-FROM_THE_BEGINNING = b'{"table":{"commitLogMinOffset":"0"}}'
+FROM_THE_BEGINNING = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"0"}}'
 
 
 class Broker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +134,50 @@ def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_pat
         assert master.reports[0] == begin
         assert store.replica.begin == begin
     assert log_bytes(tmp_path / "slave", begin, len(log)) == log[begin:]
+
+
+@pytest.mark.parametrize("names_its_end", [True, False])
+def test_progress_of_delays_waits_for_the_log_that_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_its_end: bool
+) -> None:
+    """A broker of RocketMQ does not name the end, and is asked where its log ends afterwards."""
+    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    with mastering(tmp_path / "master") as (source, _):
+        log = filled(source)
+    ends = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(len(log))}
+    told: dict[str, Any] = {"offsetTable": {"1": 6}}
+    if names_its_end:
+        told["logOffset"], ends["commitLogMaxOffset"] = len(log), "0"
+    bodies = {
+        **recorded(),
+        RequestCode.GET_ALL_DELAY_OFFSET: json.dumps(told).encode(),
+        RequestCode.GET_BROKER_RUNTIME_INFO: json.dumps({"table": ends}).encode(),
+    }
+    broker, path, sending = Broker(bodies), tmp_path / "slave", threading.Event()
+
+    def serve(connection: socket.socket, first: int) -> None:
+        for frame in frames(log[: len(log) - 1], first, 4096):
+            connection.sendall(frame)
+        assert sending.wait(60)
+        for frame in frames(log, len(log) - 1, 4096):
+            connection.sendall(frame)
+
+    file = path / "config" / "delayOffset.json"
+    with (
+        answering(broker) as address,
+        PlainMaster(serve) as master,
+        slave_of(path, master.address, address) as store,
+    ):
+        eventually(lambda: store.replica.end > 0)
+        rounds = broker.asked.count(RequestCode.GET_ALL_DELAY_OFFSET)
+        eventually(
+            lambda: broker.asked.count(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) > rounds + 2
+        )
+        assert not file.exists()
+        sending.set()
+        eventually(file.exists)
+        assert config_of(path, "delayOffset") == told
+    assert store.stats()["commitLogFlushedOffset"] == len(log)
 
 
 @pytest.mark.parametrize(

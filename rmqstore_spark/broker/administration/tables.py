@@ -47,10 +47,9 @@ class SlaveTables:
 
     def _delay_offsets(self, _: RemotingConnection, request: Command) -> Command:
         # The file covers only copies that are on disk, unlike what the process has in memory.
-        table = ConfigFile(self._store.path, "delayOffset").value.get("offsetTable")
-        return request.answer(
-            body=dump_body({"offsetTable": table if isinstance(table, dict) else {}})
-        )
+        # A slave of ours needs to know which, too; RocketMQ's passes over that.
+        value = ConfigFile(self._store.path, "delayOffset").value
+        return request.answer(body=dump_body({"offsetTable": {}, **value}))
 
     def _groups(self, _: RemotingConnection, request: Command) -> Command:
         return request.answer(body=dump_body(self._store.groups.to_json()))

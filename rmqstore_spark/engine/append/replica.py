@@ -69,7 +69,9 @@ class Replica:
             log_begin=store.log.min_offset,
             deleted=store.deleted.end,
         )
-        self.tables = FollowedTables(store.path, store.topics, store.consumer_offsets)
+        self.tables = FollowedTables(
+            store.path, store.topics, store.consumer_offsets, lambda: store.log.flushed_offset
+        )
         self.newest = store.log.last_timestamp
 
     @property

@@ -1,12 +1,15 @@
 """The tables of a slave that follow those of its master's broker.
 
 A slave takes the master's topics and subscription groups when their `dataVersion` has changed, and
-the progress of consumer groups and delays always. (Upstream: SlaveSynchronize.)
+the progress of consumer groups always. It takes the progress of delays when its log has what that
+counts as delivered: a slave that becomes the master would not deliver it. (Upstream:
+SlaveSynchronize, which looks at no log.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
@@ -19,7 +22,21 @@ __all__ = ["FollowedTables"]
 _VERSION: Final = "dataVersion"
 _GROUPS: Final = "subscriptionGroupTable"
 _OFFSETS: Final = "offsetTable"
+_LOG_OFFSET: Final = "logOffset"
 _MOST_LEVEL: Final = 1 << 10
+
+
+@dataclass(frozen=True)
+class _Delays:
+    """Progress of delays.
+
+    Args:
+        value: what `delayOffset.json` is to hold.
+        end: where the log ends of which it counts the copies.
+    """
+
+    value: Mapping[str, Any]
+    end: int
 
 
 class FollowedTables:
@@ -31,10 +48,19 @@ class FollowedTables:
     Args:
         store: the store directory.
         topics, offsets: the store's own tables.
+        log_end: returns the physical offset up to which the store's log is on disk.
     """
 
-    def __init__(self, store: str, topics: TopicTable, offsets: ConsumerOffsets) -> None:
+    def __init__(
+        self,
+        store: str,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        log_end: Callable[[], int],
+    ) -> None:
         self._store = store
+        self._log_end = log_end
+        self._delays: _Delays | None = None
         self._topics = topics
         self._offsets = offsets
 
@@ -49,26 +75,26 @@ class FollowedTables:
         if isinstance(table, dict):
             self._offsets.follow(table)
 
-    def take_delay_offsets(self, value: Any) -> None:
-        """Take the content of a master's `delayOffset.json`.
+    def take_delay_offsets(self, value: Any, log_end: int) -> None:
+        """Take the content of a master's `delayOffset.json`, now or, if the log is behind, later.
+
+        Later is when this is called again: with a newer content, or the same.
+
+        Args:
+            value: the content.
+            log_end: where the master's log ended after it had told the content.
 
         Raises:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
-        table = value.get(_OFFSETS) if isinstance(value, dict) else None
-        if not isinstance(table, dict):
-            return
-        levels = {
-            int(level): offset
-            for level, offset in table.items()
-            if isinstance(level, str) and level.isdecimal() and len(level) < 5
-            if int(level) < _MOST_LEVEL and type(offset) is int and offset >= 0
-        }
-        file = ConfigFile(self._store, "delayOffset")
-        held = file.value.get(_OFFSETS)
-        if not isinstance(held, dict) or held != {str(k): at for k, at in levels.items()}:
-            file.replace({_OFFSETS: levels})
+        told = _told_delays(value, log_end)
+        for delays in (told, self._delays):
+            if delays is not None and delays.end <= self._log_end():
+                self._delays = None
+                ConfigFile(self._store, "delayOffset").replace(dict(delays.value))
+                return
+        self._delays = self._delays or told
 
     def take_groups(self, value: Any) -> None:
         """Take the content of a master's `subscriptionGroup.json`.
@@ -83,6 +109,22 @@ class FollowedTables:
         file = ConfigFile(self._store, "subscriptionGroup")
         if value.get(_VERSION) != file.value.get(_VERSION) or _GROUPS not in file.value:
             file.replace({_VERSION: _version(value), _GROUPS: _named(table)})
+
+
+def _told_delays(value: Any, log_end: int) -> _Delays | None:
+    table = value.get(_OFFSETS) if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        return None
+    levels = {
+        int(level): offset
+        for level, offset in table.items()
+        if isinstance(level, str) and level.isdecimal() and len(level) < 5
+        if int(level) < _MOST_LEVEL and type(offset) is int and offset >= 0
+    }
+    counted = value.get(_LOG_OFFSET)  # a store process says it
+    if type(counted) is int and counted >= 0:
+        return _Delays({_LOG_OFFSET: counted, _OFFSETS: levels}, counted)
+    return _Delays({_OFFSETS: levels}, log_end)
 
 
 def _version(value: Mapping[str, Any]) -> Any:

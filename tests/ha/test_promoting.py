@@ -1,0 +1,43 @@
+"""A slave that becomes the master goes on where its master was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from tests.ha.broker import Broker, answering
+from tests.ha.peers import SMALL, caught_up, mastering
+from tests.ha.test_metadata import recorded, slave_of
+from tests.support.delaying import delayed, delivered, rows_of
+from tests.support.storing import Clock, until
+from tests.support.waiting import eventually
+
+
+def test_it_delivers_what_its_master_did_not_and_nothing_again(tmp_path: Path) -> None:
+    """The progress that the slave has copied is older than the log that it has."""
+    clock, path = Clock(), tmp_path / "slave"
+    saved = tmp_path / "master" / "config" / "delayOffset.json"
+    given = {"message_delay_level": "1s 1h", "flush_delay_offset_interval": 100}
+    with mastering(tmp_path / "master", clock=clock, **given) as (store, master):
+        assert store.put_batch(delayed([b"a", b"b"], [1, 2])).ok
+        clock.now += 1000
+        delivered(store, 1)
+        eventually(lambda: b"{1:1" in b"".join(saved.read_bytes().split()))
+        bodies = {**recorded(), RequestCode.GET_ALL_DELAY_OFFSET: saved.read_bytes()}
+        with (
+            answering(Broker(bodies)) as address,
+            slave_of(path, master.address, address) as slave,
+        ):
+            eventually((path / "config" / "delayOffset.json").exists)
+            assert store.put_batch(delayed([b"c", b"d"], 1)).ok
+            clock.now += 1000
+            delivered(store, 3)
+            caught_up(slave, store.published_end)
+    with StoreWriter.open(path, StoreConfig(**{**SMALL, **given}), clock=clock) as store:
+        assert store.put_batch(delayed([b"e"], 1)).ok
+        clock.now += 3_600_000
+        delivered(store, 2)
+        until(lambda: set(store.stats()["delayedWaiting"].values()) == {0})
+    assert sorted(row["body"] for row in rows_of(path, "T")) == [b"a", b"b", b"c", b"d", b"e"]
