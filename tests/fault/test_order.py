@@ -96,7 +96,7 @@ def test_nothing_is_acknowledged_or_published_before_the_flush(tmp_path: Path) -
     assert not early
     early, renamed = _renamed_too_early(tmp_path)
     assert renamed >= 2
-    assert not early, "a configuration file is replaced as a whole and for good"
+    assert not early, "a configuration file is replaced as a whole, and its name is on disk"
 
 
 @pytest.mark.parametrize(

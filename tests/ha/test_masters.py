@@ -1,6 +1,6 @@
 """Masters that change, come back with less, or cannot be reached; slaves that take nothing.
 
-A follower's log stays the beginning of one master's, and whoever is left goes on.
+A follower's log stays the beginning of one master's, and the one that is left continues.
 """
 
 from __future__ import annotations

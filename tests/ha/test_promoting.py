@@ -1,4 +1,4 @@
-"""A slave that becomes the master goes on where its master was."""
+"""A slave that becomes the master continues where its master was."""
 
 from __future__ import annotations
 
