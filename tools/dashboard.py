@@ -13,16 +13,20 @@ import json
 import re
 import sys
 import time
-from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    Formatter,
+    FuncFormatter,
+    MultipleLocator,
+    PercentFormatter,
+)
 from PIL import Image
 
 __all__ = ["draw"]
@@ -103,9 +107,12 @@ def _show_last(place: Axes, found: list[tuple[str, Any]], ticks: Formatter) -> N
 
 def _show_lines(place: Axes, found: list[tuple[str, Any]], ticks: Formatter) -> None:
     for name, values in found:
-        times = [datetime.fromtimestamp(at, timezone.utc) for at, _ in values]
+        times = [float(at) for at, _ in values]
         place.plot(times, [float(text) for _, text in values], linewidth=0.8, label=name)
-    place.xaxis.set_major_formatter(mdates.DateFormatter("%H:%M"))
+    place.xaxis.set_major_locator(MultipleLocator(60))
+    place.xaxis.set_major_formatter(
+        FuncFormatter(lambda at, _: time.strftime("%H:%M", time.gmtime(at)))
+    )
     place.yaxis.set_major_formatter(ticks)
     place.grid(visible=True, linewidth=0.2)
     most = max((float(text) for _, values in found for _, text in values), default=0)
