@@ -62,7 +62,7 @@ def measure_buffer(place: str, count: int) -> tuple[float, float, float]:
         put = _median(puts, lambda _: store.put(block.copy()).status)
     with tempfile.NamedTemporaryFile(dir=place) as file:
         os.posix_fallocate(file.fileno(), 0, _ROOM)
-        write = _median(puts, lambda at: os.pwritev(file.fileno(), [block], at * len(block)))
+        write = _median(puts, lambda at: os.pwritev(file.fileno(), [block.data], at * len(block)))
     buffer = np.ones(_ROOM, np.uint8)  # its pages are there, as those of a locked buffer
 
     def keep(at: int) -> None:

@@ -153,7 +153,7 @@ def test_a_stream_starts_where_its_positions_are(
     for segment in sorted((lacking / "commitlog").iterdir())[:-1] * (first == "expired"):
         segment.unlink()
     wanted = json.dumps({"orders": {str(queue): start for queue in range(3)}})
-    options = {"subscribe": "orders", "startingOffsets": wanted}
+    options: dict[str, Any] = {"subscribe": "orders", "startingOffsets": wanted}
     with pytest.raises((OptionError, DataLossError)):
         stream(str(lacking), **options).initial()
     assert len(drained(stream(both(lacking, master.path), **options))) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -19,7 +20,7 @@ def test_it_delivers_what_its_master_did_not_and_nothing_again(tmp_path: Path) -
     """The progress that the slave has copied is older than the log that it has."""
     clock, path = Clock(), tmp_path / "slave"
     saved = tmp_path / "master" / "config" / "delayOffset.json"
-    given = {"message_delay_level": "1s 1h", "flush_delay_offset_interval": 100}
+    given: dict[str, Any] = {"message_delay_level": "1s 1h", "flush_delay_offset_interval": 100}
     with mastering(tmp_path / "master", clock=clock, **given) as (store, master):
         assert store.put_batch(delayed([b"a", b"b"], [1, 2])).ok
         clock.now += 1000
