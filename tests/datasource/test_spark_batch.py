@@ -40,8 +40,7 @@ def reader(spark: SparkSession, **options: Any) -> Any:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["local", "zip"])
-@pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
+@pytest.mark.parametrize(("plan_by", "kind"), [("queue", "zip"), ("commitlog", "local")])
 def test_every_golden_store_in_one_query(
     spark: SparkSession, plan_by: str, kind: str, golden: Golden, locate: Locate
 ) -> None:

@@ -12,6 +12,7 @@ from rmqstore_spark.engine.failpoints import NAMES
 from tests.fault.claims import Claims, Outcome
 from tests.fault.life import SMALL, Ending, live, settle
 from tests.fault.power import PoweredDisk
+from tests.support.sampling import one_in
 
 __all__ = [
     "CALLS",
@@ -182,11 +183,11 @@ def by_calls(folder: Path, call: str, step: int = 1, fault: str = KILL) -> Tally
     Args:
         folder: for the stores.
         call: of the kernel.
-        step: every so many k.
+        step: every so many k; the first changes with the seed.
         fault: what strace injects.
     """
     tally = Tally()
-    for k in range(1, 1000, step):
+    for k in one_in(step, range(1, 1000)):
         claims, store = Claims(), folder / f"{call}-{k}" / "store"
         store.parent.mkdir()
         ending, fired = injected(store, claims, k, call, fault)

@@ -89,9 +89,7 @@ def growing(tmp_path: Path) -> GrowingStore:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "plan_by"), [("local", "queue"), ("local", "commitlog"), ("zip", "auto")]
-)
+@pytest.mark.parametrize(("kind", "plan_by"), [("local", "commitlog"), ("zip", "queue")])
 def test_every_golden_store_in_one_stream(
     spark: SparkSession,
     golden: Golden,
