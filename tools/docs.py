@@ -24,8 +24,8 @@ OPTIONS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 _CONNECTION = """\
 # Connection (reading and writing)
 
-How a query reaches store processes (`endpoint`) or, through name servers (`namesrvAddr`), brokers. A
-query that reads the files of `path` needs none of these.
+How a query reaches store processes (`endpoint`) or, through name servers (`namesrvAddr`), brokers.
+A query that reads the files of `path` needs none of these.
 """
 
 _OFFSETS = """\

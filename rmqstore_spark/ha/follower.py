@@ -131,7 +131,7 @@ class LogFollower:
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():
-            _log.error("The store does not follow %s any more: %s", self._master, error)
+            _log.error("The store no longer follows %s: %s", self._master, error)
         self.failure = error
         self._progress.stopped(str(error))
         self._stopped.set()
