@@ -112,7 +112,7 @@ class Progress:
             self._state, self._error = "FOLLOWING", ""
 
     def stopped(self, error: str) -> None:
-        """Note that the follower cannot go on."""
+        """Note that the follower cannot continue."""
         with self._lock:
             self._state, self._caught_up = "STOPPED", False
             self._error = error
