@@ -31,7 +31,7 @@ PHRASES: Final = {
     r"for good": "permanently; finally",
     r"(?<=;) (?:gives|tells)": "returns",
     r"goes by": "uses, follows",
-    r"goes? on|go_on|goes_on": "continues",
+    r"go(?:es)? on|go(?:es)?_on": "continues",
     r"herein|hereby|hitherto|hereof": "here; so far",
     r"(?:is|are|was) had": "say who has it",
     r"(?:any|no)body's": "of no one; drop it",
