@@ -197,7 +197,7 @@ class _Followed:
             if self._query.exception() is not None:
                 raise RuntimeError(f"the query failed: {self._query.exception()}")
             if time.monotonic() > deadline:
-                raise TimeoutError("the stream does not go on")
+                raise TimeoutError("the stream does not continue")
             time.sleep(0.01)
 
     def wait_for_rows(self, count: int) -> None:

@@ -153,7 +153,7 @@ def free_port() -> int:
 def wait_until(
     condition: Callable[[], bool], what: str, query: StreamingQuery | None = None
 ) -> None:
-    """Wait for a condition; end the demo if it does not come about."""
+    """Wait for a condition; end the demo if it stays false."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if query is not None and not query.isActive:

@@ -141,14 +141,14 @@ class BrokerFace:
             except ServiceError as error:
                 raise ServiceError(
                     f"{error} This is the VIP port: listenPort - {_VIP}, or vipListenPort; "
-                    "vipListenPort=0 does without it."
+                    "set vipListenPort=0 to disable it."
                 ) from error
         if ipaddress.ip_address(host).is_loopback:
             return
         if self._protection.accounts is None:
             _log.warning(
-                "The broker listens on %s. It asks nobody for a password: anyone who reaches "
-                "this address can send and consume messages.", self.address,
+                "The broker listens on %s. It requires no authentication: anyone who reaches this "
+                "address can send and consume messages.", self.address,
             )  # fmt: skip
         elif self._protection.tls.mode is not TlsMode.ENFORCING:
             _log.warning(

@@ -2,7 +2,7 @@
 
 A master that can be reached again is followed again. What no new connection mends stops the
 follower: another log, a log that is damaged, a store that has failed. The store then stays as it
-is, and readers go on.
+is, and readers continue.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LogFollower:
         return self.standing().stats()
 
     def wait_stopped(self, timeout: float) -> bool:
-        """Wait until the follower cannot go on, for some seconds; `failure` then says why."""
+        """Wait until the follower cannot continue, for some seconds; `failure` then says why."""
         return self._stopped.wait(timeout)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class LogFollower:
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():
-            _log.error("The store does not follow %s any more: %s", self._master, error)
+            _log.error("The store no longer follows %s: %s", self._master, error)
         self.failure = error
         self._progress.stopped(str(error))
         self._stopped.set()

@@ -18,7 +18,7 @@ from typing import Any, Final
 __all__ = ["STATES", "Progress", "Standing"]
 
 STATES: Final = ("CONNECTING", "CHECKING", "FOLLOWING", "STOPPED")
-"""What a follower does. STOPPED: it cannot go on without somebody's help."""
+"""What a follower does. STOPPED: it cannot continue until somebody acts."""
 
 _SPAN_S: Final = 10.0
 _SAMPLE_S: Final = 0.2
@@ -26,7 +26,7 @@ _SAMPLE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Standing:
-    """How a follower stands to its master at a time.
+    """How far a follower is behind its master.
 
     Attributes:
         state: one of STATES.
@@ -112,7 +112,7 @@ class Progress:
             self._state, self._error = "FOLLOWING", ""
 
     def stopped(self, error: str) -> None:
-        """Note that the follower cannot go on."""
+        """Note that the follower cannot continue."""
         with self._lock:
             self._state, self._caught_up = "STOPPED", False
             self._error = error

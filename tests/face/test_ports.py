@@ -151,7 +151,7 @@ def test_a_vip_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         vip = taken.getsockname()[1]
         with (
-            pytest.raises(ServiceError, match=rf"127.0.0.1:{vip}: .* vipListenPort=0 does without"),
+            pytest.raises(ServiceError, match=rf"127.0.0.1:{vip}: .* set vipListenPort=0"),
             broker(tmp_path / "store", vip_listen_port=vip),
         ):
             pass

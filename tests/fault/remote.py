@@ -110,7 +110,7 @@ class RemoteWriter:
                 self.failures += 1
                 # Kills in a row may let no commit through: only an undisturbed process must.
                 late = time.monotonic() - max(begin, self.served_since)
-                assert late < self._patience_s, "the commit does not come about"
+                assert late < self._patience_s, "the commit does not happen"
             else:
                 self.claims.done("commit", first)
                 return result

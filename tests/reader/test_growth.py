@@ -82,7 +82,7 @@ def test_a_long_way_is_walked_in_several_looks(growing: Growing) -> None:
 
 
 def test_records_over_stale_bytes_are_noticed(tmp_path: Path, growing: Growing) -> None:
-    # After a crash a log can go on over whole records of its earlier life.
+    # After a crash a log can continue over whole records of its earlier life.
     path = growing.store.path
     earlier = tmp_path / "earlier"
     shutil.copytree(path, earlier)

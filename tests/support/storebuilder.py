@@ -119,7 +119,7 @@ class StoreBuilder:
 
         Args:
             messages: n rows with `topic` and whichever others of RECORD_COLUMNS are wanted; the
-                others get defaults, times go on by a millisecond a message. `properties` may be a
+                others get defaults, times advance by a millisecond a message. `properties` may be a
                 map too. What queueOffset and physicalOffset say is not looked at.
 
         Returns:

@@ -141,7 +141,7 @@ class Consuming:
         try:
             end, arrived = self._pulls.arrived(queue, self._held.tested(queue))
         except (RmqStoreError, OSError) as error:
-            _log.warning("What came into a queue cannot be told: %s", error)
+            _log.warning("Could not read new queue entries: %s", error)
             end, arrived = self._held.tested(queue), None
         return self._held.concerned(queue, end, arrived)
 

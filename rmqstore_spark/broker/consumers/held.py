@@ -127,7 +127,7 @@ class HeldPulls:
     def concerned(self, queue: Queue, end: int, arrived: Iterable[int] | None) -> list[Pull]:
         """Return the requests that messages of a queue in it may concern.
 
-        They go on from where all entries were tested.
+        They continue from where all entries were tested.
 
         Args:
             queue: the queue.

@@ -134,7 +134,7 @@ class _Watch:
         self._width = 0
 
     def continues(self, follower: LogFollower) -> bool:
-        """Look at a follower; return whether the process should go on."""
+        """Look at a follower; return whether the process should continue."""
         standing = follower.standing()
         if standing.state == "STOPPED":
             self.failure = follower.failure

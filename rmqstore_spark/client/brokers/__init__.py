@@ -10,6 +10,6 @@
     faults       `LeftOut`: the brokers that are left out for a while, because they failed
     sending      `MessageSender`: sends messages, and again where a broker fails
 
-They speak RocketMQ's protocol, to its processes as to ours. From outside they import `remoting`,
-`wire.endpoint`, `client.pauses`, `errors` and `printable`.
+They speak RocketMQ's protocol, with RocketMQ's processes and ours alike. From outside they import
+`remoting`, `wire.endpoint`, `client.pauses`, `errors` and `printable`.
 """

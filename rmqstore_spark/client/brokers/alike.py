@@ -28,8 +28,12 @@ _SHOWN: Final = 200
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 
 
+class _BusyError(PipeError):
+    """A server refuses requests for now."""
+
+
 class Answered(NamedTuple):
-    """An answer, and whose.
+    """An answer, and whether the master gave it.
 
     Attributes:
         command: the answer.
@@ -149,12 +153,12 @@ class AlikeServers:
             self.timeout_s, self._answer_s = limits
 
     def find_again(self) -> None:
-        """Ask where the servers are now, and go on there."""
+        """Ask where the servers are now, and continue there."""
         found = None if self._whereabouts is None else self._whereabouts.find()
         if found is None or found == self.places:
             return
         before, self.places = self.name, found
-        _log.warning("%s: go on at %s.", before, " or ".join(found.addresses))
+        _log.warning("%s has moved; continuing at %s.", before, " or ".join(found.addresses))
         known = {pipe.address: pipe for pipe in self._pipes}
         self._pipes = [
             known[address] if address in known else RemotingPipe(address, self._identity)
@@ -199,7 +203,7 @@ class AlikeServers:
             is_early = has_both and time.monotonic() < began + patience
             if not is_early:
                 self._tell_of_master(failures)
-            failures = {}
+            failures, is_busy = {}, False
             for pipe in self._pipes[:1] if is_early else self._in_order():
                 before = self._answers
                 try:
@@ -208,6 +212,7 @@ class AlikeServers:
                     pipe.close()
                     self._failed_at[pipe] = time.monotonic()
                     failures[pipe] = str(error)
+                    is_busy |= isinstance(error, _BusyError)
                     if not is_early:
                         self._tell_of_master(failures)
                     if self._answers > before:
@@ -219,15 +224,20 @@ class AlikeServers:
                     self._is_master_away &= pipe is not self._pipes[0]
                     return
             if not is_early and time.monotonic() + pause > give_up:
-                told = " ".join(dict.fromkeys(failures.values()))
-                raise ServiceError(
-                    f"{self.name} does not answer. {told} Check that it runs, and that this "
-                    "machine reaches its address.",
-                    can_pass=True,
-                )
+                raise ServiceError(self._failure(failures.values(), is_busy), can_pass=True)
             self.find_again()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _failure(self, failures: Iterable[str], is_busy: bool) -> str:
+        """Say why no server has answered."""
+        told = " ".join(dict.fromkeys(failures))
+        if is_busy:
+            return f"{self.name} stays too busy. {told} Try again later, or raise requestTimeout."
+        return (
+            f"{self.name} does not answer. {told} Check that it runs, and that this machine "
+            "reaches its address."
+        )
 
     def _tell_of_master(self, failures: Mapping[RemotingPipe, str]) -> None:
         """Log that slaves are asked in place of a master, once until it answers again."""
@@ -244,7 +254,7 @@ class AlikeServers:
     def _converse(
         self, pipe: RemotingPipe, talk: Conversation, waiting: dict[int, Command]
     ) -> None:
-        """Go on at one server.
+        """Continue with one server.
 
         Args:
             pipe: the connection to it.
@@ -266,8 +276,8 @@ class AlikeServers:
                 if asked is None:
                     continue
                 if answer.code in _BUSY:
-                    told = escaped((answer.remark or "busy")[:_SHOWN])
-                    raise PipeError(f"{self.name} answered: {told}.")
+                    told = escaped((answer.remark or "busy")[:_SHOWN]).rstrip(".")
+                    raise _BusyError(f"{pipe.address} answered: {told}.")
                 del waiting[answer.opaque]
                 self._answers += 1
                 talk.answered(asked, Answered(answer, is_master))

@@ -108,7 +108,7 @@ def refusal(answer: Command, who: str) -> RemotingError:
 
 def nonsense(who: str, why: object) -> ServiceError:
     """Return the error for an answer that makes no sense."""
-    return ServiceError(f"{who} sent an answer that no RocketMQ sends: {why}.")
+    return ServiceError(f"{who} sent an invalid answer: {why}.")
 
 
 def read_offset(answer: Command, who: str) -> int:

@@ -1,4 +1,4 @@
-"""Where a producer sends: which brokers take messages of a topic, also of one that does not exist.
+"""Finds the brokers that accept messages for a topic, even one that does not exist yet.
 
 Upstream: DefaultMQProducerImpl.tryToFindTopicPublishInfo.
 """

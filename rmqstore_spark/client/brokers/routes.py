@@ -140,7 +140,7 @@ class NameServers:
                     self._failed.add(server)
             if found:
                 for failure in failures:
-                    _log.warning("%s The other name servers are believed.", failure)
+                    _log.warning("%s Using the answers of the other name servers.", failure)
                 return found
             self._failed.clear()
             if time.monotonic() + self._limit > give_up:
@@ -176,7 +176,7 @@ class Registered:
             places = self._servers.brokers()
         except RmqStoreError as error:
             if not self._is_told:
-                _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+                _log.warning("Could not look up the broker %s again: %s", self._broker_name, error)
             self._is_told = True
             return None
         self._is_told = False

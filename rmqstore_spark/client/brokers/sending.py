@@ -102,7 +102,7 @@ class Outgoing:
         message: the messages.
         broker, queue_id: the queue.
         can_move: whether another queue will do.
-        tries: how often they were sent in vain.
+        tries: how often they failed to send.
         not_before: monotonic seconds before which they are not sent again.
         pauses: seconds to wait before they are sent again.
     """
@@ -280,18 +280,18 @@ class MessageSender:
                 name = ResponseCode(answer.code).name
                 _log.warning("%s has stored messages, but answers %s.", line.called, name)
             return
-        error = refusal(answer, line.called)
+        why = f"{refusal(answer, line.called).remark.rstrip('.')}."
         is_elsewhere = out.can_move and len(self._routes.of(out.message.topic)) > 1
         if answer.code not in _LATER and not (answer.code in _ELSEWHERE and is_elsewhere):
             known = answer.code in ResponseCode._value2member_map_
             status = ResponseCode(answer.code).name if known else f"code {answer.code}"
-            raise RefusedError(f"{error.remark}.", status)
+            raise RefusedError(why, status)
         self._left_out.failed(line.broker)
-        self._again([out], f"{error.remark}.")
+        self._again([out], why)
 
     def _failed(self, line: _Line, error: PipeError) -> None:
         self._left_out.failed(line.broker)
-        self._again(line.end(), f"{line.called} fails. {error}")
+        self._again(line.end(), f"{line.called} failed: {error}")
 
     def _again(self, lost: Sequence[Outgoing], why: str) -> None:
         """Send messages again, before all others."""
@@ -299,9 +299,8 @@ class MessageSender:
             out.tries += 1
             if out.tries > self._retries:
                 raise ServiceError(
-                    f"{why} Messages of the topic {out.message.topic} were sent {out.tries} times "
-                    "in vain. Check that the broker runs, and that this machine reaches its "
-                    "address.",
+                    f"{why} Sending to topic {out.message.topic} failed {out.tries} times. Check "
+                    "that the broker runs and that this machine can reach it.",
                     can_pass=True,
                 )
             out.not_before = time.monotonic() + next(out.pauses)

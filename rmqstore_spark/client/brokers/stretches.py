@@ -216,7 +216,7 @@ class _Taking:
         return commands
 
     def _stretches(self) -> list[_Stretch]:
-        """Return the stretches to go on with: the first one, and others while there is room."""
+        """Return the stretches to continue with: the first one, and others while there is room."""
         stretches = self._puller.fill()
         held = sum(stretch.held for stretch in stretches)
         return [

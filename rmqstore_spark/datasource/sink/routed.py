@@ -25,7 +25,9 @@ _MASTER: Final = 0
 
 
 def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
-    """Return the options with what name servers know: endpoints, or that there are none.
+    """Return the options with the endpoints that name servers report, or marked for sending.
+
+    If a broker has no endpoint, messages are sent over RocketMQ's protocol.
 
     Args:
         options: of the write.
@@ -69,9 +71,9 @@ def _places(options: SinkOptions, servers: NameServers) -> list[WritePlace]:
     found = [known[name] for name in wanted if name in known]
     if not found:
         raise ServiceError(
-            f"{servers.name} knows no master of a broker now, or none of those that option "
-            f"brokerNames names. It knows: {some(sorted(known))}. Check that brokers register "
-            "there.",
+            f"{servers.name} knows no broker with a master (or none of those in option "
+            f"brokerNames). Known brokers: {some(sorted(known))}. Check that the brokers have "
+            "registered.",
             can_pass=True,
         )
     return found
@@ -126,13 +128,13 @@ def _check_repeatable(options: SinkOptions, found: list[str], *, streaming: bool
         if missing:
             raise ServiceError(
                 f"The name servers know no master of {some(missing)} now, which option brokerNames "
-                f"names: only {some(found)}. Start it, and then run the write again.",
+                f"names: only {some(found)}. Start the missing brokers, then run the write again.",
                 can_pass=True,
             )
     elif streaming or options.batch_version is not None:
         raise OptionError(
-            "An exactly-once write that can be repeated needs option brokerNames beside "
-            "namesrvAddr: a repeated batch must go to the same brokers, also while one of them is "
-            f"away. The brokers are now: option('brokerNames', '{','.join(found)}'). Or set "
+            "An exactly-once write that can be repeated needs option brokerNames together with "
+            "namesrvAddr, so that a repeated batch goes to the same brokers even if one is down. "
+            f"The current brokers: option('brokerNames', '{','.join(found)}'). Or set "
             "deliveryGuarantee=at-least-once."
         )

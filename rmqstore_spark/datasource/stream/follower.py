@@ -118,7 +118,7 @@ class Follower:
         return starting_marks(starting_offsets(list(queues.values()), options), queues)
 
     def _read(self, work: Callable[[Options], T], needed: Needed, seconds: float) -> T:
-        """Read something from the stores. If a replica fails, go on at another.
+        """Read something from the stores. If a replica fails, continue at another.
 
         Args:
             work: what to do, with some options. As long as there are replicas to choose from,

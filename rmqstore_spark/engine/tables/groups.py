@@ -123,7 +123,7 @@ class ConsumerGroups:
             if name in self._groups:
                 return self._groups[name]
             if len(self._groups) >= self._most:
-                raise OptionError(f"There are {self._most} consumer groups, as many as may be.")
+                raise OptionError(f"There are {self._most} consumer groups, the maximum.")
             table = file.value.get(_TABLE)
             made = {
                 **(table if isinstance(table, dict) else {}),

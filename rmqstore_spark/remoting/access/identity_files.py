@@ -1,4 +1,4 @@
-"""The files that say as whom this side talks to others. Loading this loads no TLS."""
+"""Names the files with this side's credentials. Does not import ssl."""
 
 from __future__ import annotations
 

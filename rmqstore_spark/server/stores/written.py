@@ -122,7 +122,7 @@ class FollowerWatch(Protocol):
     """Looks at the follower of a store while the store is served."""
 
     def continues(self, follower: LogFollower, /) -> bool:
-        """Return whether the process should go on."""
+        """Return whether the process should continue."""
         ...
 
 

@@ -243,7 +243,7 @@ def test_large_batches_are_cut_so_that_a_broker_takes_them(servers: str, tmp_pat
         (
             {"brokerNames": "broker-x"},
             (),
-            "brokerNames names. It knows: broker-e",
+            "Known brokers: broker-e",
         ),
         ({"endpoint": "grpc://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
     ],

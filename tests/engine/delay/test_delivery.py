@@ -142,7 +142,7 @@ def test_each_is_delivered_when_it_is_due_and_once(tmp_path: Path) -> None:
         clock.now += HOUR - 1001
         assert store.put_batch(delayed([b"e"], 1)).ok
         clock.now += 1000
-        delivered(store, 1)  # and it looked at the level of an hour in vain
+        delivered(store, 1)  # and it found nothing at the level of an hour
         clock.now += 1
         delivered(store, 3)
     found = in_queues(path)

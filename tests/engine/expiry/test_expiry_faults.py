@@ -69,7 +69,7 @@ def test_a_kill_between_any_two_removals(place: str, tmp_path: Path) -> None:
         per_queue = BATCHES * BATCH // 4 + 2 * 40 // 4
         for topic in ("orders", "bills"):
             for queue_id in ("0", "1"):
-                assert ranges[topic][queue_id][1] == per_queue, "offsets go on where they were"
+                assert ranges[topic][queue_id][1] == per_queue, "offsets continue where they were"
         assert commit_batch(store, BATCHES - 1, 1).status == "ALREADY_COMMITTED"
         store.expire(AFTER + 1)
         until(lambda: not store.expirable(AFTER + 1).is_working)

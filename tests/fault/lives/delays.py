@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 120.0
 
 
 class DelayAccount(PutAccount):
-    """What the processes have said; see `Account`."""
+    """Expected state, from the output of the processes."""
 
     module: ClassVar[str] = "tests.fault.lives.delays"
     places: ClassVar[tuple[str, ...]] = (

@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
 
 class ExpiryAccount:
-    """What the processes have said; see `Account`."""
+    """Expected state, from the output of the processes."""
 
     module: ClassVar[str] = "tests.fault.lives.expiry"
     places: ClassVar[tuple[str, ...]] = (

@@ -1,8 +1,8 @@
-"""What the processes have in common that `lives` starts and kills.
+"""Shared by the processes that these tests start and kill.
 
     python -m tests.fault.lives.NAME STORE NUMBER NOW SEED [--mutant] [key=value ...]
 
-NUMBER is of the first message that nobody used, NOW the time of its clock in milliseconds.
+NUMBER is the first unused message number, NOW the time of the process's clock in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Given:
 
     Attributes:
         store: the store directory.
-        number: of the first message that nobody used.
+        number: the first unused message number.
         now: the time of its clock in milliseconds.
         drawn: what it does next.
         settings: of the store's configuration.
@@ -75,6 +75,6 @@ class MovingClock:
         return self._lead + time.monotonic_ns() // 1_000_000
 
     def jump(self, ahead_ms: int) -> None:
-        """Be so many milliseconds later."""
+        """Advance the clock by some milliseconds."""
         say("now", self() + ahead_ms)
         self._lead += ahead_ms

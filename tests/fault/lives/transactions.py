@@ -35,7 +35,7 @@ def _is_commit(number: int) -> bool | None:
 
 
 class TransactionAccount(PutAccount):
-    """What the processes have said; see `Account`."""
+    """Expected state, from the output of the processes."""
 
     module: ClassVar[str] = "tests.fault.lives.transactions"
     places: ClassVar[tuple[str, ...]] = (
