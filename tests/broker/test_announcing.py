@@ -9,8 +9,9 @@ from rmqstore_spark.broker.face import BrokerFace
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.processes import Client, RocketMq
 from tests.datasource.driving import batch_rows, plan_batch
-from tests.face.broker import free_port, route
+from tests.face.broker import route
 from tests.support.blocks import encoded_traffic
+from tests.support.ports import free_port
 from tests.support.serving import served
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually

@@ -17,11 +17,12 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import PERM_WRITE
 from rmqstore_spark.ha.replication import Replication
-from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, free_port, own_properties
+from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, own_properties
 from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.face.broker import Served, broker, heartbeat, message, name_server, route
 from tests.support.batches import bodies, commit_batch
 from tests.support.certificates import make_certificates
+from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0

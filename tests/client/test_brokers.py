@@ -35,9 +35,10 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, free_port, records_in
+from tests.face.broker import Served, broker, records_in
 from tests.remoting.reading import read_frames
 from tests.support.blocks import encoded_traffic
+from tests.support.ports import free_port
 from tests.support.recordings import exchanges
 from tests.support.traffic import Traffic
 

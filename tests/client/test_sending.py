@@ -19,8 +19,9 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, free_port, name_server
+from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration, topic
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")

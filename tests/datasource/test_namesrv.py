@@ -35,9 +35,10 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
 from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
-from tests.face.broker import SMALL, Served, free_port, name_server, route
+from tests.face.broker import SMALL, Served, name_server, route
 from tests.namesrv.registering import registration, unregistration
 from tests.support.blocks import encoded_traffic
+from tests.support.ports import free_port
 from tests.support.serving import served
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.client import StoreClient
 from tests.datasource.conftest import rows_of
-from tests.face.broker import free_port, route
+from tests.face.broker import route
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.blocks import encoded_traffic
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess
 from tests.support.traffic import Traffic
 from tests.support.waiting import eventually

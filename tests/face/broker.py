@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +19,10 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from tests.support.loops import in_thread
+from tests.support.ports import free_port
 
 __all__ = [
-    *("Heard", "Served", "batch", "broker", "free_port", "heartbeat", "message", "name_server"),
+    *("Heard", "Served", "batch", "broker", "heartbeat", "message", "name_server"),
     *("number", "pull", "records_in", "route"),
 ]
 
@@ -79,13 +79,6 @@ def route(name_server: str, topic: str) -> Any:
             return json.loads(answer.body) if answer.code == 0 else None
 
     return asyncio.run(ask())
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def message(body: bytes, topic: str = "orders", queue: int = 0, **more: Any) -> Command:

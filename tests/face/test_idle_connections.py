@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
-from tests.face.broker import free_port, message
+from tests.face.broker import message
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess
 from tests.support.waiting import eventually
 

@@ -15,8 +15,9 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.tls import client_context
 from tests.face.accounts import APP, write_accounts
-from tests.face.broker import Served, broker, free_port, message
+from tests.face.broker import Served, broker, message
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")

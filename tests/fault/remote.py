@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import sys
 import threading
 import time
@@ -19,17 +18,10 @@ from tests.fault.life import SMALL
 from tests.fault.messages import TOPICS, block
 from tests.support.serving import StoreProcess
 
-__all__ = ["RemoteWriter", "free_port", "request_of", "serve", "stage"]
+__all__ = ["RemoteWriter", "request_of", "serve", "stage"]
 
 _PATIENCE_S: Final = 60.0
 _QUERY: Final = "fault-test"
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def serve(

@@ -15,9 +15,10 @@ from typing import Final
 from rmqstore_spark.engine.failpoints import NAMES
 from tests.fault.claims import Claims
 from tests.fault.life import settle
-from tests.fault.remote import RemoteWriter, free_port, serve
+from tests.fault.remote import RemoteWriter, serve
 from tests.fault.rounds import Tally
 from tests.ha.peers import log_bytes
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess, eventually
 
 __all__ = ["replication_kills"]

@@ -15,8 +15,9 @@ from rmqstore_spark.errors import ServiceError
 from tests.fault.claims import Claims
 from tests.fault.messages import block
 from tests.fault.proxy import BreakingProxy
-from tests.fault.remote import RemoteWriter, free_port, request_of, serve, stage
+from tests.fault.remote import RemoteWriter, request_of, serve, stage
 from tests.fault.rounds import Tally
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess, eventually
 
 __all__ = ["cut_connections", "lost_answers", "service_kills"]

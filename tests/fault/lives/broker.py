@@ -21,9 +21,10 @@ from tests.fault.claims import CLIENT, Claims, compare_all
 from tests.fault.lives.application import TOPIC
 from tests.fault.lives.cpp import CPP_TOPIC, CppApplication
 from tests.fault.messages import read_numbers
-from tests.fault.remote import free_port, serve
+from tests.fault.remote import serve
 from tests.fault.rounds import Tally
 from tests.namesrv.serving import NamesrvProcess
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess, eventually
 
 __all__ = ["Application", "broker_kills", "vanished"]

@@ -16,8 +16,9 @@ from typing import Final
 
 from rmqstore_spark.engine.failpoints import NAMES
 from tests.fault.claims import CLIENT, Claims, compare_all
-from tests.fault.remote import RemoteWriter, free_port, serve
+from tests.fault.remote import RemoteWriter, serve
 from tests.fault.rounds import Tally
+from tests.support.ports import free_port
 from tests.support.serving import StoreProcess, eventually
 
 __all__ = ["IN_FILES", "IN_MEMORY", "staging_kills"]
