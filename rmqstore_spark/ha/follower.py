@@ -16,7 +16,7 @@ from typing import Final
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
 from rmqstore_spark.ha.connection import HaConnection
-from rmqstore_spark.ha.progress import Progress, Standing
+from rmqstore_spark.ha.follower_progress import Progress, Standing
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerFace
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.processes import Client, RocketMq
 from tests.datasource.driving import batch_rows, plan_batch

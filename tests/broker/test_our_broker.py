@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerFace
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import PERM_WRITE

@@ -8,7 +8,6 @@ from contextlib import closing
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import Places
 from rmqstore_spark.client.brokers.answers import (
     read_brokers,
     read_names,
@@ -18,8 +17,9 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
 )
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
 from rmqstore_spark.client.brokers.routes import NameServers
-from rmqstore_spark.client.brokers.stretches import PulledPiece, QueuePuller
+from rmqstore_spark.client.brokers.server_group import Places
 from rmqstore_spark.errors import (
     CorruptRecordError,
     DataLossError,

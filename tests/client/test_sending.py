@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
-from rmqstore_spark.client.brokers.faults import LeftOut
+from rmqstore_spark.client.brokers.avoided import LeftOut
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.client.brokers.sending import MessageSender, Outgoing, OutgoingMessage
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
 from rmqstore_spark.errors import RefusedError, ServiceError, TopicNotFoundError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity

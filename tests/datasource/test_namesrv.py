@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.face import BrokerFace
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
+from rmqstore_spark.broker.runner import BrokerFace
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.routes import routed

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.errors import DataLossError, ServiceError
 from rmqstore_spark.reader.options import ReadOptions

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place
-from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity

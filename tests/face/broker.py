@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerFace
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.namesrv.config import NamesrvConfig

@@ -24,7 +24,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_route,
     read_topics,
 )
-from rmqstore_spark.client.brokers.stretches import PulledPiece
+from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from rmqstore_spark.broker.consumers.held import HeldPulls, Queue
 from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
+from rmqstore_spark.broker.consumers.waiting_pulls import HeldPulls, Queue
 from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.queue_reader import Reading
 from rmqstore_spark.errors import RemotingError, RmqStoreError

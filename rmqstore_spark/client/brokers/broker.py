@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places, Whereabouts
 from rmqstore_spark.client.brokers.answers import (
     BrokerTopic,
     Pulled,
@@ -16,6 +15,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places, Whereabouts
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode

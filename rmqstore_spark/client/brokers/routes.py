@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.answers import (
     BrokerPlace,
     WritePlace,
@@ -18,6 +17,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_route,
     read_write_places,
 )
+from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode

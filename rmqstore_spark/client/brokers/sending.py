@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqstore_spark.client.brokers.answers import WritePlace, refusal
-from rmqstore_spark.client.brokers.faults import LeftOut
+from rmqstore_spark.client.brokers.avoided import LeftOut
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.client.brokers.publishing import (
     DEFAULT_QUEUES,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rmqstore_spark.errors import ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.client.brokers.alike import Places
+    from rmqstore_spark.client.brokers.server_group import Places
     from rmqstore_spark.datasource.pulled.store import PulledStore
     from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 

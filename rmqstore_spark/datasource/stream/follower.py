@@ -31,7 +31,7 @@ from rmqstore_spark.datasource.stream.catchup import (
     reconciled,
     starting_marks,
 )
-from rmqstore_spark.datasource.stream.progress import GroupProgress
+from rmqstore_spark.datasource.stream.group_progress import GroupProgress
 from rmqstore_spark.datasource.stream.standby import Needed, Standby, State
 from rmqstore_spark.datasource.stream.watch import Watch
 from rmqstore_spark.errors import OptionError, ReplicaError, ServiceError

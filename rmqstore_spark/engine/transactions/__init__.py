@@ -7,7 +7,8 @@ answers        the answers to requests to end transactions
 check_rule     decides which are checked, and which are given up
 outcomes       makes what is stored when transactions end: messages and op messages
 recall         finds in the log what waits, after a start
-progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`
+transaction_progress  how far all is done: offsets of CID_RMQ_SYS_TRANS,
+               `config/transactionChecks.json`
 transactions   puts, ends, lists, checks: the service, which faces of all protocols call
 checks         the thread that checks what has waited for too long
 

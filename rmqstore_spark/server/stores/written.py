@@ -19,7 +19,7 @@ from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, 
 from rmqstore_spark.wire.protocol import PROTOCOL
 
 if TYPE_CHECKING:
-    from rmqstore_spark.broker.face import BrokerFace
+    from rmqstore_spark.broker.runner import BrokerFace
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
     from rmqstore_spark.ha.follower import LogFollower
@@ -169,7 +169,7 @@ class WriterService(StoreService):
             self.look_seconds = _WATCH_SECONDS
         config = self._store.config
         if config.listen_port:
-            from rmqstore_spark.broker.face import BrokerFace
+            from rmqstore_spark.broker.runner import BrokerFace
 
             announced = announced_endpoint(endpoints, config.broker_ip1)
             self._face = BrokerFace(self._store, self.slaves or "", announced)

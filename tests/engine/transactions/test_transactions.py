@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.transactions.progress import OpNotes
+from rmqstore_spark.engine.transactions.transaction_progress import OpNotes
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.store import Store

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmqstore_spark.client.brokers.alike import Answered
 from rmqstore_spark.client.brokers.answers import Pulled
 from rmqstore_spark.client.brokers.broker import (
     ALL_TAGS,
@@ -22,6 +21,7 @@ from rmqstore_spark.client.brokers.broker import (
     pull_request,
 )
 from rmqstore_spark.client.brokers.pipe import PipeError
+from rmqstore_spark.client.brokers.server_group import Answered
 from rmqstore_spark.errors import ReplicaError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

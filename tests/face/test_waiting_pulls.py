@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.consumers.held import HeldPulls
 from rmqstore_spark.broker.consumers.pulls import Pull
+from rmqstore_spark.broker.consumers.waiting_pulls import HeldPulls
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
