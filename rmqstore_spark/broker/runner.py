@@ -24,7 +24,7 @@ from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import TlsMode
 
-__all__ = ["BrokerFace"]
+__all__ = ["BrokerRunner"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _VIP: Final = 2
 """How far below `listenPort` clients expect the port for those that matter more."""
 
 
-class BrokerFace:
+class BrokerRunner:
     """Lets RocketMQ's clients use a store, from its construction until `close`.
 
     Args:

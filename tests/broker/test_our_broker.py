@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.runner import BrokerFace
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import PERM_WRITE
@@ -237,9 +237,9 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
         replication = Replication(store)
         cleanup.callback(replication.close)
         assert replication.master is not None
-        face = BrokerFace(store, replication.master.address)
-        cleanup.callback(face.close)
-        served = Served(store, face.address)
+        runner = BrokerRunner(store, replication.master.address)
+        cleanup.callback(runner.close)
+        served = Served(store, runner.address)
         delayed = message(b"later", "orders", i="DELAY\x011")
         ask(served, message(b"one", "orders"), delayed, heartbeat("me", {"orders": "*"}), by=ADMIN)
         store.consumer_offsets.report("consumers", "orders", 0, 1)

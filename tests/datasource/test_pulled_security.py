@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.client.brokers.server_group import AlikeServers, Places
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place
@@ -85,8 +85,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         }
         made = Guarded(served, options, folder)
         options["aclFile"] = made.key_file("key.yml", SECRET)
-        places = Places((servers,), has_master=False)
-        asked = AlikeServers(places, "The name server", 20, 20, ClientIdentity())
+        addresses = Addresses((servers,), has_master=False)
+        asked = ServerGroup(addresses, "The name server", 20, 20, ClientIdentity())
         with closing(asked):  # the broker is registered until then
             told = registration(["orders", "written"], address=served.address)
             assert asked.ask(told).command.code == 0

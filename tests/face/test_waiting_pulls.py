@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.broker.consumers.pulls import Pull
-from rmqstore_spark.broker.consumers.waiting_pulls import HeldPulls
+from rmqstore_spark.broker.consumers.waiting_pulls import WaitingPulls
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
@@ -37,7 +37,7 @@ def made(queue: int, connection: int, offset: int, tags: set[int] | None) -> Pul
 @settings(max_examples=60)
 @given(STEPS)
 def test_a_message_concerns_those_that_want_its_tag(steps: list[Any]) -> None:
-    held, waiting = HeldPulls(), list[Pull]()
+    held, waiting = WaitingPulls(), list[Pull]()
     wanted: dict[Pull, set[int] | None] = {}
     ends = [10, 20]
     for step in steps:
@@ -77,7 +77,7 @@ def test_a_message_concerns_those_that_want_its_tag(steps: list[Any]) -> None:
 
 
 def test_what_waits_is_bounded() -> None:
-    held = HeldPulls()
+    held = WaitingPulls()
     first = [made(0, 0, 10, {1}) for _ in range(64)]
     assert all(held.add(pull) for pull in first)
     assert not held.add(made(0, 0, 10, {2}))
@@ -88,7 +88,7 @@ def test_what_waits_is_bounded() -> None:
     held.remove(first[0])
     assert held.add(made(0, 1000, 10, {1}))
     # Sets of tags count, each once.
-    held, size = HeldPulls(), 1 << 14
+    held, size = WaitingPulls(), 1 << 14
     sets = [set(range(n, n + size)) for n in range(16)]
     pulls = [made(0, n, 10, each) for n, each in enumerate(sets)]
     assert all(held.add(pull) for pull in pulls)

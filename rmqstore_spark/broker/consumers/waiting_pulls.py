@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from rmqstore_spark.broker.consumers.pulls import Pull
 from rmqstore_spark.remoting.connection import RemotingConnection
 
-__all__ = ["HeldPulls", "Queue"]
+__all__ = ["Queue", "WaitingPulls"]
 
 _MOST: Final = 100_000
 """Requests that may wait, over all connections."""
@@ -44,7 +44,7 @@ class _OfQueue:
     count: int = 0
 
 
-class HeldPulls:
+class WaitingPulls:
     """Requests that wait. Used by one thread; others may ask whether a queue is in it."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which brokers a producer leaves out for a while, because they failed or were slow.
+"""Which brokers a producer avoids for a while, because they failed or were slow.
 
 Upstream: MQFaultStrategy and LatencyFaultToleranceImpl, with `sendLatencyFaultEnable`.
 """
@@ -10,16 +10,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
-__all__ = ["LeftOut"]
+__all__ = ["AvoidedBrokers"]
 
 _SLOW: Final = (0.0, 0.55, 1.0, 2.0, 3.0, 15.0)
 """Seconds that a broker took to answer, from which on ..."""
 _SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 180.0, 600.0)
-"""... it is left out for so many seconds. One that failed counts as the slowest."""
+"""... it is avoided for so many seconds. One that failed counts as the slowest."""
 
 
-class LeftOut:
-    """The brokers that are left out, and until when.
+class AvoidedBrokers:
+    """The brokers that are avoided, and until when.
 
     Args:
         clock: returns seconds.
@@ -38,9 +38,9 @@ class LeftOut:
         self._until[broker] = self._clock() + _SECONDS[-1]
 
     def has(self, broker: str) -> bool:
-        """Return whether a broker is left out now."""
+        """Return whether a broker is avoided now."""
         return self._clock() < self._until.get(broker, 0.0)
 
     def soonest(self, brokers: Iterable[str]) -> str:
-        """Return the one of some brokers that is left out for the shortest time from now on."""
+        """Return the one of some brokers that is avoided for the shortest time from now on."""
         return min(brokers, key=lambda name: self._until.get(name, 0.0))

@@ -119,7 +119,7 @@ class QueuePuller:
             ReplicaError: only a slave answers, and it stays behind.
         """
         taking = _Taking(self, rows, size)
-        self._client.servers.converse(taking)
+        self._client.servers.run(taking)
         return taking.pieces
 
     def fill(self) -> deque[_Stretch]:
@@ -191,7 +191,7 @@ class QueuePuller:
 
 
 class _Taking:
-    """The pulls of one `QueuePuller.take`: a conversation that ends when there is enough.
+    """The pulls of one `QueuePuller.take`: an exchange that ends when there is enough.
 
     Attributes:
         pieces: what was taken.

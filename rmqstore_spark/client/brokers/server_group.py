@@ -1,4 +1,4 @@
-"""Asks one of several servers that can answer alike, and another one if it fails."""
+"""Asks one of several servers that give the same answers, and another one if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["AlikeServers", "Answered", "Conversation", "Places", "Whereabouts"]
+__all__ = ["Addresses", "Answered", "Exchange", "ServerFinder", "ServerGroup"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -40,7 +40,7 @@ class Answered(NamedTuple):
     is_master: bool
 
 
-class Conversation(Protocol):
+class Exchange(Protocol):
     """Requests of which later ones depend on the answers to earlier ones."""
 
     def due(self, room: int) -> Sequence[Command]:
@@ -56,22 +56,22 @@ class Conversation(Protocol):
         ...
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
     """Where servers are.
 
     Attributes:
-        addresses: at least one, as `host:port`.
+        listed: at least one, as `host:port`.
         has_master: whether the first one is a master.
     """
 
-    addresses: tuple[str, ...]
+    listed: tuple[str, ...]
     has_master: bool
 
 
-class Whereabouts(Protocol):
+class ServerFinder(Protocol):
     """Finds servers that may have moved."""
 
-    def find(self) -> Places | None:
+    def find(self) -> Addresses | None:
         """Return where they are now; None if nobody knows."""
         ...
 
@@ -80,40 +80,40 @@ class Whereabouts(Protocol):
         ...
 
 
-class AlikeServers:
+class ServerGroup:
     """Some servers: the name servers, or the master and the slaves of one broker name.
 
     They are asked in their order. One that fails is asked last for a while. Use this in one thread.
 
     Args:
-        places: where they are.
+        addresses: where they are.
         title: what they are, for errors.
         timeout_s: seconds after which none has answered, with all that was tried again.
         answer_s: seconds that one server may take for an answer.
         identity: as whom this side talks to them.
         patience_s: for how many seconds to try the master before its slaves are asked.
-        whereabouts: finds them again if none of them answers; closed with this.
+        finder: finds them again if none of them answers; closed with this.
     """
 
     def __init__(
         self,
-        places: Places,
+        addresses: Addresses,
         title: str,
         timeout_s: float,
         answer_s: float,
         identity: ClientIdentity,
         *,
         patience_s: float = 0.0,
-        whereabouts: Whereabouts | None = None,
+        finder: ServerFinder | None = None,
     ) -> None:
-        self.places = places
+        self.addresses = addresses
         self._title = title
         self.timeout_s = timeout_s
         self._answer_s = min(answer_s, timeout_s)
         self._identity = identity
         self._patience_s = patience_s
-        self._whereabouts = whereabouts
-        self._pipes = [RemotingPipe(address, identity) for address in places.addresses]
+        self._finder = finder
+        self._pipes = [RemotingPipe(address, identity) for address in addresses.listed]
         self._failed_at: dict[RemotingPipe, float] = {}
         self._is_master_away = False
         self._opaque = 0
@@ -122,14 +122,14 @@ class AlikeServers:
     @property
     def name(self) -> str:
         """What they are and where, to begin a sentence with."""
-        return f"{self._title} ({' or '.join(self.places.addresses)})"
+        return f"{self._title} ({' or '.join(self.addresses.listed)})"
 
     def close(self) -> None:
         """Close all connections."""
         for pipe in self._pipes:
             pipe.close()
-        if self._whereabouts is not None:
-            self._whereabouts.close()
+        if self._finder is not None:
+            self._finder.close()
 
     @contextmanager
     def limited_to(self, seconds: float, *, tries_again: bool = True) -> Iterator[None]:
@@ -150,15 +150,15 @@ class AlikeServers:
 
     def find_again(self) -> None:
         """Ask where the servers are now, and go on there."""
-        found = None if self._whereabouts is None else self._whereabouts.find()
-        if found is None or found == self.places:
+        found = None if self._finder is None else self._finder.find()
+        if found is None or found == self.addresses:
             return
-        before, self.places = self.name, found
-        _log.warning("%s: go on at %s.", before, " or ".join(found.addresses))
+        before, self.addresses = self.name, found
+        _log.warning("%s: go on at %s.", before, " or ".join(found.listed))
         known = {pipe.address: pipe for pipe in self._pipes}
         self._pipes = [
             known[address] if address in known else RemotingPipe(address, self._identity)
-            for address in found.addresses
+            for address in found.listed
         ]
         self._is_master_away = False
         for pipe in known.values():
@@ -176,11 +176,11 @@ class AlikeServers:
 
     def ask_all(self, commands: Iterable[Command]) -> list[Answered]:
         """Send requests like `ask`, many at a time, and return their answers, in the same order."""
-        talk = _Questions(commands)
-        self.converse(talk)
-        return talk.answers
+        exchange = _Questions(commands)
+        self.run(exchange)
+        return exchange.answers
 
-    def converse(self, talk: Conversation) -> None:
+    def run(self, exchange: Exchange) -> None:
         """Send requests and take their answers until it is over. Nothing is then on the way.
 
         Requests may be handled twice: those that a server did not answer go to the next one.
@@ -195,7 +195,7 @@ class AlikeServers:
         pause = _FIRST_PAUSE
         failures: dict[RemotingPipe, str] = {}
         while True:
-            has_both = self.places.has_master and len(self._pipes) > 1
+            has_both = self.addresses.has_master and len(self._pipes) > 1
             is_early = has_both and time.monotonic() < began + patience
             if not is_early:
                 self._tell_of_master(failures)
@@ -203,7 +203,7 @@ class AlikeServers:
             for pipe in self._pipes[:1] if is_early else self._in_order():
                 before = self._answers
                 try:
-                    self._converse(pipe, talk, waiting)
+                    self._run_at(pipe, exchange, waiting)
                 except PipeError as error:
                     pipe.close()
                     self._failed_at[pipe] = time.monotonic()
@@ -231,7 +231,7 @@ class AlikeServers:
 
     def _tell_of_master(self, failures: Mapping[RemotingPipe, str]) -> None:
         """Log that slaves are asked in place of a master, once until it answers again."""
-        error = failures.get(self._pipes[0]) if self.places.has_master else None
+        error = failures.get(self._pipes[0]) if self.addresses.has_master else None
         if error is None or self._is_master_away or len(self._pipes) == 1:
             return
         self._is_master_away = True
@@ -241,19 +241,17 @@ class AlikeServers:
             self.name, error,
         )  # fmt: skip
 
-    def _converse(
-        self, pipe: RemotingPipe, talk: Conversation, waiting: dict[int, Command]
-    ) -> None:
+    def _run_at(self, pipe: RemotingPipe, exchange: Exchange, waiting: dict[int, Command]) -> None:
         """Go on at one server.
 
         Args:
             pipe: the connection to it.
-            talk: what to ask.
+            exchange: what to ask.
             waiting: the requests that have no answer yet, by their `opaque`; updated in place.
         """
         pipe.open(self._answer_s)
-        is_master = self.places.has_master and pipe is self._pipes[0]
-        new = list(waiting.values()) or talk.due(_AT_ONCE)
+        is_master = self.addresses.has_master and pipe is self._pipes[0]
+        new = list(waiting.values()) or exchange.due(_AT_ONCE)
         waiting.clear()
         while new or waiting:
             if new:
@@ -270,8 +268,8 @@ class AlikeServers:
                     raise PipeError(f"{self.name} answered: {told}.")
                 del waiting[answer.opaque]
                 self._answers += 1
-                talk.answered(asked, Answered(answer, is_master))
-            new = talk.due(_AT_ONCE - len(waiting))
+                exchange.answered(asked, Answered(answer, is_master))
+            new = exchange.due(_AT_ONCE - len(waiting))
 
     def _in_order(self) -> list[RemotingPipe]:
         now = time.monotonic()

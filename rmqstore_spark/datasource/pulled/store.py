@@ -20,7 +20,7 @@ from rmqstore_spark.reader.topics import Topic
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from rmqstore_spark.client.brokers.server_group import AlikeServers
+    from rmqstore_spark.client.brokers.server_group import ServerGroup
     from rmqstore_spark.reader.options import ReadOptions
 
 __all__ = ["PulledStore"]
@@ -55,7 +55,7 @@ class PulledStore:
         return self._client.name
 
     @property
-    def servers(self) -> AlikeServers:
+    def servers(self) -> ServerGroup:
         """The processes that are asked."""
         return self._client.servers
 

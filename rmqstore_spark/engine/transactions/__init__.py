@@ -9,7 +9,7 @@ outcomes       makes what is stored when transactions end: messages and op messa
 recall         finds in the log what waits, after a start
 transaction_progress  how far all is done: offsets of CID_RMQ_SYS_TRANS,
                `config/transactionChecks.json`
-transactions   puts, ends, lists, checks: the service, which faces of all protocols call
+transactions   puts, ends, lists, checks: the service, which the servers of both protocols call
 checks         the thread that checks what has waited for too long
 
 `workers` starts it; `expiry` keeps the segments that it needs. The folder uses `admission`,

@@ -1,4 +1,4 @@
-"""A broker's face: store process, name server and applications, killed in any phase."""
+"""A store process as a broker, its name server and applications, killed in any phase."""
 
 from __future__ import annotations
 
