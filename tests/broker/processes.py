@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.serving import eventually
+from tests.support.processes.serving import eventually
 
 __all__ = [
     *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq", "free_port"),

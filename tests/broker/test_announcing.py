@@ -10,9 +10,9 @@ from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.processes import Client, RocketMq
 from tests.datasource.driving import batch_rows, plan_batch
 from tests.face.broker import free_port, route
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0

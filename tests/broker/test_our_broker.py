@@ -20,8 +20,8 @@ from rmqstore_spark.ha.replication import Replication
 from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, free_port, own_properties
 from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.face.broker import Served, broker, heartbeat, message, name_server, route
-from tests.support.batches import bodies, commit_batch
 from tests.support.certificates import make_certificates
+from tests.support.messages.batches import bodies, commit_batch
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0

@@ -37,9 +37,9 @@ from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
 from tests.face.broker import Served, broker, free_port, records_in
 from tests.remoting.reading import read_frames
-from tests.support.blocks import encoded_traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 from tests.support.recordings import exchanges
-from tests.support.traffic import Traffic
 
 MESSAGES = 3000
 

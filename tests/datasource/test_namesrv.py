@@ -37,9 +37,9 @@ from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
 from tests.face.broker import SMALL, Served, free_port, name_server, route
 from tests.namesrv.registering import registration, unregistration
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 

@@ -23,8 +23,8 @@ from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows
 from tests.face.broker import Served, broker, name_server, records_in
 from tests.namesrv.registering import registration
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 QUEUES = 3
 

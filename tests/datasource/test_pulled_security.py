@@ -24,9 +24,9 @@ from tests.datasource.driving import Stream, batch_rows, plan_batch
 from tests.face.accounts import write_accounts
 from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration
-from tests.support.blocks import encoded_traffic
 from tests.support.certificates import make_certificates
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 SECRET = "a-secret-of-the-test"
 

@@ -19,7 +19,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from tests.support.loops import in_thread
+from tests.support.processes.loops import in_thread
 
 __all__ = [
     *("Heard", "Served", "batch", "broker", "free_port", "heartbeat", "message", "name_server"),

@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from tests.face.broker import free_port, message
-from tests.support.serving import StoreProcess
+from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
 _COUNT = 10_000

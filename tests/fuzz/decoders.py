@@ -95,7 +95,7 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
-from tests.support.blocks import block_outcome
+from tests.support.messages.blocks import block_outcome
 
 __all__ = ["DECODERS", "check"]
 

@@ -18,7 +18,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files
-from tests.support.batches import commit_batch, rows_block, small_segments
+from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually
 
 NO_PAUSE = {"ha_send_heartbeat_interval": 50}

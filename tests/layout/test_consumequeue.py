@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout import consumequeue as cq
-from tests.support.golden import load_entries
-from tests.support.strategies import BYTES, INT32, INT64
+from tests.support.messages.strategies import BYTES, INT32, INT64
+from tests.support.stores.golden import load_entries
 
 ENTRIES = st.lists(st.tuples(INT64, INT32, INT64), max_size=20)
 

@@ -31,7 +31,7 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.datasource.sink.test_sink_columns import fields
 from tests.face.broker import SMALL, free_port, name_server, route
-from tests.support.serving import served
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"

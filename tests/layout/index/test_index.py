@@ -14,8 +14,8 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.index import format as index
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.hashing import index_key_hash
-from tests.support.golden import KeyReport, load_meta, load_queues
-from tests.support.strategies import BYTES, INT32, INT64
+from tests.support.messages.strategies import BYTES, INT32, INT64
+from tests.support.stores.golden import KeyReport, load_meta, load_queues
 
 INDEXED = [
     "basic",
