@@ -12,5 +12,5 @@
     sending      `MessageSender`: sends messages, and again where a broker fails
 
 They speak RocketMQ's protocol, to its processes as to ours. From outside they import `remoting`,
-`wire.endpoint`, `client.pauses`, `errors` and `printable`.
+`wire.endpoint`, `layout.constants`, `client.pauses`, `errors` and `printable`.
 """

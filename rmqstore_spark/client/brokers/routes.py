@@ -19,6 +19,7 @@ from rmqstore_spark.client.brokers.answers import (
 )
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -28,7 +29,6 @@ __all__ = ["NameServers", "RegisteredBroker", "addresses_of", "joined"]
 _log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0
-_MASTER: Final = 0
 
 
 class NameServers:
@@ -195,7 +195,7 @@ class RegisteredBroker:
 
 def addresses_of(place: BrokerPlace) -> Addresses:
     """Return the addresses of a broker, its master first."""
-    return Addresses(tuple(place.addresses.values()), _MASTER in place.addresses)
+    return Addresses(tuple(place.addresses.values()), MASTER_ID in place.addresses)
 
 
 def _route_request(topic: str) -> Command:

@@ -18,11 +18,11 @@ from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.client.brokers.publishing import (
     DEFAULT_QUEUES,
-    DEFAULT_TOPIC,
     PublishRoutes,
 )
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -78,7 +78,7 @@ class OutgoingMessage:
         fields = {
             "a": _GROUP,
             "b": self.topic,
-            "c": DEFAULT_TOPIC,
+            "c": AUTO_CREATE_TOPIC,
             "d": str(DEFAULT_QUEUES),
             "e": str(queue_id),
             "f": "0",

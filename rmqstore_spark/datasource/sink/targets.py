@@ -7,21 +7,20 @@ there, as with option `endpoint`. Otherwise messages are sent over RocketMQ's pr
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.layout.constants import MASTER_ID
 
 if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.answers import WritePlace
     from rmqstore_spark.client.brokers.routes import NameServers
 
 __all__ = ["find_targets"]
-
-_MASTER: Final = 0
 
 
 def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
@@ -85,7 +84,7 @@ def _all(servers: NameServers) -> dict[str, WritePlace]:
     known = [servers.brokers(), *servers.routes(servers.topics()).values()]
     found = {}
     for place in joined(known):
-        address = place.addresses.get(_MASTER)
+        address = place.addresses.get(MASTER_ID)
         if address is not None:
             endpoint = place.endpoints.get(address, "")
             found[place.name] = WritePlace(place.name, address, endpoint, 0)
