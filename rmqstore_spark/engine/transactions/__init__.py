@@ -15,4 +15,7 @@ checks         the thread that checks what has waited for too long
 `workers` starts it; `expiry` keeps the segments that it needs. The folder uses `admission`,
 `append`, `log`, `dispatch`, `tables`, and `reader.transactions`, which finds what waits in files.
 The format is in docs/format.md, "Transactions".
+
+`transactions` is long: one lock guards all that it does, and what can be decided, made or found
+without the lock is in the other modules.
 """
