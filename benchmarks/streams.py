@@ -20,7 +20,7 @@ from benchmarks.spark import session
 from benchmarks.stores import Shape, Stores, record_size
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

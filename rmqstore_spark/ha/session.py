@@ -22,10 +22,10 @@ from rmqstore_spark.errors import (
     ServiceError,
 )
 from rmqstore_spark.ha.connection import HaConnection
+from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.ha.progress import Progress
 from rmqstore_spark.ha.reporter import Reporter
 
 __all__ = ["BrokenStreamError", "ForkError", "Session"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.broker.processes import SIZES, Broker, Client, NameServer, RocketMq
 from tests.datasource.sink.serving import Served
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 from tools.java import find_java
 
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.support.ports import free_port
-from tests.support.serving import eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import eventually
 
 __all__ = [
     *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq"),

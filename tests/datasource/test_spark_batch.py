@@ -18,9 +18,9 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
-from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
+from tests.support.stores.expected import backed_rows, expected_rows, log_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ import pytest
 from chispa import assert_df_equality
 
 from rmqstore_spark.client import StoreClient
-from tests.support.ports import free_port
-from tests.support.serving import StoreProcess, block_of, eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess, block_of, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,10 +14,10 @@ from rmqstore_spark.client import StoreClient
 from tests.datasource.conftest import rows_of
 from tests.face.broker import route
 from tests.namesrv.serving import NamesrvProcess
-from tests.support.blocks import encoded_traffic
-from tests.support.ports import free_port
-from tests.support.serving import StoreProcess
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

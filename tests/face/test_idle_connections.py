@@ -12,8 +12,8 @@ import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from tests.face.broker import message
-from tests.support.ports import free_port
-from tests.support.serving import StoreProcess
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
 _COUNT = 10_000

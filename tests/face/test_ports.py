@@ -17,7 +17,7 @@ from rmqstore_spark.remoting.tls import client_context
 from tests.face.accounts import APP, write_accounts
 from tests.face.broker import Served, broker, message
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tests.support.certificates import make_certificates
-from tests.support.serving import StoreProcess, eventually
+from tests.support.processes.serving import StoreProcess, eventually
 
 __all__ = ["ATTACKS", "MOST_AFTER", "MOST_DURING", "Outcome", "Target", "attacked", "run"]
 

@@ -14,9 +14,9 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.wire.messages import CommitRequest, CommitResult, StageInfo, WriterId
 from tests.fault.claims import Claims
-from tests.fault.life import SMALL
 from tests.fault.messages import TOPICS, block
-from tests.support.serving import StoreProcess
+from tests.fault.rounds.life import SMALL
+from tests.support.processes.serving import StoreProcess
 
 __all__ = ["RemoteWriter", "request_of", "serve", "stage"]
 

@@ -19,10 +19,10 @@ from rmqstore_spark.errors import RefusedError
 from tests.fault.claims import Claims
 from tests.fault.messages import block
 from tests.fault.remote import RemoteWriter, serve
-from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
+from tests.fault.rounds.service import cut_connections, lost_answers, service_kills
 from tests.fault.traces import is_traced, why_no_strace
-from tests.support.ports import free_port
-from tests.support.serving import eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import eventually
 
 pytestmark = pytest.mark.fault
 

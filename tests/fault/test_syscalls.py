@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault.claims import Claims
-from tests.fault.life import settle
-from tests.fault.rounds import CALLS, EIO, by_calls, injected
+from tests.fault.rounds.life import settle
+from tests.fault.rounds.writer import CALLS, EIO, by_calls, injected
 from tests.fault.traces import why_no_strace
 
 PUT_OFF = (" yet: ", "could not be used: ")

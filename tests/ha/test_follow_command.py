@@ -13,8 +13,8 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader.store import Store
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes, mastering, queue_files
-from tests.support.batches import rows_block
 from tests.support.certificates import make_certificates
+from tests.support.messages.batches import rows_block
 from tests.support.waiting import PATIENCE, eventually
 
 SMALL = (

@@ -11,8 +11,8 @@ import pytest
 
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import GOLDEN_NAMES, load_records
-from tests.support.storebuilder import StoreBuilder, Traffic
+from tests.support.stores.golden import GOLDEN_NAMES, load_records
+from tests.support.stores.storebuilder import StoreBuilder, Traffic
 
 
 class Growing:

@@ -16,7 +16,7 @@ from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
     from rmqstore_spark.ha.follower import LogFollower
-    from rmqstore_spark.ha.progress import Standing
+    from rmqstore_spark.ha.follower_progress import Standing
 
 __all__ = ["follow"]
 

@@ -24,8 +24,3 @@ class IdentityFiles:
     tls_client_trust_cert_path: str = ""
     tls_client_cert_path: str = ""
     tls_client_key_path: str = ""
-
-    @property
-    def ha_tls_enable(self) -> bool:
-        """Whether a connection for replication uses the same certificates: there is none."""
-        return False

@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from tests.support.storing import Clock, config, messages, until
+from tests.support.stores.storing import Clock, config, messages, until
 
 DAY = 86_400_000
 YEAR = 365 * DAY
