@@ -21,8 +21,8 @@ from benchmarks.figures import Figure
 from benchmarks.stores import Stores
 from benchmarks.writer import new_store
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 __all__ = ["buffer_figures", "measure_buffer"]
 

@@ -17,7 +17,6 @@ import pytest
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.proxy import BreakingProxy
-from tests.fault.remote import free_port
 from tests.ha.peers import (
     PlainMaster,
     PlainSlave,
@@ -27,7 +26,8 @@ from tests.ha.peers import (
     log_bytes,
     mastering,
 )  # fmt: skip
-from tests.support.batches import rows_block, small_segments
+from tests.support.messages.batches import rows_block, small_segments
+from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 

@@ -11,8 +11,8 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering
 from tests.ha.peers import SMALL, caught_up, mastering
 from tests.ha.test_metadata import recorded, slave_of
-from tests.support.delaying import delayed, delivered, rows_of
-from tests.support.storing import Clock, until
+from tests.support.processes.delaying import delayed, delivered, rows_of
+from tests.support.stores.storing import Clock, until
 from tests.support.waiting import eventually
 
 
