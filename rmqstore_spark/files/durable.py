@@ -32,7 +32,7 @@ __all__ = [
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-WRITE_BYTES = 256 << 10
+WRITE_BYTES = 128 << 10
 """The most bytes of one write. For a larger one, ext4 and XFS take pages of up to 2 MiB. A system
 whose memory is in smaller pieces has to look for them, and a virtual machine that returns unused
 memory to its host has to get them back, which takes ten times as long as the copy."""
