@@ -85,18 +85,21 @@ class StagingMemory:
                 if len(pages) == size:
                     del self._kept[number]
                     return pages
-            while self._kept and self._used + self.kept > self._most:
-                self._kept.popleft()
         try:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise MemoryError from error
 
     def keep(self, pages: mmap.mmap) -> None:
-        """Keep pages whose bytes were given back, if there is room. Nobody uses them any more."""
+        """Keep pages whose bytes were given back. Nobody uses them any more."""
         with self._lock:
-            if self._used + self.kept + len(pages) <= self._most:
-                self._kept.append(pages)
+            self._kept.append(pages)
+
+    def make_room(self) -> None:
+        """Return pages that no stage holds to the system, until the rest is within the limit."""
+        with self._lock:
+            while self._kept and self._used + self.kept > self._most:
+                self._kept.popleft()
 
     def drop(self) -> None:
         """Return the pages that no stage holds to the system."""
@@ -184,6 +187,7 @@ class HeldPortion:
                 array.grow(more)
         except MemoryError:
             return False
+        self._memory.make_room()
         return True
 
 

@@ -358,6 +358,8 @@ def test_pages_and_files_of_stages_that_are_gone_serve_the_next_until_none_comes
             for portion, block in zip(stage.portions, written, strict=True):
                 records = portion.read_records(np.empty(portion.size, np.uint8), files)
                 assert records.tobytes() == block.tobytes()
+            staging.expire()
+            now[0] += 5_000  # the stage is long
             staging.abort([stage.stage_id])
             kept.append((staging.memory.kept, [file.stat().st_ino for file in spare.iterdir()]))
             assert staging.memory.used == 0
@@ -378,13 +380,17 @@ def test_pages_that_are_kept_make_way_for_others(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "open") as store:
         limits = StagingLimits(1 << 30, 1 << 30, 8 << 20, 1 << 40)
         staging = Staging(tmp_path / "staging", store._admission, limits, lambda: FIRST_TIME)
-        for number, count in enumerate((5, 6, 3)):
+        kept: list[int] = []
+        large = [[bytes(1 << 20)] * count for count in (5, 6, 3)]
+        for number, blocks in enumerate([[rows] for rows in large] + [[[bytes(600_000)]] * 9]):
             stage = staging.begin(stage_id(str(number)))
-            stage.append(rows_block([bytes(1 << 20)] * count))
-            assert in_memory(stage) == [True]
-            assert staging.memory.used + staging.memory.kept <= 8 << 20
+            for rows in blocks:
+                stage.append(rows_block(rows))
+                assert staging.memory.used + staging.memory.kept <= 8 << 20
+            assert all(in_memory(stage))
             staging.abort([stage.stage_id])
-        assert 3 << 20 < staging.memory.kept < 4 << 20
+            kept.append(staging.memory.kept >> 20)
+        assert kept == [5, 6, 3, 0]
 
 
 def test_a_spare_file_that_an_earlier_process_left_is_removed(tmp_path: Path) -> None:
