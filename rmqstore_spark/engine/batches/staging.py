@@ -80,8 +80,8 @@ class Staging:
         self.failures = Failures()
         self.memory = StagingMemory(limits.memory_bytes)
         self.spares = SpareFiles(folder / "spare")
-        self._changes = 0
-        self._changed = (0, 0)  # changes, and when `expire` first saw so many
+        self._ended = 0
+        self._seen = (0, 0)  # stages that had ended, and when `expire` first saw so many
         self._admission = admission
         self._folder = folder
         self._limits = limits
@@ -147,7 +147,6 @@ class Staging:
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
             self._stages[stage_id] = stage
             self._held[stage_id] = 0
-            self._changes += 1
             return stage
 
     def reserve(self, stage: Stage, count: int) -> None:
@@ -289,12 +288,12 @@ class Staging:
     def expire(self) -> int:
         """Remove stages that nobody has touched for the timeout; return their number.
 
-        What earlier stages have left goes too, unless stages come and go.
+        The memory and the files that ended stages have left go when no stage ends for a while.
         """
         now = self.clock()
-        if self._changes != self._changed[0]:
-            self._changed = self._changes, now
-        elif now - self._changed[1] >= _SPARE_MS:
+        if self._ended != self._seen[0]:
+            self._seen = self._ended, now
+        elif not 0 <= now - self._seen[1] < _SPARE_MS:  # the clock may have gone back
             self._drop_spares()
         with self._lock:
             for stage in self._stages.values():
@@ -330,7 +329,7 @@ class Staging:
             self._bury(stage.stage_id, why)
 
     def _release(self, stage: Stage) -> None:
-        self._changes += 1
+        self._ended += 1
         self._bytes -= self._held.pop(stage.stage_id, 0)
         self._claimed.pop(stage.stage_id, None)
 
