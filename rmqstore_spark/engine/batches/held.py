@@ -203,6 +203,7 @@ class _Growing(Generic[T]):
     """
 
     def __init__(self, dtype: np.dtype[T], memory: StagingMemory) -> None:
+        self._dtype = dtype
         self._all = np.empty(0, dtype)
         self._memory = memory
         self._pages: mmap.mmap | None = None
@@ -220,7 +221,7 @@ class _Growing(Generic[T]):
 
     def growth(self, more: int) -> int:
         """Return the bytes that it takes to append so many values."""
-        return (self._needed(more) - self.capacity) * self._all.itemsize
+        return (self._needed(more) - self.capacity) * self._dtype.itemsize
 
     def grow(self, more: int) -> None:
         """Make room for more values.
@@ -241,7 +242,7 @@ class _Growing(Generic[T]):
 
     def clear(self) -> None:
         self.size = 0
-        self._replace(np.empty(0, self._all.dtype), None)
+        self._replace(np.empty(0, self._dtype), None)
 
     def _replace(self, array: npt.NDArray[T], pages: mmap.mmap | None) -> None:
         unused, self._pages = self._pages, pages
@@ -255,8 +256,8 @@ class _Growing(Generic[T]):
         if needed <= self.capacity:
             return self.capacity
         needed = max(needed, 2 * self.capacity)
-        size = needed * self._all.itemsize
-        return needed if size < _MAPPED else -(-size // _PAGES) * _PAGES // self._all.itemsize
+        size = needed * self._dtype.itemsize
+        return needed if size < _MAPPED else -(-size // _PAGES) * _PAGES // self._dtype.itemsize
 
     def _allocated(self, count: int) -> tuple[npt.NDArray[T], mmap.mmap | None]:
         """Return a new array, and its pages if it has pages of its own.
@@ -264,8 +265,8 @@ class _Growing(Generic[T]):
         Raises:
             MemoryError: the system has no memory for it.
         """
-        dtype = self._all.dtype
-        if count * dtype.itemsize < _MAPPED:
-            return np.empty(count, dtype), None
-        pages = self._memory.pages(count * dtype.itemsize)
-        return np.frombuffer(pages, dtype), pages
+        size = count * self._dtype.itemsize
+        if size < _MAPPED:
+            return np.empty(count, self._dtype), None
+        pages = self._memory.pages(size)
+        return np.frombuffer(pages, self._dtype), pages
