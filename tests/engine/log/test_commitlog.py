@@ -18,7 +18,7 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import WRITE_BYTES
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I4, I8, U1
-from tests.support.storing import until
+from tests.support.stores.storing import until
 
 SIZE = 4096
 BLANK = encode_blank(8)
