@@ -3,6 +3,7 @@
 staging           manages the stages of a store: who may begin, commit and abort them
 stage             holds the records of one task attempt, as portions
 held, spilled     a portion in memory, and one in files beside the log
+spares            keeps the files of stages that are gone, for the next stages
 staged_records    the records of a block or portion, with their queues and keys
 commit            the order of a commit: check, write, flush, publish, dispatch. The batch becomes
                   visible in `CommitLogWriter.publish` (`engine.log.commitlog`)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections import deque
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -29,19 +30,25 @@ _MAPPED: Final = 2 << 20
 """Bytes from which an array has pages of its own. NumPy asks for huge pages, of which a part is not
 used, and keeps what is freed: that would not count towards `stagingMemoryBytes`."""
 
+_PAGES: Final = 512 << 10
+"""Pages are taken in multiples of this, so that the next stages can use them too."""
+
 T = TypeVar("T", bound=np.generic)
 
 
 class StagingMemory:
-    """Counts the bytes that stages hold in memory. Thread-safe.
+    """Counts the bytes that stages hold in memory, and keeps their pages for the next. Thread-safe.
+
+    New pages cost several times as much as copying records into them.
 
     Args:
-        most: bytes of all stages together.
+        most: bytes of all stages together, and of the pages that are kept.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._used = 0
+        self._kept: deque[mmap.mmap] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -62,6 +69,43 @@ class StagingMemory:
         with self._lock:
             self._used -= count
 
+    @property
+    def kept(self) -> int:
+        """Bytes of the pages that no stage holds."""
+        return sum(map(len, self._kept))
+
+    def pages(self, size: int) -> mmap.mmap:
+        """Return pages: kept ones if there are any of this size. The caller has taken the bytes.
+
+        Raises:
+            MemoryError: the system has no memory for them.
+        """
+        with self._lock:
+            for number, pages in enumerate(self._kept):
+                if len(pages) == size:
+                    del self._kept[number]
+                    return pages
+        try:
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError from error
+
+    def keep(self, pages: mmap.mmap) -> None:
+        """Keep pages whose bytes were given back. Nobody uses them any more."""
+        with self._lock:
+            self._kept.append(pages)
+
+    def make_room(self) -> None:
+        """Return pages that no stage holds to the system, until the rest is within the limit."""
+        with self._lock:
+            while self._kept and self._used + self.kept > self._most:
+                self._kept.popleft()
+
+    def drop(self) -> None:
+        """Return the pages that no stage holds to the system."""
+        with self._lock:
+            self._kept.clear()
+
 
 class HeldPortion:
     """A portion in memory. A commit stamps its records where they are: it can do so again.
@@ -73,9 +117,9 @@ class HeldPortion:
     def __init__(self, memory: StagingMemory) -> None:
         self._memory = memory
         self._charge = 0
-        self._records = _Growing(np.dtype(np.uint8))
-        self._rows = _Growing(ROW_DTYPE)
-        self._keys = _Growing(KEY_DTYPE)
+        self._records = _Growing(np.dtype(np.uint8), memory)
+        self._rows = _Growing(ROW_DTYPE, memory)
+        self._keys = _Growing(KEY_DTYPE, memory)
 
     @classmethod
     def try_hold(cls, memory: StagingMemory, block: StagedBlock) -> HeldPortion | None:
@@ -127,9 +171,9 @@ class HeldPortion:
     def release(self) -> None:
         """Give back the memory. The portion is empty then."""
         charge, self._charge = self._charge, 0
+        self._memory.give_back(charge)
         for array in (self._records, self._rows, self._keys):
             array.clear()
-        self._memory.give_back(charge)
 
     def _grow(self, size: int, rows: int, keys: int) -> bool:
         """Make room for more records; return False if there is no memory for them."""
@@ -143,18 +187,26 @@ class HeldPortion:
                 array.grow(more)
         except MemoryError:
             return False
+        self._memory.make_room()
         return True
 
 
 class _Growing(Generic[T]):
     """An array that grows.
 
+    Args:
+        dtype: of its values.
+        memory: has the pages of a large one.
+
     Attributes:
         size: how much of it is filled.
     """
 
-    def __init__(self, dtype: np.dtype[T]) -> None:
+    def __init__(self, dtype: np.dtype[T], memory: StagingMemory) -> None:
+        self._dtype = dtype
         self._all = np.empty(0, dtype)
+        self._memory = memory
+        self._pages: mmap.mmap | None = None
         self.size = 0
 
     @property
@@ -169,7 +221,7 @@ class _Growing(Generic[T]):
 
     def growth(self, more: int) -> int:
         """Return the bytes that it takes to append so many values."""
-        return (self._needed(more) - self.capacity) * self._all.itemsize
+        return (self._needed(more) - self.capacity) * self._dtype.itemsize
 
     def grow(self, more: int) -> None:
         """Make room for more values.
@@ -179,9 +231,9 @@ class _Growing(Generic[T]):
         """
         capacity = self._needed(more)
         if capacity > self.capacity:
-            larger = _allocated(capacity, self._all.dtype)
+            larger, pages = self._allocated(capacity)
             larger[: self.size] = self.filled
-            self._all = larger
+            self._replace(larger, pages)
 
     def append(self, more: npt.NDArray[T]) -> None:
         """Append values for which there is room."""
@@ -189,28 +241,32 @@ class _Growing(Generic[T]):
         self.size += len(more)
 
     def clear(self) -> None:
-        self._all = self._all[:0].copy()
         self.size = 0
+        self._replace(np.empty(0, self._dtype), None)
+
+    def _replace(self, array: npt.NDArray[T], pages: mmap.mmap | None) -> None:
+        unused, self._pages = self._pages, pages
+        self._all = array
+        if unused is not None:
+            self._memory.keep(unused)
 
     def _needed(self, more: int) -> int:
         """Return the capacity for more values: at least twice the present one, if it grows."""
         needed = self.size + more
         if needed <= self.capacity:
             return self.capacity
-        return max(needed, 2 * self.capacity)
+        needed = max(needed, 2 * self.capacity)
+        size = needed * self._dtype.itemsize
+        return needed if size < _MAPPED else -(-size // _PAGES) * _PAGES // self._dtype.itemsize
 
+    def _allocated(self, count: int) -> tuple[npt.NDArray[T], mmap.mmap | None]:
+        """Return a new array, and its pages if it has pages of its own.
 
-def _allocated(count: int, dtype: np.dtype[T]) -> npt.NDArray[T]:
-    """Return a new array.
-
-    Raises:
-        MemoryError: the system has no memory for it.
-    """
-    size = count * dtype.itemsize
-    if size < _MAPPED:
-        return np.empty(count, dtype)
-    try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError from error
-    return np.frombuffer(pages, dtype)
+        Raises:
+            MemoryError: the system has no memory for it.
+        """
+        size = count * self._dtype.itemsize
+        if size < _MAPPED:
+            return np.empty(count, self._dtype), None
+        pages = self._memory.pages(size)
+        return np.frombuffer(pages, self._dtype), pages

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from rmqstore_spark.engine.batches.spares import SpareFiles
 from rmqstore_spark.engine.batches.staged_records import (
     KEY_DTYPE,
     PORTION_BYTES,
@@ -37,6 +39,9 @@ from rmqstore_spark.layout.spans import U1
 
 __all__ = ["SpillFiles", "SpilledPortion"]
 
+_RECORDS: Final = "records"
+_NEW: Final = os.O_CREAT | os.O_EXCL
+
 _READ_BYTES: Final = 256 << 10
 """Bytes of one read: its checksum is computed while it is in the processor's cache."""
 
@@ -46,10 +51,12 @@ class SpillFiles:
 
     Args:
         folder: the folder of the stage.
+        spares: files of earlier stages.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spares: SpareFiles) -> None:
         self._folder = folder
+        self._spares = spares
         self._files: tuple[_File, _File, _File] | None = None
         self._open = ExitStack()
 
@@ -66,7 +73,7 @@ class SpillFiles:
             OSError: a file could not be created or written.
         """
         if self._files is None:
-            self._files = (self._create("records"), self._create("rows"), self._create("keys"))
+            self._files = (self._create(_RECORDS), self._create("rows"), self._create("keys"))
         records, rows, keyed = self._files
         table, hashed = block.rows.view(np.uint8), keys.view(np.uint8)
         return (
@@ -104,8 +111,17 @@ class SpillFiles:
         """Close the files; they stay."""
         self._open.close()
 
+    def remove(self) -> None:
+        """Close the files, and remove the folder of the stage."""
+        self.close()
+        if self._files is not None:
+            self._spares.keep(self._folder / _RECORDS)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def _create(self, name: str) -> _File:
-        return self._open.enter_context(_File(self._folder / name))
+        path = self._folder / name
+        is_spare = name == _RECORDS and self._spares.take(path)
+        return self._open.enter_context(_File(path, os.O_NOFOLLOW if is_spare else _NEW))
 
 
 class SpilledPortion:
@@ -159,7 +175,7 @@ class SpilledPortion:
     def read_records(self, buffer: U1, files: HandleCache[int]) -> U1:
         """Read the bytes of the records back into the buffer."""
         records = buffer[: self.size]
-        self._files.read("records", records, self._records, files)
+        self._files.read(_RECORDS, records, self._records, files)
         return records
 
     def read_keys(self, files: HandleCache[int]) -> Keys:
@@ -197,11 +213,10 @@ class _Range:
 
 
 class _File:
-    """A new file that is appended to; a context manager that closes it."""
+    """A file that is written from its beginning; a context manager that closes it."""
 
-    def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, FILE_MODE)
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, FILE_MODE)
         self._size = 0
 
     def __enter__(self) -> _File:

@@ -13,7 +13,6 @@ never the other way round.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +23,7 @@ from isal import isal_zlib
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import HeldPortion, StagingMemory
+from rmqstore_spark.engine.batches.spares import SpareFiles
 from rmqstore_spark.engine.batches.spilled import SpilledPortion, SpillFiles
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE, StagedBlock
 from rmqstore_spark.engine.failpoints import reach
@@ -48,6 +48,11 @@ class StageRoom(Protocol):
     @property
     def memory(self) -> StagingMemory:
         """The memory that all stages share."""
+        ...
+
+    @property
+    def spares(self) -> SpareFiles:
+        """Files that new stages write over."""
         ...
 
     @property
@@ -109,7 +114,7 @@ class Stage:
         self._rows = self._bytes = self._body_bytes = self._checksum = 0
         self._closed_because = ""
         folder.mkdir(mode=FOLDER_MODE)
-        self._files = SpillFiles(folder)
+        self._files = SpillFiles(folder, room.spares)
 
     def append(self, data: U1) -> int:
         """Append a block of encoded records: all of it or nothing.
@@ -179,11 +184,10 @@ class Stage:
         if self._closed_because:
             return
         self._closed_because = because
-        self._files.close()
         for portion in self.portions:
             portion.release()
         self.portions = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._files.remove()
 
     def _require_open(self) -> None:
         why = self._closed_because or ("it is finished" if self.finished else "")

@@ -20,6 +20,7 @@ from typing import Final
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import StagingMemory
 from rmqstore_spark.engine.batches.owners import is_another
+from rmqstore_spark.engine.batches.spares import SpareFiles
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 100_000
 _MOST_STAGES: Final = 10_000
+_SPARE_MS: Final = 5_000
+"""How long memory and files of stages that are gone are kept for others."""
 _STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -76,6 +79,9 @@ class Staging:
         self.indexed = indexed
         self.failures = Failures()
         self.memory = StagingMemory(limits.memory_bytes)
+        self.spares = SpareFiles(folder / "spare")
+        self._ended = 0
+        self._seen = (0, 0)  # stages that had ended, and when `expire` first saw so many
         self._admission = admission
         self._folder = folder
         self._limits = limits
@@ -280,8 +286,15 @@ class Staging:
                 self._bury(stage.stage_id, why)
 
     def expire(self) -> int:
-        """Remove stages that nobody has touched for the timeout; return their number."""
+        """Remove stages that nobody has touched for the timeout; return their number.
+
+        The memory and the files that ended stages have left go when no stage ends for a while.
+        """
         now = self.clock()
+        if self._ended != self._seen[0]:
+            self._seen = self._ended, now
+        elif not 0 <= now - self._seen[1] < _SPARE_MS:  # the clock may have gone back
+            self._drop_spares()
         with self._lock:
             for stage in self._stages.values():
                 stage.touched = min(stage.touched, now)  # a clock that went back expires nothing
@@ -303,6 +316,11 @@ class Staging:
             self._stages.clear()
         for stage in stages:
             self._drop(stage, "removed when the store was closed")
+        self._drop_spares()
+
+    def _drop_spares(self) -> None:
+        self.memory.drop()
+        self.spares.drop()
 
     def _drop(self, stage: Stage, why: str) -> None:
         stage.remove(f"it was {why}")
@@ -311,6 +329,7 @@ class Staging:
             self._bury(stage.stage_id, why)
 
     def _release(self, stage: Stage) -> None:
+        self._ended += 1
         self._bytes -= self._held.pop(stage.stage_id, 0)
         self._claimed.pop(stage.stage_id, None)
 

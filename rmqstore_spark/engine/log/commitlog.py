@@ -26,7 +26,7 @@ from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import explained, start_write_back, sync_folder
+from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
 from rmqstore_spark.layout.spans import I8, U1
@@ -376,7 +376,8 @@ class CommitLogWriter:
         offset = at - start
         with explained(self._files.path(start), "written"):
             while views:
-                written = os.pwritev(descriptor, views, offset)
+                first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
+                written = os.pwritev(descriptor, first, offset)
                 offset += written
                 while views and written >= len(views[0]):
                     written -= len(views.pop(0))

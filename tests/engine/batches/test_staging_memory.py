@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE
 from rmqstore_spark.engine.batches.staging import StageInfo, Staging, StagingLimits
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
@@ -183,17 +186,17 @@ def test_a_block_that_is_changed_after_it_was_staged_is_committed_as_it_was(
 def test_a_portion_that_cannot_grow_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: npt.DTypeLike
 ) -> None:
-    allocated = held._allocated
+    allocated = held._Growing._allocated
 
-    def fail(count: int, dtype: np.dtype[np.uint8]) -> npt.NDArray[np.uint8]:
-        if dtype == table:
+    def fail(array: held._Growing[Any], count: int) -> Any:
+        if array.filled.dtype == table:
             raise MemoryError
-        return allocated(count, dtype)
+        return allocated(array, count)
 
     with StoreWriter.open(tmp_path, small_segments()) as store:
         stage = store.begin_stage(stage_id("a"))
         stage.append(BLOCK)
-        monkeypatch.setattr(held, "_allocated", fail)
+        monkeypatch.setattr(held._Growing, "_allocated", fail)
         stage.append(BLOCK)
         assert in_memory(stage) == [True, False]
         monkeypatch.undo()
@@ -209,7 +212,7 @@ def test_without_memory_for_a_block_it_goes_to_the_files(
     def no_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(held, "_allocated", no_memory)
+    monkeypatch.setattr(held._Growing, "_allocated", no_memory)
     with StoreWriter.open(tmp_path, small_segments()) as store:
         stage = store.begin_stage(stage_id("a"))
         stage.append(BLOCK)
@@ -330,3 +333,69 @@ def test_the_next_segment_is_created_while_its_rows_are_staged(tmp_path: Path) -
         until(ready.exists)
         store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
     assert scanned(tmp_path) == bodies("a", 1) + bodies("a")
+
+
+# ---- kept for the next stages --------------------------------------------------------------------
+
+
+def test_pages_and_files_of_stages_that_are_gone_serve_the_next_until_none_comes(
+    tmp_path: Path,
+) -> None:
+    now, size = [FIRST_TIME], 1 << 20
+    with StoreWriter.open(tmp_path / "open") as store:
+        limits = StagingLimits(1 << 30, 1 << 30, 8 << 20, 1 << 40)
+        staging = Staging(tmp_path / "staging", store._admission, limits, lambda: now[0])
+        spare = tmp_path / "staging" / "spare"
+        kept: list[tuple[int, list[int]]] = []
+        for number in range(2):
+            stage = staging.begin(stage_id(str(number)))
+            written = [rows_block([bytes([number, k]) * (size // 2)] * 5) for k in range(2)]
+            for block in written:
+                stage.append(block)
+            assert in_memory(stage) == [True, False]
+            assert (staging.memory.kept, staging.spares.kept) == (0, 0)
+            files = HandleCache[int](os.close, 1)
+            for portion, block in zip(stage.portions, written, strict=True):
+                records = portion.read_records(np.empty(portion.size, np.uint8), files)
+                assert records.tobytes() == block.tobytes()
+            staging.expire()
+            now[0] += 5_000  # the stage is long
+            staging.abort([stage.stage_id])
+            kept.append((staging.memory.kept, [file.stat().st_ino for file in spare.iterdir()]))
+            assert staging.memory.used == 0
+        assert kept[0] == kept[1]
+        assert kept[0][0] > 5 * size
+        assert len(kept[0][1]) == 1
+        staging.expire()
+        now[0] += 4_999
+        staging.expire()
+        assert staging.memory.kept
+        assert staging.spares.kept
+        now[0] += 1
+        staging.expire()
+        assert (staging.memory.kept, staging.spares.kept, spare.exists()) == (0, 0, False)
+
+
+def test_pages_that_are_kept_make_way_for_others(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "open") as store:
+        limits = StagingLimits(1 << 30, 1 << 30, 8 << 20, 1 << 40)
+        staging = Staging(tmp_path / "staging", store._admission, limits, lambda: FIRST_TIME)
+        kept: list[int] = []
+        large = [[bytes(1 << 20)] * count for count in (5, 6, 3)]
+        for number, blocks in enumerate([[rows] for rows in large] + [[[bytes(600_000)]] * 9]):
+            stage = staging.begin(stage_id(str(number)))
+            for rows in blocks:
+                stage.append(rows_block(rows))
+                assert staging.memory.used + staging.memory.kept <= 8 << 20
+            assert all(in_memory(stage))
+            staging.abort([stage.stage_id])
+            kept.append(staging.memory.kept >> 20)
+        assert kept == [5, 6, 3, 0]
+
+
+def test_a_spare_file_that_an_earlier_process_left_is_removed(tmp_path: Path) -> None:
+    spare = tmp_path / "rmqstore" / "staging" / "spare"
+    spare.mkdir(parents=True)
+    (spare / "0").write_bytes(b"left")
+    with StoreWriter.open(tmp_path, small_segments()):
+        assert not spare.exists()

@@ -15,11 +15,13 @@ import pytest
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import WRITE_BYTES
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I4, I8, U1
 from tests.support.stores.storing import until
 
 SIZE = 4096
+BLANK = encode_blank(8)
 
 
 @pytest.fixture
@@ -121,6 +123,26 @@ def test_one_write_a_segment(
     log = CommitLogWriter(files, 0, 0)
     append(log, *[500] * 30)
     assert len(calls) == len(set(calls)) == len(names(folder)) == 4
+
+
+def test_large_writes_are_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.pwritev, list[int]()
+
+    def counted(descriptor: int, buffers: Any, offset: int) -> int:
+        calls.append(sum(map(len, buffers)))
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", counted)
+    size = 4 * WRITE_BYTES
+    files = SegmentFiles(str(folder), str(folder.parent / "ready"), size)
+    first, second = 2 * WRITE_BYTES + 7, WRITE_BYTES
+    append(CommitLogWriter(files, 0, 0), first, second, size - 8)
+    files.close()
+    assert max(calls) <= WRITE_BYTES + len(BLANK)
+    data = bytes([1]) * first + bytes([2]) * second
+    blank = encode_blank(size - len(data))[: len(BLANK)]
+    assert (folder / f"{0:020}").read_bytes() == (data + blank).ljust(size, b"\0")
+    assert (folder / f"{size:020}").read_bytes() == bytes([3]) * (size - 8) + bytes(8)
 
 
 def test_a_flush_takes_what_is_new_in_order(
