@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
@@ -29,6 +30,7 @@ __all__ = [
     "read_topics",
     "read_write_places",
     "refusal",
+    "refuses_account",
 ]
 
 MAX_LONG: Final = (1 << 63) - 1
@@ -36,7 +38,13 @@ _ID: Final = re.compile("-?[0-9]{1,19}")
 _MOST_IDS: Final = 64
 """Most addresses of one broker name."""
 _MOST_QUEUES: Final = 65_536
+_MOST_BROKERS: Final = 10_000
+"""Most brokers of a route, or of a name server."""
+_MOST_OF_ALL: Final = 1_000_000
+"""Most queues of all topics of a broker, or of all brokers of a topic."""
 _SHOWN: Final = 300
+_ACCOUNT: Final = "acl.common.AclException"
+"""In what RocketMQ says when an account is missing, unknown or has no right."""
 _MASTER: Final = 0
 _WRITABLE: Final = 2
 
@@ -103,7 +111,15 @@ class Pulled(NamedTuple):
 def refusal(answer: Command, who: str) -> RemotingError:
     """Return the error for an answer that refuses a request."""
     lines = (answer.remark or "the request is refused").splitlines() or [""]
-    return RemotingError(answer.code, f"{who}: {escaped(lines[0][:_SHOWN])}")
+    told = f"{who}: {escaped(lines[0][:_SHOWN])}"
+    if refuses_account(answer):
+        told = f"{told.rstrip('.')}. Set option aclFile to the file of an account that may do this"
+    return RemotingError(answer.code, told)
+
+
+def refuses_account(answer: Command) -> bool:
+    """Return whether a broker with accounts lets a request not pass, whoever is asked again."""
+    return answer.code == ResponseCode.SYSTEM_ERROR and _ACCOUNT in (answer.remark or "")
 
 
 def nonsense(who: str, why: object) -> ServiceError:
@@ -187,6 +203,7 @@ def read_write_places(answer: Command, who: str) -> list[WritePlace] | None:
         if address is not None and count:
             endpoint = place.endpoints.get(address, "")
             found.append(WritePlace(place.name, address, endpoint, count))
+    _check_sum((place.queues for place in found), who)
     return found
 
 
@@ -204,6 +221,8 @@ def read_brokers(answer: Command, who: str) -> list[BrokerPlace]:
 
 def _places(given: list[Any], servers: dict[str, Any], who: str) -> list[BrokerPlace]:
     """Read brokers; one without an address has no process now, and is left out."""
+    if len(given) > _MOST_BROKERS:
+        raise nonsense(who, f"it names {len(given)} brokers; the most are {_MOST_BROKERS}")
     places = (_place(_object(data, "a broker", who), servers, who) for data in given)
     return [place for place in places if place.addresses]
 
@@ -266,6 +285,7 @@ def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
             _count(config.get("perm", 6), who),
             config.get("order") is True,
         )
+    _check_sum((topic.read_queues for topic in found.values()), who)
     return found
 
 
@@ -307,6 +327,12 @@ def _name(given: Any, who: str) -> str:
     if not isinstance(given, str) or not 0 < len(given) <= 2 * MAX_NAME or not given.isprintable():
         raise nonsense(who, "a name in it is not a text of printable characters")
     return given
+
+
+def _check_sum(queues: Iterable[int], who: str) -> None:
+    total = sum(queues)
+    if total > _MOST_OF_ALL:
+        raise nonsense(who, f"it names {total} queues; the most are {_MOST_OF_ALL}")
 
 
 def _count(given: Any, who: str) -> int:
