@@ -146,12 +146,12 @@ def test_absurd_numbers_of_brokers_and_queues_are_refused() -> None:
     with pytest.raises(ServiceError, match="it names 10001 brokers"):
         read_write_places(answer({"brokerDatas": brokers}), "a name server")
     queues = [{"brokerName": f"../../{n}", "writeQueueNums": 60_000} for n in range(17)]
+    route = answer({"brokerDatas": brokers[:17], "queueDatas": queues})
     with pytest.raises(ServiceError, match="it names 1020000 queues"):
-        told = {"brokerDatas": brokers[:17], "queueDatas": queues}
-        read_write_places(answer(told), "a name server")
+        read_write_places(route, "a name server")
+    table = answer({"topicConfigTable": {f"t{n}": {"readQueueNums": 60_000} for n in range(17)}})
     with pytest.raises(ServiceError, match="it names 1020000 queues"):
-        table = {f"t{n}": {"readQueueNums": 60_000} for n in range(17)}
-        read_topics(answer({"topicConfigTable": table}), "a broker")
+        read_topics(table, "a broker")
 
 
 @pytest.mark.threat("What a broker sends")

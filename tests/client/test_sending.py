@@ -135,7 +135,7 @@ def test_a_refusal_of_the_account_is_not_tried_again_and_says_what_to_set(
 
     with answering(served, register, "closed", no_right), sender(servers) as sending:
         sending.send(out("closed", b"", move=True))
-        with pytest.raises(RefusedError, match="for topic:T. Set option aclFile"):
+        with pytest.raises(RefusedError, match=r"for topic:T\. Set option aclFile"):
             sending.finish()
     assert len(refused) == 1
 

@@ -118,7 +118,7 @@ def refusal(answer: Command, who: str) -> RemotingError:
 
 
 def refuses_account(answer: Command) -> bool:
-    """Return whether a broker with accounts lets a request not pass, whoever is asked again."""
+    """Return whether a broker with accounts (`aclEnable`) does not let a request pass."""
     return answer.code == ResponseCode.SYSTEM_ERROR and _ACCOUNT in (answer.remark or "")
 
 

@@ -228,7 +228,7 @@ class ConnectionOptions:
                 `tlsEnable` is set.
         """
         open_ones = [one for one in announced if parse_endpoint(one).can_be_overheard]
-        if self.uses_tls and open_ones:  # whoever can register could send all rows there
+        if self.uses_tls and open_ones:  # anyone who can register could get all rows
             raise OptionError(
                 f"Option tlsEnable=true, but name servers tell the endpoint {some(open_ones)}, "
                 "which is not encrypted. Give the store process a certificate (tlsCertPath), so "
