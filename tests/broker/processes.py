@@ -88,7 +88,13 @@ class _Server:
         settings: the file of its configuration.
     """
 
-    def __init__(self, rocketmq: RocketMq, main: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        rocketmq: RocketMq,
+        main: str,
+        settings: Mapping[str, Any],
+        java_options: Iterable[str] = (),
+    ) -> None:
         self._home = rocketmq.user_home()
         self._output = self._home / "output"
         self.settings = self._home / "settings.conf"
@@ -96,6 +102,7 @@ class _Server:
         with self._output.open("w") as out:
             self.process = rocketmq.start(
                 self._home,
+                *java_options,
                 main,
                 "-c",
                 self.settings,
@@ -162,11 +169,18 @@ class Broker(_Server):
         name_server: where it is made known.
         port: where it listens.
         store: the store directory.
+        java_options: of its Java.
         settings: keys of its configuration beside those of `SIZES`.
     """
 
     def __init__(
-        self, rocketmq: RocketMq, name_server: str, port: int, store: Path, **settings: Any
+        self,
+        rocketmq: RocketMq,
+        name_server: str,
+        port: int,
+        store: Path,
+        java_options: Iterable[str] = (),
+        **settings: Any,
     ) -> None:
         self.store = store
         given = {
@@ -179,7 +193,7 @@ class Broker(_Server):
             "diskMaxUsedSpaceRatio": 95,
         }
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        super().__init__(rocketmq, main, {**given, **SIZES, **settings})
+        super().__init__(rocketmq, main, {**given, **SIZES, **settings}, java_options)
 
     def __enter__(self) -> Broker:
         with ExitStack() as cleanup:

@@ -45,6 +45,11 @@ def test_a_java_client_sends_and_consumes(rocketmq: RocketMq, tmp_path: Path) ->
         consumed = {base64.b64decode(each["body"]) for each in client.pull("bills")}
         assert consumed
         assert consumed <= expected
+        served.store.create_topic("questions", read_queue_nums=1)
+        eventually(lambda: route(address, "questions"))
+        assert client.ask("call", "questions") == [{"reply": "re: why?"}]
+        eventually(lambda: "RMQ_SYS_TRACE_TOPIC" in served.store.topics)
+        eventually(lambda: client.pull("RMQ_SYS_TRACE_TOPIC"))
 
 
 def test_a_java_producer_ends_its_transactions_once(rocketmq: RocketMq, tmp_path: Path) -> None:
