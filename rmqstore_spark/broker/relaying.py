@@ -113,12 +113,14 @@ class Relaying:
         group, client_id = fields.text("consumerGroup"), fields.text("clientId")
         who = f"<{escaped(group[:MAX_NAME])}> <{escaped(client_id[:MAX_NAME])}>"
         found = self._clients.group(group)
-        members = found.members.items() if found is not None else ()
-        for connection, member in members:
-            if member.client_id == client_id:
-                break
-        else:
+        named = [
+            (connection, member)
+            for connection, member in (found.members.items() if found is not None else ())
+            if member.client_id == client_id
+        ]
+        if not named:
             raise _failed(f"The Consumer {who} not online")
+        connection, member = named[0]
         if member.version < _OLDEST:
             raise _failed(f"The Consumer {who} is too old: it cannot tell about itself")
         ext = {name: request.ext[name] for name in _PASSED_ON if name in request.ext}

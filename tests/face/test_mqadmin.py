@@ -65,7 +65,9 @@ def rows_of(served: Served) -> list[dict[str, Any]]:
     served.store.flush()
     options = ReadOptions(columns=("storeTimestamp",))
     with Store.open(served.store.path) as store:
-        rows = [row for part in store.read("orders", 0, options=options) for row in part.to_pylist()]
+        rows = [
+            row for part in store.read("orders", 0, options=options) for row in part.to_pylist()
+        ]
     for row in rows:
         row["storeTimestamp"] = round(row["storeTimestamp"].timestamp() * 1000)
     return rows
