@@ -13,7 +13,12 @@ import pytest
 
 from rmqstore_spark.client.brokers import alike
 from rmqstore_spark.client.brokers.alike import Places
-from rmqstore_spark.client.brokers.answers import WritePlace, read_topics, read_write_places
+from rmqstore_spark.client.brokers.answers import (
+    WritePlace,
+    read_names,
+    read_topics,
+    read_write_places,
+)
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.client.brokers.routes import NameServers
@@ -152,6 +157,8 @@ def test_absurd_numbers_of_brokers_and_queues_are_refused() -> None:
     table = answer({"topicConfigTable": {f"t{n}": {"readQueueNums": 60_000} for n in range(17)}})
     with pytest.raises(ServiceError, match="it names 1020000 queues"):
         read_topics(table, "a broker")
+    with pytest.raises(ServiceError, match="it names 200001 topics"):
+        read_names(answer({"topicList": ["t"] * 200_001}), "a name server")
 
 
 @pytest.mark.threat("What a broker sends")

@@ -38,6 +38,8 @@ _ID: Final = re.compile("-?[0-9]{1,19}")
 _MOST_IDS: Final = 64
 """Most addresses of one broker name."""
 _MOST_QUEUES: Final = 65_536
+_MOST_TOPICS: Final = 200_000
+"""Most topics of a broker, or of a name server."""
 _MOST_BROKERS: Final = 10_000
 """Most brokers of a route, or of a name server."""
 _MOST_OF_ALL: Final = 1_000_000
@@ -264,7 +266,9 @@ def read_names(answer: Command, who: str) -> list[str]:
         ServiceError: it is not a list of topics.
     """
     told = _object(_body(answer, who), "the answer", who)
-    return [_name(one, who) for one in _list(told.get("topicList") or [], "topicList", who)]
+    given = _list(told.get("topicList") or [], "topicList", who)
+    _check_topics(len(given), who)
+    return [_name(one, who) for one in given]
 
 
 def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
@@ -276,6 +280,7 @@ def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
     """
     told = _object(_body(answer, who), "the answer", who)
     table = _object(told.get("topicConfigTable") or {}, "topicConfigTable", who)
+    _check_topics(len(table), who)
     found = {}
     for name, given in table.items():
         config = _object(given, "a topic", who)
@@ -327,6 +332,11 @@ def _name(given: Any, who: str) -> str:
     if not isinstance(given, str) or not 0 < len(given) <= 2 * MAX_NAME or not given.isprintable():
         raise nonsense(who, "a name in it is not a text of printable characters")
     return given
+
+
+def _check_topics(count: int, who: str) -> None:
+    if count > _MOST_TOPICS:
+        raise nonsense(who, f"it names {count} topics; the most are {_MOST_TOPICS}")
 
 
 def _check_sum(queues: Iterable[int], who: str) -> None:
