@@ -123,7 +123,7 @@ class Relaying:
         connection, member = named[0]
         if member.version < _OLDEST:
             raise _failed(f"The Consumer {who} is too old: it cannot tell about itself")
-        ext = {name: request.ext[name] for name in _PASSED_ON if name in request.ext}
+        ext = {name: text for name, text in request.ext.items() if name in _PASSED_ON}
         asked = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         try:
             told = await self._asked(connection, asked)

@@ -250,7 +250,7 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
         store.consumer_offsets.report("consumers", "orders", 0, 1)
 
         # It asks for topics at the VIP port.
-        settings = {"brokerRole": "SLAVE", "brokerId": 1}
+        settings: dict[str, Any] = {"brokerRole": "SLAVE", "brokerId": 1}
         slave = Broker(rocketmq, address, free_port(around=(-2, 1)), tmp_path / "slave", **settings)
         cleanup.enter_context(slave)
         config_of = tmp_path / "slave" / "config"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,16 +36,16 @@ def test_rows_go_there_and_back_over_tls(rocketmq: RocketMq, port: int, tmp_path
         "-Dtls.server.authClient=true",
         f"-Dtls.server.trustCertPath={given.ca}",
     )
-    both = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
     with (
         name_server(tmp_path, tls_mode="permissive", **both) as servers,
         Broker(rocketmq, servers, port, tmp_path / "store", java_options),
     ):
         eventually(lambda: route(servers, "TBW102"), _PATIENCE)
-        plain = {"namesrvAddr": servers, "requestTimeout": "20s"}
-        anonymous = {**plain, "tlsEnable": "true", "tlsCaFile": given.ca}
+        plain: dict[str, Any] = {"namesrvAddr": servers, "requestTimeout": "20s"}
+        anonymous: dict[str, Any] = {**plain, "tlsEnable": "true", "tlsCaFile": given.ca}
         shown = {"tlsCertFile": given.client_cert, "tlsKeyFile": given.client_key}
-        secure = {**anonymous, **shown}
+        secure: dict[str, Any] = {**anonymous, **shown}
         options = parse_sink_options({**secure, "topic": "sent"}, streaming=True)
         options = find_targets(options, _SCHEMA, streaming=True)
         assert options.to_brokers

@@ -453,8 +453,8 @@ def test_a_subscription_counts_by_its_tags_and_not_by_the_codes_that_cpp_sends(
             await client.ask_for(Command(RequestCode.HEART_BEAT, body=json.dumps(told).encode()))
             for tag in ("c", "b", ""):
                 await client.ask_for(message(tag.encode(), i=f"TAGS\x01{tag}"), _LONG)
-            by_heartbeat = {"sysFlag": "2", "subscription": "", "subVersion": "1"}
-            return await client.ask_for(pull(0, **by_heartbeat), _LONG)
+            by_heartbeat = pull(0, sysFlag="2", subscription="", subVersion="1")
+            return await client.ask_for(by_heartbeat, _LONG)
 
     with broker(tmp_path / "store") as served:
         answer = asyncio.run(work(served.address))
