@@ -38,9 +38,9 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 test: lint $(CLASSES) $(NODE) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-$(CLASSES): $(INSTALLED) tests/support/jvm.py
+$(CLASSES): $(INSTALLED) tests/support/processes/jvm.py
 	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."
-	@$(SPARK) -m tests.support.jvm
+	@$(SPARK) -m tests.support.processes.jvm
 
 $(NODE): $(INSTALLED) tests/face/node/package-lock.json tools/node.py
 	@echo "Installing RocketMQ's Node client ..."

@@ -30,8 +30,8 @@ from rmqstore_spark.layout.record.block import (
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from tests.support.blocks import record_columns
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import record_columns
+from tests.support.messages.traffic import Traffic
 
 __all__ = ["block_figures", "measure"]
 

@@ -14,8 +14,8 @@ from benchmarks.stores import Stores
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 __all__ = ["expiry_figures", "measure_expiry"]
 

@@ -27,7 +27,7 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
-from tests.support.sparse import GIB, sparse_store
+from tests.support.stores.sparse import GIB, sparse_store
 
 __all__ = ["leave_open", "measure_open", "measure_scan", "recovery_figures", "service_memory"]
 

@@ -21,8 +21,8 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.layout.spans import U1
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 __all__ = ["catch_up", "replication_figures"]
 

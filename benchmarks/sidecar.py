@@ -27,10 +27,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.sizes import parse_bytes
-from tests.support.blocks import encoded_traffic
-from tests.support.pages import drop_pages, resident
-from tests.support.serving import StoreProcess
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import StoreProcess
+from tests.support.stores.pages import drop_pages, resident
 
 __all__ = ["Sizes", "sidecar_figures"]
 

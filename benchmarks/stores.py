@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.support.storebuilder import build_store
-from tests.support.traffic import Traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.stores.storebuilder import build_store
 
 __all__ = ["BODY_SIZES", "Shape", "Stores", "record_size"]
 

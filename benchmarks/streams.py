@@ -20,7 +20,7 @@ from benchmarks.spark import session
 from benchmarks.stores import Shape, Stores, record_size
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -197,7 +197,7 @@ class _Followed:
             if self._query.exception() is not None:
                 raise RuntimeError(f"the query failed: {self._query.exception()}")
             if time.monotonic() > deadline:
-                raise TimeoutError("the stream does not go on")
+                raise TimeoutError("the stream does not continue")
             time.sleep(0.01)
 
     def wait_for_rows(self, count: int) -> None:

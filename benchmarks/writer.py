@@ -22,8 +22,8 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
-from tests.support.blocks import encoded_traffic, record_columns
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic, record_columns
+from tests.support.messages.traffic import Traffic
 
 __all__ = [
     "measure_blocks",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import rmqstore_spark
@@ -145,15 +147,17 @@ def kill(store: EmbeddedStore) -> None:
 
 def free_port() -> int:
     """Return a port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    while True:
+        # Below the ports of outgoing connections, one of which could take it meanwhile.
+        port = random.SystemRandom().randrange(12_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def wait_until(
     condition: Callable[[], bool], what: str, query: StreamingQuery | None = None
 ) -> None:
-    """Wait for a condition; end the demo if it does not come about."""
+    """Wait for a condition; end the demo if it stays false."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if query is not None and not query.isActive:

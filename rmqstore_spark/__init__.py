@@ -11,16 +11,16 @@ The folders, from the bytes up (`docs/architecture.md`):
 
     layout      the format: bytes to Arrow and back
     produce     what a producer's client adds to a message
+    remoting    RocketMQ's protocol, for both ends
     files       the store directory on any file system
     reader      queues, offsets and messages of a store
     verify      verification of a store
-    engine      the single writer of a store: append, commit, recovery
+    engine      the single writer of a store: append, commit, recovery, delays, transactions, expiry
     ha          replication: a store follows a master, or is followed
     broker      a store process as a broker: producers and consumers of RocketMQ
     wire        the protocol between store process and clients
-    client      calls a store process
-    server      is that process
-    remoting    RocketMQ's protocol, for both ends
+    client      calls a store process, name servers and brokers
+    server      the store process: Arrow Flight
     namesrv     the name server
     cli         the `rmqstore` command
     datasource  `format("rmqstore")`

@@ -68,9 +68,13 @@ class WriterId:
         return cls("batch", txn_app_id, txn_version)
 
     @classmethod
-    def of_one_write(cls) -> WriterId:
-        """Identify a batch write by a random name. A second run counts as another write."""
-        return cls("once", uuid.uuid4().hex, 0)
+    def of_one_write(cls, name: str | None = None) -> WriterId:
+        """Identify a batch write by a random name. A second run counts as another write.
+
+        Args:
+            name: one that was drawn before, for a repeated commit of the same run.
+        """
+        return cls("once", uuid.uuid4().hex if name is None else name, 0)
 
     def check(self) -> None:
         """Refuse a writer that no client of ours sends.

@@ -16,10 +16,10 @@ import pytest
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
-from tests.support.jvm import QUICK_JVM
-from tests.support.records import commitlog_folders, store_kwargs
-from tests.support.surroundings import path_without_pandas, settle_surroundings
+from tests.support.processes.jvm import QUICK_JVM
+from tests.support.processes.surroundings import path_without_pandas, settle_surroundings
+from tests.support.stores.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
+from tests.support.stores.records import commitlog_folders, store_kwargs
 from tools.java import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:

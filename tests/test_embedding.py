@@ -19,7 +19,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.reader import Store
-from tests.support.serving import block_of, eventually
+from tests.support.processes.serving import block_of, eventually
 
 FROM_ANOTHER_PROGRAM = """
 import sys, rmqstore_spark

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,13 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["rmqstore_spark", *PACKAGES])
 def test_a_folders_map_names_all_that_is_in_it(name: str) -> None:
     package = importlib.import_module(name)
-    words = set(re.findall(r"\w+", package.__doc__ or ""))
+    text = package.__doc__ or ""
+    heads = re.findall(r"^ *(\w+/?(?:, \w+/?)*) +\S", text, re.MULTILINE)
+    lines = Counter(word for head in heads for word in re.findall(r"\w+", head))
+    mentioned = {*lines, *re.findall(r"`(\w+)/?`", text)}
     inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    assert inside - words - {"__main__", "_kernel"} == set()
+    assert inside - mentioned - {"__main__", "_kernel"} == set()
+    assert {each for each in inside if lines[each] > 1} == set()
 
 
 def test_version_is_the_distributions() -> None:

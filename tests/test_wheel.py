@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
 from tools.java import find_java
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,8 +5,10 @@ python -m tools.docs
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Option
 from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.options.table import OPTIONS
@@ -18,6 +20,13 @@ from tools.threats import THREAT_PAGE, threat_page
 __all__ = ["OPTIONS_PAGE", "options_page"]
 
 OPTIONS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+
+_CONNECTION = """\
+# Connection (reading and writing)
+
+How a query reaches store processes (`endpoint`) or, through name servers (`namesrvAddr`), brokers.
+A query that reads the files of `path` needs none of these.
+"""
 
 _OFFSETS = """\
 ## Offsets of a stream
@@ -68,7 +77,7 @@ other column is an error. If a column is null, the message does not have that va
 
 def options_page() -> str:
     """Return the text of docs/options.md."""
-    parts = [_HEAD, "# Reading\n"]
+    parts = [_HEAD, _CONNECTION, *_table(CONNECTION_OPTIONS), "# Reading\n"]
     for scope, title in (
         (BOTH, "Batch and stream"),
         (BATCH, "Batch only"),
@@ -82,9 +91,7 @@ def options_page() -> str:
                 "A batch query ignores these and logs a warning, so that the same options work for "
                 "a stream and its backfill.\n"
             )
-        parts.append("| option | value | default | meaning |\n|---|---|---|---|")
-        parts += [_row(option) for option in OPTIONS if option.scope == scope]
-        parts.append("")
+        parts += _table(option for option in OPTIONS if option.scope == scope)
     parts.append(_TABLES)
     parts.append(_OFFSETS)
     parts.append(
@@ -103,15 +110,19 @@ def _writing() -> list[str]:
         parts.append(f"## {title} (writing)\n")
         if scope == BATCH:
             parts.append("A stream refuses these.\n")
-        parts.append("| option | value | default | meaning |\n|---|---|---|---|")
-        parts += [_row(option) for option in SINK_OPTIONS if option.scope == scope]
-        parts.append("")
+        own = (option for option in SINK_OPTIONS if option not in CONNECTION_OPTIONS)
+        parts += _table(option for option in own if option.scope == scope)
     parts.append(_SINK_COLUMNS)
     parts.append("| column | type | meaning |\n|---|---|---|")
     parts += [
         f"| `{column.name}` | {column.kinds} | {_cell(column.doc)} |" for column in SINK_COLUMNS
     ]
     return parts
+
+
+def _table(options: Iterable[Option]) -> list[str]:
+    head = "| option | value | default | meaning |\n|---|---|---|---|"
+    return [head, *map(_row, options), ""]
 
 
 def _row(option: Option) -> str:

@@ -15,7 +15,7 @@ registering  tells the name servers about the topics
 protection   what protects the port: accounts and TLS
 worker       a thread that handles all requests that have gathered
 handler_thread one that handles single requests in turn
-face         the thread of the event loop with all of this
+runner       the thread of the event loop with all of this
 
 From outside it imports `remoting`, `engine`, `reader`, `layout`, `produce.records`, `secretfiles`,
 `types`, `errors` and `printable`.

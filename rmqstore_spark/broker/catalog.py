@@ -12,6 +12,7 @@ from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.engine.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, RemotingError, StoreWriteError
 from rmqstore_spark.layout.constants import (
+    AUTO_CREATE_TOPIC,
     DLQ_GROUP_TOPIC_PREFIX,
     MAX_TOPIC_LENGTH,
     REPLY_SUFFIX,
@@ -25,7 +26,6 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["Catalog"]
 
-_DEFAULT_TOPIC: Final = "TBW102"
 _INHERIT: Final = 1
 _SHOWN: Final = 255
 
@@ -104,7 +104,7 @@ class Catalog:
     def registered(self) -> dict[str, Any]:
         """Return all topics by name, as a broker registers them."""
         topics = {topic.name: topic.to_json() for topic in self._store.topics}
-        default = self._default(_DEFAULT_TOPIC)
+        default = self._default(AUTO_CREATE_TOPIC)
         if default is not None:
             topics.setdefault(default.name, default.to_json())
         reply = TopicConfig(self._cluster + REPLY_SUFFIX, 1, 1, PERM_READ | PERM_WRITE)
@@ -127,7 +127,7 @@ class Catalog:
 
     def _default(self, name: str) -> TopicConfig | None:
         found = self._store.topics.get(name)
-        if name != _DEFAULT_TOPIC:
+        if name != AUTO_CREATE_TOPIC:
             return found
         if not self._store.config.auto_create_topic_enable:
             return None

@@ -203,7 +203,7 @@ class Clients:
         if not is_known and self._memberships >= _MOST_MEMBERS:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"the broker has {_MOST_MEMBERS} members of groups, as many as it may have",
+                f"the broker has {_MOST_MEMBERS} members of groups, the maximum",
             )
 
     def _leave_producers(self, connection: RemotingConnection, name: str) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.codes import OVERLOAD, RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
@@ -19,7 +19,6 @@ from rmqstore_spark.remoting.dispatch import Handler
 __all__ = ["CLOSING", "HandlerThread"]
 
 CLOSING: Final = "the broker is shutting down"
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _LAST: Final = RequestCode.UPDATE_CONSUMER_OFFSET
 """Handled in any case: a consumer reports its progress and goes, and so may the broker."""
 
@@ -55,7 +54,7 @@ class HandlerThread:
             RemotingError: too much waits.
         """
         if self._count >= self._most:
-            raise RemotingError(ResponseCode.SYSTEM_BUSY, _OVERLOAD)
+            raise RemotingError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
         self._count += 1
         done = self._loop.run_in_executor(self._thread, work, *given)
         done.add_done_callback(self._finished)

@@ -36,8 +36,9 @@ class Protection:
         """Read the files that a configuration names.
 
         Raises:
-            OptionError: one is missing, wrong, or accessible to others.
+            OptionError: one is missing, wrong, accessible to others, or has no use.
         """
+        config.check_client_tls()
         return cls(_accounts(config), ClientIdentity.of(config), _tls(config))
 
 

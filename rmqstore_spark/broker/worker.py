@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
 __all__ = ["Handles", "Worker", "take_requests"]
@@ -20,7 +20,6 @@ _J_contra = TypeVar("_J_contra", contravariant=True)
 
 _MOST: Final = 1024
 """Most jobs that are taken at once."""
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Handles(Protocol[_J_contra]):
@@ -93,4 +92,4 @@ def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -
     room = max(0, most - len(worker))
     worker.add(requests[:room])
     for request in requests[room:]:
-        request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+        request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, OVERLOAD))

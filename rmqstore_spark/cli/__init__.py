@@ -4,7 +4,8 @@
     commands/  a module for each command, or for a few related ones
     shared/    arguments, connections, reading, printing; `usage` is for the jobs of pipelines too
 
-Modules that are slow to import are imported inside the command that needs them.
+Modules that are slow to import are imported inside the command that needs them. From outside it may
+import all layers below, but neither Spark nor `datasource`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@
     filesystem   gives access to the store's files as a file system of fsspec
     brokers/     asks name servers and brokers, in RocketMQ's protocol
 
-It imports neither the engine nor the reader, so that Spark tasks start fast.
+From outside it imports `wire`, `produce`, `layout.constants`, `types` and `errors`; `brokers/` also
+`remoting` and `printable`. It imports neither the engine nor the reader, so that Spark tasks start
+fast.
 """
 
 from rmqstore_spark.client.store_client import StoreClient

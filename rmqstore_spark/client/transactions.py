@@ -22,10 +22,9 @@ from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import (
-    MAX_GROUP_LENGTH,
     PROPERTY_PGROUP,
     PROPERTY_TRAN_MSG,
-    is_safe_group_name,
+    group_fault,
 )
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
@@ -79,11 +78,9 @@ class TransactionProducer:
         group: str,
         open_topics: Callable[[Sequence[str]], OpenReply],
     ) -> None:
-        if not is_safe_group_name(group):
-            raise OptionError(
-                f"No broker accepts {group[:MAX_GROUP_LENGTH]!r} as the name of a producer group: "
-                f"use 1 to {MAX_GROUP_LENGTH} letters, digits and the characters %|_-."
-            )
+        fault = group_fault(group, "producer")
+        if fault is not None:
+            raise OptionError(fault)
         self._connection = connection
         self._group = group
         self._open = open_topics

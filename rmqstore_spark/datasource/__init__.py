@@ -19,5 +19,6 @@
     failures     shows errors to Spark's users
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the
-modules that its step needs.
+modules that its step needs. From outside it imports `client`, `remoting`, `wire`, `reader`,
+`produce`, `files`, `layout`, `workers`, `types` and `errors`, but neither `server` nor `engine`.
 """

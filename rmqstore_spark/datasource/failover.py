@@ -79,7 +79,7 @@ class _Place:
         return batch.slice(first)
 
     def end_split(self) -> None:
-        """Go on to the next split."""
+        """Continue with the next split."""
         self.split += 1
         self._last, self._same, self._to_skip = -1, 0, 0
 

@@ -91,7 +91,7 @@ def _partitions(
     plan: str, of: AnySource, groups: Sequence[Sequence[Split]]
 ) -> Iterator[AnyPartition]:
     if isinstance(of, SourceBroker):
-        spec = of.spec.led_by(of.store.servers.places)
+        spec = of.spec.led_by(of.store.servers.addresses)
         for group in groups:
             yield PulledPartition(plan, spec, group)
         return

@@ -130,8 +130,8 @@ class Evidence:
         if _digest(store, self.physical, self.size) != self.digest:
             raise ReplicaError(
                 f"{store.path} holds another record at physical offset {self.physical}: its log "
-                "has taken another way. Find out which log is right, and leave the other one out "
-                "of the query."
+                "has diverged. Find out which log is right, and leave the other one out of the "
+                "query."
             )
 
 
@@ -177,7 +177,7 @@ def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Que
         raise ReplicaError(
             f"{store.path} holds another message at {name} offset {wanted.end - 1}: at physical "
             f"offset {physical} instead of {wanted.physical}. The queue was recreated, or the log "
-            "has taken another way."
+            "has diverged."
         )
     return queue
 

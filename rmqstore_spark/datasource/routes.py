@@ -107,7 +107,7 @@ def _group(
     options: Options, connection: ConnectionOptions, place: BrokerPlace
 ) -> tuple[StoreSpec, ...] | BrokerSpec:
     """Return how to read one broker: through its endpoint, or by pulls."""
-    from rmqstore_spark.client.brokers.routes import places_of
+    from rmqstore_spark.client.brokers.routes import addresses_of
 
     first, *others = place.addresses.values()
     if first in place.endpoints:
@@ -121,7 +121,7 @@ def _group(
     timeout_s = connection.timeout_ms / 1000
     return BrokerSpec(
         place.name,
-        places_of(place),
+        addresses_of(place),
         options.name_servers,
         timeout_s,
         min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s,

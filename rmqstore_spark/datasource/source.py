@@ -83,7 +83,7 @@ class RmqStoreDataSource(DataSource):
         """Create the writer of a batch write."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
-        from rmqstore_spark.datasource.sink.routed import find_targets
+        from rmqstore_spark.datasource.sink.targets import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreWriter
 
         if overwrite:
@@ -103,7 +103,7 @@ class RmqStoreDataSource(DataSource):
         """Create the writer of a stream."""
         from rmqstore_spark.datasource.sink.columns import find_columns
         from rmqstore_spark.datasource.sink.options import parse_sink_options
-        from rmqstore_spark.datasource.sink.routed import find_targets
+        from rmqstore_spark.datasource.sink.targets import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
 
         if overwrite:

@@ -18,6 +18,7 @@
     workers      the threads of an open store
     status       the outcomes of a put; `writable` decides which stores can be written
 
+`store` is long because it is an API: its methods are docstrings and a line or a few of calls.
 `periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
 `failpoints` are places where tests kill the process. From outside, the engine imports `reader`,
 `files`, `produce`, `layout` and what lies below.

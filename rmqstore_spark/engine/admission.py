@@ -92,7 +92,7 @@ class Admission:
 
     @property
     def failure(self) -> Exception | None:
-        """The error that made it unsafe to go on."""
+        """The error that made it unsafe to continue."""
         return self._health.failure
 
     def fail(self, error: Exception) -> None:

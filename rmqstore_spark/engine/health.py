@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class Health:
-    """The error that made it unsafe to go on writing a store, and whether it was closed.
+    """The error that made it unsafe to keep writing a store, and whether it was closed.
 
     Everything that writes the store has this object, and reports its errors here. `Admission` then
     refuses messages. Thread-safe.
@@ -26,7 +26,7 @@ class Health:
 
     @property
     def failure(self) -> Exception | None:
-        """The first error that made it unsafe to go on."""
+        """The first error that made it unsafe to continue."""
         return self._failure
 
     @property

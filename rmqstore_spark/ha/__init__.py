@@ -6,7 +6,7 @@
     session           one connection to a master: asks, compares, receives
     incoming          collects received bytes until records are whole
     reporter          tells the master what is held
-    progress          how far behind its master a follower is
+    follower_progress  how far behind its master a follower is
     metadata          copies a master's topics, groups and progress: `master_broker` asks for them
     master            lets slaves connect
     slave_connection  one connection of a slave: `frame_batch` fills the frames for it

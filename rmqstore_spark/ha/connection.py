@@ -129,7 +129,7 @@ class HaConnection:
         left = memoryview(data)
         while left := left[tls.send(left) :]:
             if time.monotonic() > deadline:
-                raise TimeoutError("the other end takes too little")
+                raise TimeoutError("the other end reads too slowly")
 
     def cut(self) -> None:
         """End the connection from any thread. Reads and writes that wait end too."""

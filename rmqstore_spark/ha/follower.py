@@ -2,7 +2,7 @@
 
 A master that can be reached again is followed again. What no new connection mends stops the
 follower: another log, a log that is damaged, a store that has failed. The store then stays as it
-is, and readers go on.
+is, and readers continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
 from rmqstore_spark.ha.connection import HaConnection
-from rmqstore_spark.ha.progress import Progress, Standing
+from rmqstore_spark.ha.follower_progress import Progress, Standing
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
 
@@ -48,7 +48,6 @@ class LogFollower:
         self._tls = client_tls(config) if config.ha_tls_enable else None
         self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
-        self._stopped = threading.Event()
         self._connection: HaConnection | None = None
         self.failure: RmqStoreError | None = None
         replica = store.replica
@@ -63,10 +62,6 @@ class LogFollower:
     def stats(self) -> dict[str, object]:
         """Return metrics as JSON values."""
         return self.standing().stats()
-
-    def wait_stopped(self, timeout: float) -> bool:
-        """Wait until the follower cannot go on, for some seconds; `failure` then says why."""
-        return self._stopped.wait(timeout)
 
     def close(self) -> None:
         """Stop following. What was received and is whole is in the store."""
@@ -131,7 +126,6 @@ class LogFollower:
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():
-            _log.error("The store does not follow %s any more: %s", self._master, error)
+            _log.error("The store no longer follows %s: %s", self._master, error)
         self.failure = error
         self._progress.stopped(str(error))
-        self._stopped.set()

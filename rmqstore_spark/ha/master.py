@@ -109,7 +109,7 @@ class Master:
         elif len(self._connections) >= _MOST_SLAVES:
             refusal = f"{_MOST_SLAVES} slaves are connected"
         if refusal:
-            _log.warning("The slave %s is not let in: %s.", host, refusal)
+            _log.warning("The slave %s was rejected: %s.", host, refusal)
             connection.close()
             return
         made = SlaveConnection(connection, f"{host}:{port}", self._store, self._tls)

@@ -36,6 +36,7 @@ class MasterBroker:
 
     def __init__(self, config: StoreConfig) -> None:
         self._address = config.ha_master_remoting_address
+        config.check_client_tls()
         self._identity = ClientIdentity.of(config)
 
     def log_begin(self) -> int:

@@ -1,7 +1,7 @@
 """One connection of a follower to its master: asks for the log, compares, and receives it.
 
 A follower asks for the last bytes that it holds, and continues only if the master has the same.
-So a master whose log has taken another way is noticed at once. (Upstream: HAService.HAClient asks
+So a master whose log has diverged is noticed at once. (Upstream: HAService.HAClient asks
 from its end on, and never notices.)
 """
 
@@ -22,10 +22,10 @@ from rmqstore_spark.errors import (
     ServiceError,
 )
 from rmqstore_spark.ha.connection import HaConnection
+from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
 from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.ha.progress import Progress
 from rmqstore_spark.ha.reporter import Reporter
 
 __all__ = ["BrokenStreamError", "ForkError", "Session"]
@@ -242,10 +242,10 @@ class Session:
                 n for n, (one, other) in enumerate(zip(held, sent, strict=True)) if one != other
             )
             raise ForkError(
-                f"The master's log is another one: it differs at physical offset "
-                f"{piece.offset + at}, and this store holds a log up to {end}. The master lost its "
-                "disk and began again, or another one took its place, or this store was written "
-                f"to. {_RESTART}"
+                f"The master's log differs at physical offset {piece.offset + at} from this copy, "
+                f"and this store holds a log up to {end}. The master lost its disk and began "
+                "again, or another one took its place, or this store was written to. "
+                f"{_RESTART}"
             )
         if stop == end:
             self._is_checked = True
@@ -273,9 +273,9 @@ class Session:
         if not self._is_told:
             self._is_told = True
             _log.warning(
-                "The master sends nothing from physical offset %s on. Its log is empty, or begins "
-                "later: then set haFrom to where it begins (commitLogMinOffset of `mqadmin "
-                "brokerStatus`), or to latest.",
+                "The master sends nothing from physical offset %s onwards. Its log is empty or "
+                "begins later; in the second case set haFrom to where it begins "
+                "(commitLogMinOffset of `mqadmin brokerStatus`), or to latest.",
                 self._asked,
             )
 

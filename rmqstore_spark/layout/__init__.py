@@ -13,5 +13,8 @@ checkpoint, dledger, fastjson     decode the other files of a store
 delays         the levels of delayed messages
 kernel/        the loops over bytes, compiled or in NumPy; one of them reads from a file descriptor
 
+Each format is complete, in both directions, though the package itself uses only a part: tests write
+any file with it, and compare it with RocketMQ's.
+
 From outside it imports `errors` alone.
 """

@@ -79,6 +79,11 @@ MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 255
 MAX_PROPERTIES_LENGTH: Final = 32_767
 
+# --- brokers -------------------------------------------------------------------------------------
+
+MASTER_ID: Final = 0
+"""The `brokerId` of a master; those of its slaves are above 0."""
+
 # --- topics --------------------------------------------------------------------------------------
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -93,6 +98,8 @@ TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""Its queues are those of a topic that a broker creates for a producer."""
 
 _SYSTEM_TOPICS: Final = frozenset(
     {
@@ -103,7 +110,7 @@ _SYSTEM_TOPICS: Final = frozenset(
         "OFFSET_MOVED_EVENT",
         TRACE_TOPIC,
         "SELF_TEST_TOPIC",
-        "TBW102",
+        AUTO_CREATE_TOPIC,
         TRANS_CHECK_MAX_TIME_TOPIC,
     }
 )
@@ -152,6 +159,21 @@ def is_safe_group_name(name: str) -> bool:
     Upstream: Validators.checkGroup.
     """
     return _GROUP_NAME.fullmatch(name) is not None
+
+
+def group_fault(name: str, kind: str) -> str | None:
+    """Return a sentence that says why no broker accepts a group name, or None if it does.
+
+    Args:
+        name: of the group.
+        kind: of the group: "consumer" or "producer".
+    """
+    if is_safe_group_name(name):
+        return None
+    return (
+        f"No broker accepts {name[:MAX_GROUP_LENGTH]!r} as the name of a {kind} group: use 1 to "
+        f"{MAX_GROUP_LENGTH} letters, digits and the characters %|_-."
+    )
 
 
 def is_writable_topic(name: str) -> bool:

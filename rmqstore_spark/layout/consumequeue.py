@@ -30,7 +30,6 @@ __all__ = [
     "filler_entries",
     "is_filler",
     "live_mask",
-    "live_prefix_length",
     "split_entries",
     "unpack_entry",
     "written_mask",
@@ -137,12 +136,3 @@ def written_mask(entries: Entries) -> npt.NDArray[np.bool_]:
 def live_mask(entries: Entries) -> npt.NDArray[np.bool_]:
     """Return which entries are messages: neither unwritten nor fillers."""
     return written_mask(entries) & ~is_filler(entries)
-
-
-def live_prefix_length(entries: Entries) -> int:
-    """Return how many entries precede the first unwritten one; fillers count as written.
-
-    The first unwritten entry ends a queue; entries after it do not belong to the queue.
-    """
-    unwritten = np.flatnonzero(~written_mask(entries))
-    return int(unwritten[0]) if unwritten.size else len(entries)

@@ -17,7 +17,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
 
 __all__ = [
-    "MASTER_ID",
     "BrokerId",
     "DataVersion",
     "Registration",
@@ -26,8 +25,6 @@ __all__ = [
     "read_data_version",
     "read_registration",
 ]
-
-MASTER_ID: Final = 0
 
 _MAX_INFLATED: Final = 32 << 20
 """Most bytes of a body when it is decompressed: 300,000 topics."""

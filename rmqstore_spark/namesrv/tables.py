@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.namesrv.answers import AnswerCache
-from rmqstore_spark.namesrv.registration import MASTER_ID, BrokerId, DataVersion, Registration
+from rmqstore_spark.namesrv.registration import BrokerId, DataVersion, Registration
 from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode

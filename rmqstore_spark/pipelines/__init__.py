@@ -10,6 +10,9 @@
 
 All of them use `arguments`, `places`, `session` and `failures`. The programs in `jobs/` call them,
 for spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
+
+From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only
+`shared.usage`.
 """
 
 from rmqstore_spark.workers import require_spark

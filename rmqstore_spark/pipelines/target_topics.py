@@ -13,7 +13,7 @@ from rmqstore_spark.client.brokers.publishing import find_write_places
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 

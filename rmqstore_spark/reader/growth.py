@@ -107,7 +107,7 @@ class LogGrowth:
             if not self._step():
                 break
         if self._walked != begin:
-            # The walk may have ended before the last record: the next call must go on from here.
+            # The walk may have ended before the last record: the next call must continue here.
             self._walked_head = None
 
     def _step(self) -> bool:

@@ -96,7 +96,7 @@ class RemotingServer:
         count = len(self._connections) + opening
         if count >= self._limits.connections:
             self.log.warning(
-                peer, "%s was turned away: there are %d connections, as many as may be.",
+                peer, "%s was turned away: there are %d connections, the maximum.",
                 escaped(peer), count,
             )  # fmt: skip
         return count < self._limits.connections

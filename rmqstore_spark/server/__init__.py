@@ -13,5 +13,6 @@ blocks, puts read streams of blocks, and put or stage them
 view, reads  give readers access to the store's files
 monitoring, metrics, logs    show operators the state of the process
 
-From outside it imports `engine`, `ha`, `wire`, `reader` and what lies below, but no client.
+From outside it imports `engine`, `ha`, `broker`, `wire`, `reader` and what lies below, but no
+client.
 """

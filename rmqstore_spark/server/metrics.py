@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from rmqstore_spark import __version__
 from rmqstore_spark.engine.status import STATES
-from rmqstore_spark.ha.progress import STATES as REPLICATION_STATES
+from rmqstore_spark.ha.follower_progress import STATES as REPLICATION_STATES
 
 __all__ = ["Stats", "StoreCollector", "new_registry"]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.layout.checkpoint import GRACE_MS
 from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import LogSegment
 from rmqstore_spark.reader.queue import Queue
@@ -38,7 +39,6 @@ __all__ = ["Plan", "left_over", "make_plan"]
 _QUEUES_AT_ONCE: Final = 256
 _ENTRIES_AT_ONCE: Final = 1 << 20
 _ALWAYS: Final = 1 << 62
-_GRACE_MS: Final = 3_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def make_plan(
     # A broker does not trust the last seconds before its checkpoint: it dispatches their records
     # again.
     vouched = (
-        min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - _GRACE_MS
+        min(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) - GRACE_MS
         if checkpoint
         else 0
     )

@@ -6,4 +6,6 @@ codec      converts dataclasses to JSON and back, strictly
 endpoint   parses the endpoint of a process
 secrets    reads tokens, keys and certificates
 failures   encodes and decodes refusals
+
+From outside it imports `layout.constants`, `secretfiles`, `types`, `errors` and `printable`.
 """

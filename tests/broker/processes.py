@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.support.serving import eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import eventually
 
 __all__ = [
-    *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq", "free_port"),
+    *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq"),
     "own_properties",
 ]
 
@@ -318,17 +317,3 @@ class Admin:
 def own_properties(message: Mapping[str, Any]) -> dict[str, str]:
     """The properties of a pulled message without those that the consumer adds."""
     return {k: v for k, v in message["properties"].items() if not re.match("M(IN|AX)_OFFSET", k)}
-
-
-def free_port(around: Iterable[int] = ()) -> int:
-    """A port that nobody has, and that no outgoing connection takes: those are above.
-
-    Args:
-        around: distances at which ports must be free too.
-    """
-    while True:
-        port = random.randrange(12_000, 30_000)
-        with ExitStack() as held, suppress(OSError):
-            for distance in (0, *around):
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port + distance))
-            return port

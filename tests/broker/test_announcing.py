@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.processes import Client, RocketMq
 from tests.datasource.driving import batch_rows, plan_batch
-from tests.face.broker import free_port, route
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import served
-from tests.support.traffic import Traffic
+from tests.face.broker import route
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0
@@ -25,19 +26,21 @@ def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_
         for block in encoded_traffic(Traffic(200, topics={"announced": 2})):
             assert here.store.put(block).ok
         here.store.flush()
-        face = BrokerFace(here.store, "", announced_endpoint(here.server.endpoints, "127.0.0.1"))
+        runner = BrokerRunner(
+            here.store, "", announced_endpoint(here.server.endpoints, "127.0.0.1")
+        )
         try:
             told = eventually(lambda: route(name_server, "announced"), _PATIENCE)
-            assert told["filterServerTable"] == {face.address: [here.endpoint]}
+            assert told["filterServerTable"] == {runner.address: [here.endpoint]}
             options = {"namesrvAddr": name_server, "subscribe": "announced"}
             _, partitions = plan_batch("", **options)  # type: ignore[arg-type]
             assert {type(each).__name__ for each in partitions} == {"StorePartition"}
             rows = batch_rows("", **options)  # type: ignore[arg-type]
             assert {row["brokerName"] for row in rows} == {"ours"}
-            with Client(rocketmq, name_server, face.address) as client:
+            with Client(rocketmq, name_server, runner.address) as client:
                 found = client.pull("announced")
         finally:
-            face.close()
+            runner.close()
     assert len(rows) == 200
     bodies = sorted(base64.b64decode(message["body"]) for message in found)
     assert bodies == sorted(row["body"] for row in rows)

@@ -16,7 +16,7 @@ from rmqstore_spark.engine.guard import StoreGuard
 from tests.broker.processes import Broker, Client
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
-from tests.support.batches import PARTITIONS, ROWS, bodies, small_segments
+from tests.support.messages.batches import PARTITIONS, ROWS, bodies, small_segments
 
 Brokers = Callable[..., Broker]
 pytestmark = pytest.mark.fault
@@ -92,7 +92,7 @@ def test_a_batch_whose_commit_was_killed_without_a_recovery_of_ours(
 ) -> None:
     path = tmp_path / "store"
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.support.committer", str(path), "0", "2"],
+        [sys.executable, "-m", "tests.support.processes.committer", str(path), "0", "2"],
         cwd=ROOT, check=False, env={**os.environ, "RMQSTORE_FAILPOINT": f"{place}:2"},
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL

@@ -13,7 +13,7 @@ from tests.broker.processes import Broker, Client
 from tests.broker.reading import bodies_of
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
-from tests.support.serving import StoreProcess, block_of
+from tests.support.processes.serving import StoreProcess, block_of
 
 Brokers = Callable[..., Broker]
 TOPIC = "orders"

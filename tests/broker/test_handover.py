@@ -20,9 +20,9 @@ from tests.broker.processes import SIZES, Broker, Client, own_properties
 from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
-from tests.support.halving import ends as settle
-from tests.support.halving import half_config, put_halves, waiting_in
-from tests.support.serving import eventually
+from tests.support.processes.halving import ends as settle
+from tests.support.processes.halving import half_config, put_halves, waiting_in
+from tests.support.processes.serving import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import PERM_WRITE
 from rmqstore_spark.ha.replication import Replication
-from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, free_port, own_properties
+from tests.broker.processes import SIZES, Admin, Broker, Client, RocketMq, own_properties
 from tests.face.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.face.broker import Served, broker, heartbeat, message, name_server, route
-from tests.support.batches import bodies, commit_batch
 from tests.support.certificates import make_certificates
+from tests.support.messages.batches import bodies, commit_batch
+from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0
@@ -242,9 +243,9 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
         replication = Replication(store)
         cleanup.callback(replication.close)
         assert replication.master is not None
-        face = BrokerFace(store, replication.master.address)
-        cleanup.callback(face.close)
-        served = Served(store, face.address)
+        runner = BrokerRunner(store, replication.master.address)
+        cleanup.callback(runner.close)
+        served = Served(store, runner.address)
         delayed = message(b"later", "orders", i="DELAY\x011")
         ask(served, message(b"one", "orders"), delayed, heartbeat("me", {"orders": "*"}), by=ADMIN)
         store.consumer_offsets.report("consumers", "orders", 0, 1)

@@ -25,7 +25,7 @@ from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
 from tests.pipelines.processes import environment
-from tests.support.batches import bodies, commit_batch, expected, rows_block
+from tests.support.messages.batches import bodies, commit_batch, expected, rows_block
 from tests.support.waiting import eventually
 
 Brokers = Callable[..., Broker]

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place
-from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import ServiceError
 from tests.broker.processes import Broker, RocketMq

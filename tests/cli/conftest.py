@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rmqstore_spark.cli.app import app
-from tests.support.records import commitlog_folders
-from tests.support.surroundings import log_restored
+from tests.support.processes.surroundings import log_restored
+from tests.support.stores.records import commitlog_folders
 
 Golden = Callable[[str], Path]
 

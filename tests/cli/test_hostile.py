@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.cli.shared.text import escaped, is_text, json_text, text_pieces
 from tests.cli.conftest import Golden, Rmqstore
-from tests.support.golden import load_records
-from tests.support.storebuilder import StoreBuilder
+from tests.support.stores.golden import load_records
+from tests.support.stores.storebuilder import StoreBuilder
 
 CLEAR = "\x1b[2J\x1b[31mgone\x07\x9b1A\u202ereversed\x7f"
 HOSTILE_TOPIC = "t\x1b[31m"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Golden, Rmqstore, shown_time
-from tests.support.expected import expected_rows
-from tests.support.golden import GOLDEN_NAMES, QueueReport, load_queues, load_records
+from tests.support.stores.expected import expected_rows
+from tests.support.stores.golden import GOLDEN_NAMES, QueueReport, load_queues, load_records
 
 StoreOf = Callable[[str], list[str]]
 

@@ -12,8 +12,8 @@ import pytest
 
 from rmqstore_spark.layout.record.columns import COLUMNS
 from tests.cli.conftest import Golden, Rmqstore, shown_time
-from tests.support.expected import expected_rows, expected_scan, queue_key
-from tests.support.golden import GOLDEN_NAMES, load_queues, load_records
+from tests.support.stores.expected import expected_rows, expected_scan, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES, load_queues, load_records
 
 StoreOf = Callable[[str], list[str]]
 Row = dict[str, Any]

@@ -19,8 +19,8 @@ import pytest
 
 from tests.cli.conftest import Golden, read_terminal
 from tests.cli.processes import COMMAND, PATIENCE, ROOT, run
-from tests.support.expected import expected_scan
-from tests.support.traffic import Traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.stores.expected import expected_scan
 
 
 def test_help_is_quick_and_imports_little() -> None:
@@ -166,7 +166,7 @@ class Writer:
 
     def __init__(self, path: Path, messages: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.live_writer", str(path), str(messages)],
+            [sys.executable, "-m", "tests.support.processes.live_writer", str(path), str(messages)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

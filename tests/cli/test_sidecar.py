@@ -13,7 +13,7 @@ import pytest
 
 from rmqstore_spark.server.priority import _IOPRIO_SET
 from tests.cli.conftest import Golden, Rmqstore
-from tests.support.serving import StoreProcess
+from tests.support.processes.serving import StoreProcess
 
 IDLE = 3
 

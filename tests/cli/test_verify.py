@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Golden, Rmqstore, read_terminal
-from tests.support.golden import load_queues, load_records
+from tests.support.stores.golden import load_queues, load_records
 
 ROOT = Path(__file__).resolve().parents[2]
 StoreOf = Callable[[str], list[str]]

@@ -22,7 +22,7 @@ from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
-from tests.support.serving import StoreProcess, block_of
+from tests.support.processes.serving import StoreProcess, block_of
 from tests.support.waiting import eventually
 
 COMMANDS_READING = (["topics"], ["info"], ["read", "-n", "1"], ["groups"], ["tail"])

@@ -11,7 +11,7 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
-from tests.support.loops import in_thread
+from tests.support.processes.loops import in_thread
 
 __all__ = ["Change", "tampering"]
 

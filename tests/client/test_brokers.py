@@ -8,7 +8,6 @@ from contextlib import closing
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import Places
 from rmqstore_spark.client.brokers.answers import (
     read_brokers,
     read_names,
@@ -18,8 +17,9 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
 )
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
 from rmqstore_spark.client.brokers.routes import NameServers
-from rmqstore_spark.client.brokers.stretches import PulledPiece, QueuePuller
+from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.errors import (
     CorruptRecordError,
     DataLossError,
@@ -35,11 +35,12 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, free_port, records_in
+from tests.face.broker import Served, broker, records_in
 from tests.remoting.reading import read_frames
-from tests.support.blocks import encoded_traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.ports import free_port
 from tests.support.recordings import exchanges
-from tests.support.traffic import Traffic
 
 MESSAGES = 3000
 
@@ -56,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def client_of(*addresses: str, seconds: float = 20.0, answer: float = 10.0) -> BrokerClient:
-    return BrokerClient("broker-a", Places(addresses, True), seconds, answer, ClientIdentity())
+    return BrokerClient("broker-a", Addresses(addresses, True), seconds, answer, ClientIdentity())
 
 
 def all_pieces(puller: QueuePuller, rows: int = 10_000, size: int = 16 << 20) -> list[PulledPiece]:
@@ -298,10 +299,21 @@ def test_what_a_slave_lacks_is_asked_of_the_master_again(served: Served) -> None
     assert asked_master == ["0", "0"]
     # Where no master is registered, the slave's word counts when the time is over.
     with tampering(served.address, begins_later) as slave:
-        places = Places((slave,), has_master=False)
-        client = BrokerClient("broker-a", places, 0.5, 0.5, ClientIdentity())
+        addresses = Addresses((slave,), has_master=False)
+        client = BrokerClient("broker-a", addresses, 0.5, 0.5, ClientIdentity())
         with closing(client), pytest.raises(DataLossError, match="7 messages from offset 0 on"):
             rows(all_pieces(QueuePuller(client, ("orders", 0), 0, 20)))
+
+
+def test_servers_that_stay_busy_are_not_called_unreachable(served: Served) -> None:
+    def busy(_: Command, answer: Command) -> Command:
+        return answer.answer(ResponseCode.SYSTEM_BUSY, "too many pulls.")
+
+    with tampering(served.address, busy) as address:
+        client = client_of(address, seconds=0.2)
+        words = rf"{address}\) stays too busy. .*too many pulls. Try again later, or raise request"
+        with closing(client), pytest.raises(ServiceError, match=words):
+            client.topics()
 
 
 @pytest.mark.parametrize(("change", "left"), [(flipped, 19), (cut_off, 19), (lying_size, 0)])
@@ -331,7 +343,7 @@ def test_tables_that_no_broker_sends_are_refused(served: Served, body: bytes) ->
     with (
         tampering(served.address, lambda _, answer: answer.answer(body=body)) as address,
         closing(client_of(address)) as client,
-        pytest.raises(ServiceError, match="that no RocketMQ sends"),
+        pytest.raises(ServiceError, match="sent an invalid answer"),
     ):
         client.topics()
 

@@ -15,9 +15,9 @@ from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import Served, block_of, served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import Served, block_of, served
 
 
 @pytest.fixture(params=["endpoint", "socket"])

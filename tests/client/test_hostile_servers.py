@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client.brokers import alike
-from rmqstore_spark.client.brokers.alike import Places
+from rmqstore_spark.client.brokers import server_group
 from rmqstore_spark.client.brokers.answers import (
     WritePlace,
     read_names,
@@ -23,6 +22,7 @@ from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.client.brokers.sending import MessageSender, Outgoing, OutgoingMessage
+from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.command import Command
@@ -99,7 +99,7 @@ class ToOne(PublishRoutes):
 
 
 def ask(address: str) -> None:
-    places = Places((address,), has_master=True)
+    places = Addresses((address,), has_master=True)
     with closing(BrokerClient("b", places, 0.3, 0.3, ClientIdentity())) as client:
         client.max_offsets([("orders", 0)])
 
@@ -163,7 +163,7 @@ def test_absurd_numbers_of_brokers_and_queues_are_refused() -> None:
 
 @pytest.mark.threat("What a broker sends")
 def test_answers_that_are_too_long_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alike, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(server_group, "_MOST_BYTES", 1 << 20)
 
     def fat(connection: socket.socket, first: Command, _: threading.Event) -> None:
         body = b'{"brokerDatas":[]}' + b" " * 400_000

@@ -20,7 +20,7 @@ from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import Done
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.serving import StoreProcess, block_of, eventually, served
+from tests.support.processes.serving import StoreProcess, block_of, eventually, served
 
 OUTAGE = 6.0
 """Seconds that a process is gone; five retries last about three."""

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
-from rmqstore_spark.client.brokers.faults import LeftOut
+from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.client.brokers.sending import MessageSender, Outgoing, OutgoingMessage
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import RefusedError, ServiceError, TopicNotFoundError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, free_port, name_server
+from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration, topic
+from tests.support.processes.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,8 @@ class Registrar:
     """Registers brokers, which are known as long as its connection is open."""
 
     def __init__(self, servers: str) -> None:
-        self.asked = AlikeServers(
-            Places((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
+        self.asked = ServerGroup(
+            Addresses((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
         )
 
     def __call__(self, request: Command) -> None:
@@ -188,7 +189,7 @@ def test_messages_that_may_move_go_to_another_broker(
         assert stored(served, name) == {b"%d" % number: 1 for number in range(20)}
         with sender(servers, retries=1) as sending:
             sending.send(out(name, b"stays", broker="of-moving"))
-            with pytest.raises(ServiceError, match=f"gone .{gone}.*sent 2 times in vain"):
+            with pytest.raises(ServiceError, match=f"gone .{gone}.*failed 2 times"):
                 sending.send(out(name, b"cannot move", broker="gone"))
 
 
@@ -223,7 +224,7 @@ def test_a_topic_that_nobody_creates(tmp_path: Path) -> None:
 
 def test_how_long_a_broker_is_left_out() -> None:
     now = 100.0
-    out = LeftOut(lambda: now)
+    out = AvoidedBrokers(lambda: now)
     out.answered("b", 0.5)
     assert not out.has("b")
     for seconds, left_out in ((0.55, 30), (1, 60), (2.5, 120), (3, 180), (15, 600)):

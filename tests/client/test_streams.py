@@ -19,7 +19,7 @@ from rmqstore_spark.client.blockstream import BlockStream
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.processes.serving import Served, block_of, eventually, served
 
 STREAMS_THREADS = ("rmqstore-watch", "rmqstore-acknowledgements")
 

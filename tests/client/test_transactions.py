@@ -15,10 +15,10 @@ from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import find_transactions, messages_of
 from rmqstore_spark.types import HalfId
-from tests.support.delaying import rows_of
-from tests.support.halving import as_block
-from tests.support.serving import Served, served
-from tests.support.storing import messages
+from tests.support.processes.delaying import rows_of
+from tests.support.processes.halving import as_block
+from tests.support.processes.serving import Served, served
+from tests.support.stores.storing import messages
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
-from tests.support.expected import queue_key
-from tests.support.records import commitlog_folders
+from tests.support.stores.expected import queue_key
+from tests.support.stores.records import commitlog_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

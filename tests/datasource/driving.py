@@ -20,7 +20,7 @@ from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
-from tests.support.storebuilder import StoreBuilder, Traffic
+from tests.support.stores.storebuilder import StoreBuilder, Traffic
 
 __all__ = ["Clock", "GrowingStore", "Stream", "batch_rows", "plan_batch", "read_all", "rows_in"]
 

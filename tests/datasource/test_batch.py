@@ -37,10 +37,10 @@ from tests.datasource.driving import (
     read_all,
     rows_in,
 )
-from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES, load_queues
-from tests.support.records import commitlog_folders
-from tests.support.storebuilder import Traffic, build_store
+from tests.support.stores.expected import backed_rows, expected_rows, log_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES, load_queues
+from tests.support.stores.records import commitlog_folders
+from tests.support.stores.storebuilder import Traffic, build_store
 
 
 def store_options(folder: Path) -> dict[str, Any]:

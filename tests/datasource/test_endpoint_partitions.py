@@ -13,9 +13,9 @@ from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.reader.rows.splits import Split
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import Served, served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import Served, served
 
 
 @pytest.fixture(scope="module")

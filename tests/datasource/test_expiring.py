@@ -10,7 +10,7 @@ import pytest
 
 from rmqstore_spark.errors import DataLossError, OptionError
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.processes.serving import Served, block_of, eventually, served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

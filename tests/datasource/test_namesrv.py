@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.face import BrokerFace
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.routes import routed
@@ -35,11 +35,12 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
 from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
-from tests.face.broker import SMALL, Served, free_port, name_server, route
+from tests.face.broker import SMALL, Served, name_server, route
 from tests.namesrv.registering import registration, unregistration
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 
@@ -63,15 +64,15 @@ def topic_with(broker: Served, servers: str, topic: str, count: int) -> StoreWri
     return broker.store
 
 
-def asking(servers: str) -> AlikeServers:
+def asking(servers: str) -> ServerGroup:
     """A client of a name server."""
-    return AlikeServers(
-        Places((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
+    return ServerGroup(
+        Addresses((servers,), has_master=False), "The name server", 20, 20, ClientIdentity()
     )
 
 
 def client_of(address: str) -> BrokerClient:
-    return BrokerClient("b", Places((address,), has_master=True), 20, 20, ClientIdentity())
+    return BrokerClient("b", Addresses((address,), has_master=True), 20, 20, ClientIdentity())
 
 
 @contextmanager
@@ -81,13 +82,13 @@ def registered(path: Path, servers: str, **settings: Any) -> Iterator[Served]:
         **{**SMALL, "listen_port": free_port(), "namesrv_addr": servers, **settings}
     )
     with StoreWriter.open(path, config) as store:
-        face = BrokerFace(store)
+        runner = BrokerRunner(store)
         try:
-            found = Served(store, face.address)
+            found = Served(store, runner.address)
             topic_with(found, servers, "orders", 1000)
             yield found
         finally:
-            face.close()
+            runner.close()
 
 
 @pytest.fixture(scope="module")
@@ -416,11 +417,11 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
         served(tmp_path / "store", listen_port=free_port(), namesrv_addr=servers) as here,
     ):
         announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-        face = BrokerFace(here.store, "", announced)
+        runner = BrokerRunner(here.store, "", announced)
         try:
-            topic_with(Served(here.store, face.address), servers, "orders", 500)
+            topic_with(Served(here.store, runner.address), servers, "orders", 500)
             told = route(servers, "orders")
-            assert told["filterServerTable"] == {face.address: [here.endpoint]}
+            assert told["filterServerTable"] == {runner.address: [here.endpoint]}
             _, partitions = plan_batch("", namesrvAddr=servers, subscribe="orders", keys="order-1")
             assert {type(one).__name__ for one in partitions} == {"StorePartition"}
             expected = as_pulled(batch_rows(here.store.path, subscribe="orders"))
@@ -433,7 +434,7 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
             later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
             assert [type(group) for group in routed(later)] == [tuple]
         finally:
-            face.close()
+            runner.close()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.broker import BrokerClient
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.errors import DataLossError, ServiceError
 from rmqstore_spark.reader.options import ReadOptions
@@ -23,8 +23,8 @@ from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows
 from tests.face.broker import Served, broker, name_server, records_in
 from tests.namesrv.registering import registration
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 QUEUES = 3
 
@@ -83,8 +83,8 @@ class Cluster:
         self.servers = servers
         self._served = served
         self._running = running
-        places = Places((servers,), has_master=False)
-        asked = AlikeServers(places, "The name server", 20, 20, ClientIdentity())
+        addresses = Addresses((servers,), has_master=False)
+        asked = ServerGroup(addresses, "The name server", 20, 20, ClientIdentity())
         self._asked = running.enter_context(closing(asked))
 
     def add(self, name: str, broker_id: int = 0) -> tuple[Pass, str]:
@@ -259,7 +259,7 @@ def offset_of(record: bytes) -> int:
 
 
 def client_of(address: str) -> BrokerClient:
-    return BrokerClient("b", Places((address,), has_master=True), 20, 20, ClientIdentity())
+    return BrokerClient("b", Addresses((address,), has_master=True), 20, 20, ClientIdentity())
 
 
 def test_tags_do_not_hide_that_messages_have_expired(served: Served) -> None:

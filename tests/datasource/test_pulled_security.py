@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place
-from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -24,9 +24,9 @@ from tests.datasource.driving import Stream, batch_rows, plan_batch
 from tests.face.accounts import write_accounts
 from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration
-from tests.support.blocks import encoded_traffic
 from tests.support.certificates import make_certificates
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 SECRET = "a-secret-of-the-test"
 SCHEMA = StructType().add("body", "string")
@@ -86,8 +86,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         }
         made = Guarded(served, options, folder)
         options["aclFile"] = made.key_file("key.yml", SECRET)
-        places = Places((servers,), has_master=False)
-        asked = AlikeServers(places, "The name server", 20, 20, ClientIdentity())
+        addresses = Addresses((servers,), has_master=False)
+        asked = ServerGroup(addresses, "The name server", 20, 20, ClientIdentity())
         with closing(asked):  # the broker is registered until then
             for told in (
                 registration(["orders", "written"], address=served.address),
@@ -127,11 +127,11 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
         ({"aclFile": None}, "No accessKey is configured. Set option aclFile"),
         (
             dict.fromkeys(["tlsEnable", "tlsCaFile", "tlsCertFile", "tlsKeyFile"]),
-            "It may talk TLS alone",
+            "It may accept only TLS",
         ),
-        ({"tlsCaFile": None}, "a certificate that does not count.*Check the CA certificates"),
+        ({"tlsCaFile": None}, "an invalid certificate.*Check the CA certificates"),
         ({"tlsCertFile": None, "tlsKeyFile": None}, "does not answer"),
-        ({"tlsEnable": None}, "are plain ones. Set tlsEnable=true"),
+        ({"tlsEnable": None}, "are not encrypted. Set tlsEnable=true"),
         ({"tlsEnable": False}, "tlsCaFile and tlsEnable=false contradict each other"),
         ({"tokenFile": "/t"}, "tokenFile is for store processes.*aclFile"),
     ],

@@ -105,7 +105,7 @@ def test_a_task_does_not_read_a_fork(
     if is_as_long:  # only its last record is another one, of the same size
         fork = copied(master, "fork")
         damage(fork, max(master.physical.values()))
-        why = "its log has taken another way"
+        why = "its log has diverged"
     else:
         other = GrowingStore(tmp_path / "fork", {"orders": 3})
         other.put(1500, seed=5)

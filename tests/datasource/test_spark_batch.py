@@ -18,9 +18,9 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
-from tests.support.expected import backed_rows, expected_rows, log_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
+from tests.support.stores.expected import backed_rows, expected_rows, log_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +40,7 @@ def reader(spark: SparkSession, **options: Any) -> Any:
 # ---- golden stores ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["local", "zip"])
-@pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
+@pytest.mark.parametrize(("plan_by", "kind"), [("queue", "zip"), ("commitlog", "local")])
 def test_every_golden_store_in_one_query(
     spark: SparkSession, plan_by: str, kind: str, golden: Golden, locate: Locate
 ) -> None:

@@ -11,9 +11,9 @@ import pytest
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
 from tests.datasource.conftest import rows_of
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import Served, served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import Served, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +103,7 @@ def test_a_stream_sees_what_is_put_while_it_runs(
     query = queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
     query.processAllAvailable()
     put(here, 90, seed=3)
-    from tests.support.serving import eventually
+    from tests.support.processes.serving import eventually
 
     eventually(lambda: len(got) == 90, 60)
 

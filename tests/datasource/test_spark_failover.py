@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from chispa import assert_df_equality
 
 from rmqstore_spark.client import StoreClient
-from tests.support.serving import StoreProcess, block_of, eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess, block_of, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 PART = 600
 PATIENCE = 240.0
 COLUMNS = ("queueId", "queueOffset", "CAST(body AS STRING) AS body")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Pair:

@@ -12,11 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.client import StoreClient
 from tests.datasource.conftest import rows_of
-from tests.face.broker import free_port, route
+from tests.face.broker import route
 from tests.namesrv.serving import NamesrvProcess
-from tests.support.blocks import encoded_traffic
-from tests.support.serving import StoreProcess
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from tests.datasource.conftest import rows_of
 from tests.datasource.sink.serving import Served
 from tests.datasource.stream.test_spark_stream import wait_until
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,9 +13,9 @@ from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.datasource.conftest import rows_of
 from tests.datasource.driving import Stream
-from tests.support.live_writer import LiveWriter
-from tests.support.pages import drop_pages, resident
-from tests.support.serving import eventually
+from tests.support.processes.live_writer import LiveWriter
+from tests.support.processes.serving import eventually
+from tests.support.stores.pages import drop_pages, resident
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,9 +20,9 @@ from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
-from tests.support.golden import RecordReport, load_meta, load_records
-from tests.support.records import record_batch
-from tests.support.storing import Clock
+from tests.support.stores.golden import RecordReport, load_meta, load_records
+from tests.support.stores.records import record_batch
+from tests.support.stores.storing import Clock
 
 ONE_BY_ONE = ("basic", "tiny", "boundary", "flags", "ipv6")
 

@@ -14,7 +14,7 @@ from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims
-from tests.fault.life import SMALL, live
+from tests.fault.rounds.life import SMALL, live
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import load_meta
-from tests.support.recovering import copy_store, tree
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
+from tests.support.stores.golden import load_meta
+from tests.support.stores.recovering import copy_store, tree
 
 Golden = Callable[[str], Path]
 

@@ -24,8 +24,8 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
-from tests.support.batches import QUERY, rows_block, stage_id
-from tests.support.storing import Clock, config, in_queues, messages
+from tests.support.messages.batches import QUERY, rows_block, stage_id
+from tests.support.stores.storing import Clock, config, in_queues, messages
 
 TOPICS = st.sampled_from(["a", "b"])
 QUEUE_IDS = st.integers(0, 2)

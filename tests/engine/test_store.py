@@ -35,8 +35,8 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.serving import block_of
-from tests.support.storing import Clock, config, in_queues, messages, until
+from tests.support.processes.serving import block_of
+from tests.support.stores.storing import Clock, config, in_queues, messages, until
 
 WAIT = 30.0
 

@@ -22,7 +22,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering
 from tests.ha.peers import mastering
 from tests.pipelines.processes import ROOT, environment
-from tests.support.batches import rows_block
+from tests.support.messages.batches import rows_block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.namesrv.config import NamesrvConfig
@@ -19,10 +18,11 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from tests.support.loops import in_thread
+from tests.support.processes.loops import in_thread
+from tests.support.processes.ports import free_port
 
 __all__ = [
-    *("Heard", "Served", "batch", "broker", "free_port", "heartbeat", "message", "name_server"),
+    *("Heard", "Served", "batch", "broker", "heartbeat", "message", "name_server"),
     *("number", "pull", "records_in", "route"),
 ]
 
@@ -47,11 +47,11 @@ def broker(path: Path, **settings: Any) -> Iterator[Served]:
     ports = {"listen_port": free_port(), "vip_listen_port": 0}
     config = StoreConfig(**{**SMALL, **ports, **settings})
     with StoreWriter.open(path, config) as store:
-        face = BrokerFace(store)
+        runner = BrokerRunner(store)
         try:
-            yield Served(store, face.address)
+            yield Served(store, runner.address)
         finally:
-            face.close()
+            runner.close()
 
 
 @contextmanager
@@ -79,13 +79,6 @@ def route(name_server: str, topic: str) -> Any:
             return json.loads(answer.body) if answer.code == 0 else None
 
     return asyncio.run(ask())
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def message(body: bytes, topic: str = "orders", queue: int = 0, **more: Any) -> Command:

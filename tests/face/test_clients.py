@@ -11,7 +11,7 @@ from rmqstore_spark.reader import Store
 from tests.face.accounts import write_accounts
 from tests.face.broker import broker, name_server, route
 from tests.face.real_client import RealClient, cpp_command, node_command
-from tests.support.batches import commit_batch, expected
+from tests.support.messages.batches import commit_batch, expected
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0

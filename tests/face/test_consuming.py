@@ -27,7 +27,7 @@ from tests.face.broker import (
     pull,
     records_in,
 )
-from tests.support.batches import commit_batch, rows_block
+from tests.support.messages.batches import commit_batch, rows_block
 from tests.support.waiting import eventually
 
 _HOLD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "20000"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.remoting.access.identity import ClientIdentity
 from tests.face.accounts import write_accounts
 from tests.face.broker import broker, name_server
 from tests.support.certificates import Certificates, make_certificates
@@ -74,8 +74,9 @@ def test_a_slave_asks_the_broker_of_its_master(tmp_path: Path, given: Certificat
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"tls_client_cert_path": "/x"}, "need each other"),
+        ({"tls_enable": True, "tls_client_cert_path": "/x"}, "need each other"),
         ({"tls_client_trust_cert_path": "/x"}, "need tlsEnable=true"),
+        ({"tls_client_cert_path": "/x"}, "need tlsEnable=true"),
         ({"tls_enable": True, "tls_client_trust_cert_path": "/x"}, "/x could not be read"),
         (
             {"tls_enable": True, "tls_client_cert_path": "/x", "tls_client_key_path": "/y"},
@@ -86,4 +87,4 @@ def test_a_slave_asks_the_broker_of_its_master(tmp_path: Path, given: Certificat
 )
 def test_files_that_are_missing_are_named(keys: Any, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        ClientIdentity.of(StoreConfig(**keys))
+        Protection.of(StoreConfig(**keys))

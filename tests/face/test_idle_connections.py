@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
-from tests.face.broker import free_port, message
-from tests.support.serving import StoreProcess
+from tests.face.broker import message
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
 _COUNT = 10_000

@@ -15,8 +15,9 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.tls import client_context
 from tests.face.accounts import APP, write_accounts
-from tests.face.broker import Served, broker, free_port, message
+from tests.face.broker import Served, broker, message
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.processes.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_a_vip_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         vip = taken.getsockname()[1]
         with (
-            pytest.raises(ServiceError, match=rf"127.0.0.1:{vip}: .* vipListenPort=0 does without"),
+            pytest.raises(ServiceError, match=rf"127.0.0.1:{vip}: .* set vipListenPort=0"),
             broker(tmp_path / "store", vip_listen_port=vip),
         ):
             pass

@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Final
 
 from tests.face.real_client import cpp_command
-from tests.fault.disk_rounds import full_disks
-from tests.fault.lives.broker import broker_kills
-from tests.fault.lives.delays import DelayAccount
-from tests.fault.lives.expiry import ExpiryAccount
-from tests.fault.lives.rounds import killed_lives
-from tests.fault.lives.staging import IN_FILES, IN_MEMORY, staging_kills
-from tests.fault.lives.transactions import TransactionAccount
 from tests.fault.power import why_no_loop_mounts
-from tests.fault.replication_rounds import replication_kills
-from tests.fault.rounds import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
-from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
+from tests.fault.rounds.accounts import killed_lives
+from tests.fault.rounds.broker import broker_kills
+from tests.fault.rounds.delays import DelayAccount
+from tests.fault.rounds.disk import full_disks
+from tests.fault.rounds.expiry import ExpiryAccount
+from tests.fault.rounds.replication import replication_kills
+from tests.fault.rounds.service import cut_connections, lost_answers, service_kills
+from tests.fault.rounds.staging import IN_FILES, IN_MEMORY, staging_kills
+from tests.fault.rounds.transactions import TransactionAccount
+from tests.fault.rounds.writer import CALLS, EIO, Tally, at_places, by_calls, kills, power_cuts
 from tests.fault.traces import why_no_strace
-from tests.support.surroundings import settle_surroundings
+from tests.support.processes.surroundings import settle_surroundings
 
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 _BEGIN: Final = "<!-- begin of the figures -->"

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tests.support.certificates import make_certificates
-from tests.support.serving import StoreProcess, eventually
+from tests.support.processes.serving import StoreProcess, eventually
 
 __all__ = ["ATTACKS", "MOST_AFTER", "MOST_DURING", "Outcome", "Target", "attacked", "run"]
 
@@ -170,7 +170,7 @@ def without_a_token(target: Target) -> str:
     def send(_number: int) -> str:
         with target.client("") as client:
             list(client.do_action(flight.Action("open", body)))
-        return "let in"
+        return "accepted"
 
     return _in_threads(8, send)
 

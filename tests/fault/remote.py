@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import sys
 import threading
 import time
@@ -15,21 +14,14 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.wire.messages import CommitRequest, CommitResult, StageInfo, WriterId
 from tests.fault.claims import Claims
-from tests.fault.life import SMALL
 from tests.fault.messages import TOPICS, block
-from tests.support.serving import StoreProcess
+from tests.fault.rounds.life import SMALL
+from tests.support.processes.serving import StoreProcess
 
-__all__ = ["RemoteWriter", "free_port", "request_of", "serve", "stage"]
+__all__ = ["RemoteWriter", "request_of", "serve", "stage"]
 
 _PATIENCE_S: Final = 60.0
 _QUERY: Final = "fault-test"
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def serve(
@@ -110,7 +102,7 @@ class RemoteWriter:
                 self.failures += 1
                 # Kills in a row may let no commit through: only an undisturbed process must.
                 late = time.monotonic() - max(begin, self.served_since)
-                assert late < self._patience_s, "the commit does not come about"
+                assert late < self._patience_s, "the commit does not happen"
             else:
                 self.claims.done("commit", first)
                 return result

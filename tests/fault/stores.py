@@ -14,7 +14,7 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.messages import TOPICS, block
-from tests.support.storing import until
+from tests.support.stores.storing import until
 
 __all__ = [
     "NOW",

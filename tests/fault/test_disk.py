@@ -14,9 +14,9 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.claims import Claims
-from tests.fault.disk_rounds import fill, full_disk, opened, put, small_disk
 from tests.fault.messages import block, read_numbers
-from tests.support.serving import eventually
+from tests.fault.rounds.disk import fill, full_disk, opened, put, small_disk
+from tests.support.processes.serving import eventually
 
 pytestmark = [
     pytest.mark.fault,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.rounds import PLACES, at_places, kills
+from tests.fault.rounds.writer import PLACES, at_places, kills
 
 pytestmark = pytest.mark.fault
 

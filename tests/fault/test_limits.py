@@ -20,13 +20,13 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Claims
-from tests.fault.life import SMALL, live, settle
 from tests.fault.messages import TOPICS, block, read_numbers
 from tests.fault.remote import RemoteWriter, serve
+from tests.fault.rounds.life import SMALL, live, settle
 from tests.fault.stores import commit, settings
 from tests.fault.traces import is_traced, why_no_strace
-from tests.support.serving import eventually
-from tests.support.storing import Clock
+from tests.support.processes.serving import eventually
+from tests.support.stores.storing import Clock
 
 pytestmark = pytest.mark.fault
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.claims import Claims
-from tests.fault.life import SMALL, live
+from tests.fault.rounds.life import SMALL, live
 from tests.fault.traces import calls, why_no_strace
 
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.power import why_no_loop_mounts
-from tests.fault.rounds import power_cuts
+from tests.fault.rounds.writer import power_cuts
 
 pytestmark = [
     pytest.mark.fault,

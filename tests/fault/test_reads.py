@@ -18,9 +18,9 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Claims
-from tests.fault.life import Ending, live, settle
 from tests.fault.messages import TOPICS, read_numbers
 from tests.fault.remote import RemoteWriter, serve
+from tests.fault.rounds.life import Ending, live, settle
 
 pytestmark = pytest.mark.fault
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.replication_rounds import replication_kills
+from tests.fault.rounds.replication import replication_kills
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -18,10 +18,11 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError
 from tests.fault.claims import Claims
 from tests.fault.messages import block
-from tests.fault.remote import RemoteWriter, free_port, serve
-from tests.fault.service_rounds import cut_connections, lost_answers, service_kills
+from tests.fault.remote import RemoteWriter, serve
+from tests.fault.rounds.service import cut_connections, lost_answers, service_kills
 from tests.fault.traces import is_traced, why_no_strace
-from tests.support.serving import eventually
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import eventually
 
 pytestmark = pytest.mark.fault
 
@@ -67,7 +68,7 @@ def test_stopped_for_longer_than_its_clients_wait(tmp_path: Path, what: str) -> 
 
 @pytest.mark.skipif(bool(why_no_strace()), reason=why_no_strace())
 def test_a_flush_fails_and_the_store_is_started_again(tmp_path: Path) -> None:
-    """Promises 1, 2 and 5: a put whose fate is open is not sent again; a commit comes about."""
+    """Promises 1, 2 and 5: a put whose fate is open is not sent again; a commit happens."""
     store, claims, port = tmp_path / "store", Claims(), free_port()
     writer = RemoteWriter(f"grpc://127.0.0.1:{port}", claims)
     sync = "flushDiskType=SYNC_FLUSH"

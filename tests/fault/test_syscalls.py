@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault.claims import Claims
-from tests.fault.life import settle
-from tests.fault.rounds import CALLS, EIO, by_calls, injected
+from tests.fault.rounds.life import settle
+from tests.fault.rounds.writer import CALLS, EIO, by_calls, injected
 from tests.fault.traces import why_no_strace
 
 PUT_OFF = (" yet: ", "could not be used: ")
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("call", "step"),
-    [("fdatasync", 5), ("fsync", 9), ("pwrite64", 17), ("pwritev2", 6), ("rename", 5)],
+    [("fdatasync", 8), ("fsync", 13), ("pwrite64", 29), ("pwritev2", 9), ("rename", 6)],
 )
 def test_killed_at_a_call(tmp_path: Path, call: str, step: int) -> None:
     tally = by_calls(tmp_path, call, step)

@@ -18,7 +18,7 @@ from rmqstore_spark.files.disk.pacing import LEAST_RATE, PacedReads
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.disk.sparing import CacheWay, SparingReads
 from rmqstore_spark.files.local import LocalFiles
-from tests.support.pages import drop_pages, resident
+from tests.support.stores.pages import drop_pages, resident
 
 SIZE = (16 << 20) + 1000
 HOT = 8 << 20

@@ -14,7 +14,7 @@ from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.files.log.segments import MAX_ENTRY, Segments
 from tests.files.conftest import Publish
-from tests.support.golden import load_meta, load_records
+from tests.support.stores.golden import load_meta, load_records
 
 SIZE = 1000
 START = 5000

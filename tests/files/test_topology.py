@@ -11,7 +11,7 @@ from rmqstore_spark.files.base import FileInfo, Listing, join
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.topology import Topology
 from tests.files.conftest import Publish
-from tests.support.golden import load_entries
+from tests.support.stores.golden import load_entries
 
 SEGMENT = "0" * 20
 

@@ -24,7 +24,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_route,
     read_topics,
 )
-from rmqstore_spark.client.brokers.stretches import PulledPiece
+from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -47,7 +47,6 @@ from rmqstore_spark.layout.compression import decompress
 from rmqstore_spark.layout.consumequeue import (
     decode_entries,
     live_mask,
-    live_prefix_length,
     split_entries,
     written_mask,
 )
@@ -63,8 +62,6 @@ from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
     IndexHeader,
-    broken_entries,
-    broken_slots,
     chain,
     decode_slots,
 )
@@ -95,7 +92,7 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
-from tests.support.blocks import block_outcome
+from tests.support.messages.blocks import block_outcome
 
 __all__ = ["DECODERS", "check"]
 
@@ -169,7 +166,7 @@ def queue(data: bytes) -> Any:
     """A ConsumeQueue."""
     entries = decode_entries(data)
     columns, live = split_entries(data[: len(data) // 20 * 20])
-    masks = written_mask(entries), live_mask(entries), live_prefix_length(entries)
+    masks = written_mask(entries), live_mask(entries)
     return entries.tobytes(), vars(columns), live, masks
 
 
@@ -188,8 +185,6 @@ def index(data: bytes) -> Any:
     slots = infer_slots(len(data), lambda at, size: data[at : at + size])
     file = IndexFile.decode(data, slots if slots is not None else 3)
     header, entries = file.header, file.entries
-    bad = broken_slots(file.slots, entries, header.next_entry)
-    bad_entries = broken_entries(len(file.slots), entries, header.next_entry)
     found = []
     for slot, newest in enumerate(decode_slots(data[40:], len(file.slots)).tolist()[:20]):
         try:
@@ -200,7 +195,7 @@ def index(data: bytes) -> Any:
             found.append(offsets.tolist())
         except CorruptStoreError as error:
             found.append(str(error))
-    return vars(header), slots, bad, bad_entries, found
+    return vars(header), slots, found
 
 
 def index_header(data: bytes) -> Any:

@@ -28,8 +28,8 @@ from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamComma
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
 
 __all__ = ["mutated", "seeds"]
 

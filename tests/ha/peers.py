@@ -14,7 +14,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
-from tests.support.golden import load_meta
+from tests.support.stores.golden import load_meta
 from tests.support.waiting import PATIENCE, eventually
 
 __all__ = [

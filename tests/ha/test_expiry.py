@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.store import StoreWriter
 from tests.ha.peers import PlainSlave, caught_up, following, mastering
-from tests.support.batches import commit_batch, rows_block, small_segments
+from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually
 
 _PATIENCE_MS = 1000

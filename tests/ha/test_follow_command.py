@@ -13,8 +13,8 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader.store import Store
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes, mastering, queue_files
-from tests.support.batches import rows_block
 from tests.support.certificates import make_certificates
+from tests.support.messages.batches import rows_block
 from tests.support.waiting import PATIENCE, eventually
 
 SMALL = (
@@ -39,7 +39,7 @@ def test_it_copies_refuses_a_fork_and_begins_anew(tmp_path: Path) -> None:
         source.put(rows_block([b"two%d" % n for n in range(300)]))
         done = run("follow", master.address, store, *SMALL)
         assert done.returncode == 1
-        assert "another one: it differs at physical offset" in done.stderr
+        assert "master's log differs at physical offset" in done.stderr
         assert "--restart-from earliest" in done.stderr
         assert log_bytes(store, 0, end) == log
 

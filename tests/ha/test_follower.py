@@ -18,7 +18,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files
-from tests.support.batches import commit_batch, rows_block, small_segments
+from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually
 
 NO_PAUSE = {"ha_send_heartbeat_interval": 50}
@@ -69,8 +69,7 @@ def cut_after(log: bytes, end: int, count: int) -> Any:
 
 def stopped(follower: LogFollower) -> str:
     """Why a follower has stopped; waits for that."""
-    assert follower.wait_stopped(30)
-    assert follower.standing().state == "STOPPED"
+    eventually(lambda: follower.standing().state == "STOPPED")
     return str(follower.failure)
 
 

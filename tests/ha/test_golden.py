@@ -21,8 +21,8 @@ from tests.ha.peers import (
     queue_files,
     sizes_of,
 )  # fmt: skip
-from tests.support.golden import load_entries, load_queues, load_records
-from tests.support.storing import Clock
+from tests.support.stores.golden import load_entries, load_queues, load_records
+from tests.support.stores.storing import Clock
 
 Golden = Callable[[str], Path]
 

@@ -24,8 +24,8 @@ from tests.ha.peers import (
     mastering,
     queue_files,
 )  # fmt: skip
-from tests.support.batches import commit_batch, rows_block
-from tests.support.serving import served
+from tests.support.messages.batches import commit_batch, rows_block
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 SYNC = {"broker_role": "SYNC_MASTER", "slave_timeout": 300}

@@ -22,8 +22,8 @@ from tests.ha.peers import (
     mastering,
     queue_files,
 )
-from tests.support.batches import commit_batch, rows_block
 from tests.support.certificates import Certificates, make_certificates, sign
+from tests.support.messages.batches import commit_batch, rows_block
 from tests.support.waiting import PATIENCE, eventually
 
 

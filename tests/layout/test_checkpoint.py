@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from tests.support.golden import load_queues
-from tests.support.strategies import BYTES, INT64
+from tests.support.messages.strategies import BYTES, INT64
+from tests.support.stores.golden import load_queues
 
 
 @pytest.mark.parametrize("name", ["basic", "live", "delayed", "ha-slave", "v5basic", "v5v2topic"])

@@ -21,7 +21,7 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB_OLD,
     COMPRESSION_ZSTD,
 )
-from tests.support.golden import load_records
+from tests.support.stores.golden import load_records
 
 KINDS = [COMPRESSION_ZLIB_OLD, COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD]
 MAX = 1 << 26

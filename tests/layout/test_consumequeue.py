@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout import consumequeue as cq
-from tests.support.golden import load_entries
-from tests.support.strategies import BYTES, INT32, INT64
+from tests.support.messages.strategies import BYTES, INT32, INT64
+from tests.support.stores.golden import load_entries
 
 ENTRIES = st.lists(st.tuples(INT64, INT32, INT64), max_size=20)
 
@@ -31,7 +31,7 @@ def test_entries_are_those_that_rocketmq_lists(golden: Callable[[str], Path], na
     for (topic, queue_id), expected in listed.items():
         start, data = _queue_bytes(store / "store/consumequeue" / topic / str(queue_id))
         entries = cq.decode_entries(data)[expected[0].offset - start // cq.ENTRY_SIZE :]
-        assert cq.live_prefix_length(entries) == len(expected)
+        assert cq.written_mask(entries).tolist() == [n < len(expected) for n in range(len(entries))]
         entries = entries[: len(expected)]
         assert entries["physicalOffset"].tolist() == [e.physical_offset for e in expected]
         assert entries["size"].tolist() == [e.size for e in expected]
@@ -59,7 +59,6 @@ def test_any_bytes_decode_to_whole_entries(data: bytes) -> None:
     assert entries.tobytes() == data[: len(entries) * cq.ENTRY_SIZE]
     live = cq.live_mask(entries)
     assert not (live & cq.is_filler(entries)).any()
-    assert cq.live_prefix_length(entries) <= len(entries)
 
 
 def test_fillers_unwritten_and_damaged_entries_are_no_messages() -> None:
@@ -70,7 +69,7 @@ def test_fillers_unwritten_and_damaged_entries_are_no_messages() -> None:
     assert cq.is_filler(entries).tolist() == [True, True] + [False] * 6
     # a record of 2 GiB - 1 is not believable, but it is not a filler either
     assert cq.live_mask(entries).tolist() == [False, False, True, True, True, False, False, False]
-    assert cq.live_prefix_length(entries) == 5
+    assert cq.written_mask(entries).tolist() == [True] * 5 + [False] * 3
 
 
 def test_a_filler_is_written_as_rocketmq_writes_it() -> None:

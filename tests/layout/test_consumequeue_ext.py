@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout import consumequeue_ext as ext
-from tests.support.golden import EntryReport, load_entries
-from tests.support.strategies import BYTES, INT64
+from tests.support.messages.strategies import BYTES, INT64
+from tests.support.stores.golden import EntryReport, load_entries
 
 
 @pytest.fixture(scope="module")

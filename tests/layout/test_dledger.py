@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout import dledger
-from tests.support.golden import load_records
-from tests.support.strategies import BYTES, INT32, INT64
+from tests.support.messages.strategies import BYTES, INT32, INT64
+from tests.support.stores.golden import load_records
 
 
 @pytest.fixture(scope="module")

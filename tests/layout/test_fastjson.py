@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout import fastjson
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
-from tests.support.golden import load_queues
+from tests.support.stores.golden import load_queues
 
 
 @pytest.mark.parametrize("name", ["live", "ha-master", "delayed"])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.msgid import OffsetMsgId, decode_msg_id, offset_msg_id
-from tests.support.golden import load_records
-from tests.support.strategies import HOSTS
+from tests.support.messages.strategies import HOSTS
+from tests.support.stores.golden import load_records
 
 
 @pytest.mark.parametrize("name", ["ipv6", "live", "multipath"])

@@ -10,8 +10,8 @@ from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import compression, packed
 from rmqstore_spark.layout.record.block import Block, check_block
 from rmqstore_spark.layout.record.encode import encode_records
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
 
 ZLIB, LZ4, ZSTD = 0x301, 0x101, 0x201
 BODY = b"a body that becomes smaller " * 40

@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.pipelines.session import start_session
 from tests.datasource.sink.conftest import serve
-from tests.support.golden import load_records
+from tests.support.stores.golden import load_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
 from tools.java import find_java
 
 __all__ = ["ROOT", "SPARK_SUBMIT", "environment"]

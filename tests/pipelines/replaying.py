@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.datasource.sink.serving import Served
-from tests.support.expected import backed_rows
+from tests.support.stores.expected import backed_rows
 
 __all__ = ["LIVE_ROWS", "found", "wanted"]
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from tests.support.expected import queue_key
+from tests.support.stores.expected import queue_key
 
 __all__ = ["data_files", "read_back", "run_backfill", "run_here"]
 

@@ -14,11 +14,11 @@ from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.face.broker import broker, name_server, route
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
-from tests.support.expected import backed_rows, log_rows, queue_key
-from tests.support.golden import load_records
-from tests.support.records import commitlog_folders
-from tests.support.serving import block_of, served
-from tests.support.storebuilder import Traffic, build_store
+from tests.support.processes.serving import block_of, served
+from tests.support.stores.expected import backed_rows, log_rows, queue_key
+from tests.support.stores.golden import load_records
+from tests.support.stores.records import commitlog_folders
+from tests.support.stores.storebuilder import Traffic, build_store
 from tests.support.waiting import eventually
 
 Golden = Callable[[str], Path]

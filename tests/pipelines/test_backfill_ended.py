@@ -17,7 +17,7 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet.output import Output
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
-from tests.support.expected import backed_rows
+from tests.support.stores.expected import backed_rows
 
 Golden = Callable[[str], Path]
 Row = dict[str, Any]

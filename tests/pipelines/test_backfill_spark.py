@@ -16,7 +16,7 @@ from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.parquet.partitions import Partition
 from rmqstore_spark.pipelines.progress import run_tasks
 from tests.pipelines.running import data_files, run_backfill
-from tests.support.expected import backed_rows
+from tests.support.stores.expected import backed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.client.brokers.alike import Places
+from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.datasource.partitions import PulledPartition, StorePartition
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.spec import StoreSpec
@@ -45,7 +45,7 @@ def test_pieces_come_back_as_they_were() -> None:
 
 def test_pieces_of_brokers_come_back_as_they_were() -> None:
     identity = IdentityFiles("/key.yml", True, "/ca.pem")
-    places = Places(("h:1", "h:2"), has_master=True)
+    places = Addresses(("h:1", "h:2"), has_master=True)
     spec = BrokerSpec("broker-b", places, ("n:1", "n:2"), 60.0, 5.0, identity)
     piece = PulledPartition("x", spec, SPLITS[:1])
     back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")

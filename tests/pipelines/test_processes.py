@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 from tests.pipelines.running import data_files, read_back, run_backfill
-from tests.support.expected import backed_rows, queue_key
+from tests.support.stores.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

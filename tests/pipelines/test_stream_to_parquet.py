@@ -10,7 +10,7 @@ import pytest
 
 from rmqstore_spark.pipelines.following import follow
 from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
-from tests.support.expected import backed_rows, queue_key
+from tests.support.stores.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.record.properties import MAP_TYPE
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
-from tests.support.strategies import PROPERTIES
+from tests.support.messages.strategies import PROPERTIES
 
 ID = "7F00000104D2" + "0" * 20
 Properties = dict[str, str | None]

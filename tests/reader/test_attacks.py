@@ -22,8 +22,8 @@ from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import load_records
-from tests.support.storebuilder import StoreBuilder, Traffic, build_store
+from tests.support.stores.golden import load_records
+from tests.support.stores.storebuilder import StoreBuilder, Traffic, build_store
 
 Golden = Callable[[str], Path]
 HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("between", "V20"), ("place", ">i8")])

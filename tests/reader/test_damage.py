@@ -17,9 +17,9 @@ from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
-from tests.support.expected import expected_rows, expected_scan, queue_key
-from tests.support.golden import load_records
 from tests.support.sampling import one_in
+from tests.support.stores.expected import expected_rows, expected_scan, queue_key
+from tests.support.stores.golden import load_records
 
 Golden = Callable[[str], Path]
 Row = dict[str, Any]

@@ -17,9 +17,9 @@ from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from tests.support.expected import expected_rows, expected_scan, queue_key
-from tests.support.golden import load_records
 from tests.support.sampling import one_in
+from tests.support.stores.expected import expected_rows, expected_scan, queue_key
+from tests.support.stores.golden import load_records
 
 Golden = Callable[[str], Path]
 Copy = Callable[[str], Path]

@@ -15,8 +15,8 @@ from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
-from tests.support.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES, load_queues
+from tests.support.stores.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES, load_queues
 
 Golden = Callable[[str], Path]
 

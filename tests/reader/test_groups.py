@@ -19,7 +19,7 @@ from rmqstore_spark.reader.groups import (
     group_offsets,
 )
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import load_queues
+from tests.support.stores.golden import load_queues
 
 Golden = Callable[[str], Path]
 OpenStore = Callable[[str], Store]

@@ -11,8 +11,8 @@ import pytest
 
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import GOLDEN_NAMES, load_records
-from tests.support.storebuilder import StoreBuilder, Traffic
+from tests.support.stores.golden import GOLDEN_NAMES, load_records
+from tests.support.stores.storebuilder import StoreBuilder, Traffic
 
 
 class Growing:
@@ -82,7 +82,7 @@ def test_a_long_way_is_walked_in_several_looks(growing: Growing) -> None:
 
 
 def test_records_over_stale_bytes_are_noticed(tmp_path: Path, growing: Growing) -> None:
-    # After a crash a log can go on over whole records of its earlier life.
+    # After a crash a log can continue over whole records of its earlier life.
     path = growing.store.path
     earlier = tmp_path / "earlier"
     shutil.copytree(path, earlier)

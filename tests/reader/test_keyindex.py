@@ -26,8 +26,9 @@ from rmqstore_spark.layout.index.hashing import index_key_hash
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import RecordReport, load_meta, load_records
-from tests.support.keys import (
+from tests.support.sampling import one_in
+from tests.support.stores.golden import RecordReport, load_meta, load_records
+from tests.support.stores.keys import (
     PLACE,
     asked,
     assert_complete,
@@ -40,9 +41,8 @@ from tests.support.keys import (
     reopened,
     with_key,
 )
-from tests.support.records import log_files
-from tests.support.sampling import one_in
-from tests.support.storebuilder import StoreBuilder, Traffic, build_store
+from tests.support.stores.records import log_files
+from tests.support.stores.storebuilder import StoreBuilder, Traffic, build_store
 
 Golden = Callable[[str], Path]
 OpenStore = Callable[[str], Store]

@@ -17,16 +17,16 @@ from rmqstore_spark.reader.plan import PlanLimits, plan_by_keys
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import KeySplit, LogSplit, QueueRange
 from rmqstore_spark.reader.store import Store
-from tests.support.expected import expected_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES
-from tests.support.keys import (
+from tests.support.stores.expected import expected_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES
+from tests.support.stores.keys import (
     IDENTITY,
     asked,
     identities,
     reopened,
     row_has_key,
 )
-from tests.support.records import log_files
+from tests.support.stores.records import log_files
 
 Golden = Callable[[str], Path]
 OpenStore = Callable[[str], Store]

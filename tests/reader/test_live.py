@@ -18,9 +18,9 @@ from rmqstore_spark.errors import CorruptRecordError, SegmentExpiredError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import load_records
-from tests.support.live_writer import LiveWriter
-from tests.support.records import log_files
+from tests.support.processes.live_writer import LiveWriter
+from tests.support.stores.golden import load_records
+from tests.support.stores.records import log_files
 
 Golden = Callable[[str], Path]
 F_OFD_SETLK = 37

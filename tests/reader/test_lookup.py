@@ -28,9 +28,9 @@ from rmqstore_spark.reader.lookup import (
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from tests.support.expected import expected_row, expected_rows, queue_key
-from tests.support.golden import GOLDEN_NAMES, load_queues, load_records
-from tests.support.keys import (
+from tests.support.stores.expected import expected_row, expected_rows, queue_key
+from tests.support.stores.golden import GOLDEN_NAMES, load_queues, load_records
+from tests.support.stores.keys import (
     IDENTITY,
     PLACE,
     asked,
@@ -45,8 +45,8 @@ from tests.support.keys import (
     reopened,
     with_key,
 )
-from tests.support.records import log_files
-from tests.support.storebuilder import StoreBuilder
+from tests.support.stores.records import log_files
+from tests.support.stores.storebuilder import StoreBuilder
 
 Golden = Callable[[str], Path]
 OpenStore = Callable[[str], Store]

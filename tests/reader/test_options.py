@@ -19,9 +19,9 @@ from rmqstore_spark.reader.plan import PlanLimits, plan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store, default_broker_name
-from tests.support.expected import expected_rows, queue_key
-from tests.support.golden import load_records
-from tests.support.storebuilder import StoreBuilder, Traffic, build_store
+from tests.support.stores.expected import expected_rows, queue_key
+from tests.support.stores.golden import load_records
+from tests.support.stores.storebuilder import StoreBuilder, Traffic, build_store
 
 Golden = Callable[[str], Path]
 

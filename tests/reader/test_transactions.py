@@ -14,7 +14,7 @@ from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import find_transactions, named_halves
-from tests.support.golden import GOLDEN_NAMES, load_records
+from tests.support.stores.golden import GOLDEN_NAMES, load_records
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

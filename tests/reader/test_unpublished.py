@@ -19,8 +19,8 @@ from rmqstore_spark.reader.plan import plan_scan
 from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.storebuilder import StoreBuilder
-from tests.support.traffic import FIRST_TIME, Traffic
+from tests.support.messages.traffic import FIRST_TIME, Traffic
+from tests.support.stores.storebuilder import StoreBuilder
 
 PUBLISHED = 40
 SEGMENT = 4096

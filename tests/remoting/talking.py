@@ -157,7 +157,7 @@ async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.005)
 
 

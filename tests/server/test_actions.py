@@ -14,7 +14,7 @@ from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
 from rmqstore_spark.wire.protocol import Actions
-from tests.support.storing import config, messages
+from tests.support.stores.storing import config, messages
 
 READS = [
     (Actions.QUERY, encode(QueryRequest("T", "k", 10))),

@@ -25,7 +25,7 @@ from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.failures import BUSY
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, number_bytes
-from tests.support.serving import Served, StoreProcess, block_of, eventually, served
+from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
 
 PUT = b'{"op":"put"}'
 

@@ -17,7 +17,7 @@ from rmqstore_spark.server.auth import Security
 from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.certificates import Certificates, make_certificates, sign
-from tests.support.serving import block_of, served
+from tests.support.processes.serving import block_of, served
 
 SECRET = "5ecre7-5ecre7-5ecre7-5ecre7"
 

@@ -20,8 +20,8 @@ from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
 from rmqstore_spark.wire.protocol import Actions
-from tests.support.serving import Served, block_of, served
-from tests.support.storing import config
+from tests.support.processes.serving import Served, block_of, served
+from tests.support.stores.storing import config
 
 LONG_MAX = (1 << 63) - 1
 

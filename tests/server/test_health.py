@@ -20,10 +20,10 @@ from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
-from tests.fault.disk_rounds import fill, opened, small_disk
-from tests.support.alerts import firing, recommended
-from tests.support.serving import StoreProcess, block_of, eventually
-from tests.support.storing import messages
+from tests.fault.rounds.disk import fill, opened, small_disk
+from tests.support.processes.alerts import firing, recommended
+from tests.support.processes.serving import StoreProcess, block_of, eventually
+from tests.support.stores.storing import messages
 
 MONITORING = Path(__file__).parents[2] / "conf" / "monitoring"
 

@@ -26,7 +26,7 @@ from rmqstore_spark.client.streams import StageStream
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA
-from tests.support.serving import Served, StoreProcess, block_of, eventually, served
+from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -207,7 +207,7 @@ CLIENT = """
 import os, sys, time
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.client.streams import StageStream
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 client = StoreClient(sys.argv[1])
 stream = client.stage_stream("0" * 31 + "1")
 stream.send(block_of([b"staged"] * 100))

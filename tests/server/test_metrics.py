@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.monitoring import HEALTHY, Monitoring
-from tests.support.serving import eventually
+from tests.support.processes.serving import eventually
 
 STATS: dict[str, Any] = {
     "state": HEALTHY,

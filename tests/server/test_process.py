@@ -22,7 +22,7 @@ from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.process import serve
-from tests.support.serving import StoreProcess, block_of, eventually
+from tests.support.processes.serving import StoreProcess, block_of, eventually
 
 SYNC = "--set=flushDiskType=SYNC_FLUSH"
 

@@ -13,7 +13,7 @@ import pytest
 from rmqstore_spark.client import StoreClient, pauses
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import Acknowledgement
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.processes.serving import Served, block_of, eventually, served
 
 BODIES = [b"%d" % number for number in range(40)]
 

@@ -14,7 +14,7 @@ from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.written import WrittenStore
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.processes.serving import Served, block_of, eventually, served
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_figures_flush_and_the_ends_of_the_log(client: StoreClient) -> None:
 
 
 def test_messages_are_found_by_key(client: StoreClient, tmp_path: Path) -> None:
-    from tests.support.blocks import encoded_traffic
-    from tests.support.traffic import Traffic
+    from tests.support.messages.blocks import encoded_traffic
+    from tests.support.messages.traffic import Traffic
 
     (block,) = encoded_traffic(Traffic(100))
     with client.put_stream() as stream:

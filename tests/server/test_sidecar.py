@@ -27,13 +27,13 @@ from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify.run import verify
-from tests.support.blocks import encoded_traffic
-from tests.support.golden import load_queues
-from tests.support.live_writer import LiveWriter
-from tests.support.pages import drop_pages, resident
-from tests.support.records import commitlog_folders
-from tests.support.serving import block_of, served
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.live_writer import LiveWriter
+from tests.support.processes.serving import block_of, served
+from tests.support.stores.golden import load_queues
+from tests.support.stores.pages import drop_pages, resident
+from tests.support.stores.records import commitlog_folders
 
 Golden = Callable[[str], Path]
 

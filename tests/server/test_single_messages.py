@@ -9,7 +9,7 @@ import pytest
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader import Store
-from tests.support.serving import block_of, served
+from tests.support.processes.serving import block_of, served
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

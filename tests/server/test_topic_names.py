@@ -11,7 +11,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.errors import RmqStoreError
 from tests.cli.processes import run
-from tests.support.serving import Served, block_of, served
+from tests.support.processes.serving import Served, block_of, served
 
 CLIENTS = ["orders", "%RETRY%group", "%DLQ%group", "%LMQ%light"]
 STORES_OWN = [

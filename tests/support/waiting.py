@@ -14,6 +14,6 @@ def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
     """Wait until a condition holds; returns what it gave."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return found

@@ -15,6 +15,8 @@ from tools.words import findings, findings_of
         "It is to be told which Python to use.",
         "What is there is kept.",
         "Run the test; gives its result.",
+        "The offsets go on.",
+        "The commit does not come about.",
     ],
 )
 def test_phrases_are_found(text: str) -> None:

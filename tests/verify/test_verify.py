@@ -25,10 +25,10 @@ from rmqstore_spark.verify import (
 )
 from rmqstore_spark.verify.report import KINDS
 from tests.reader.test_live import writer  # noqa: F401  # a fixture
-from tests.support.golden import GOLDEN_NAMES, load_entries, load_queues, load_records
-from tests.support.live_writer import LiveWriter
-from tests.support.records import store_kwargs
-from tests.support.storebuilder import Traffic, build_store
+from tests.support.processes.live_writer import LiveWriter
+from tests.support.stores.golden import GOLDEN_NAMES, load_entries, load_queues, load_records
+from tests.support.stores.records import store_kwargs
+from tests.support.stores.storebuilder import Traffic, build_store
 
 Golden = Callable[[str], Path]
 

@@ -14,8 +14,8 @@ import pytest
 from rmqstore_spark.layout.consumequeue import filler_entries
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import Problem, VerifyReport, verify
-from tests.support.golden import RecordReport, load_meta, load_records
-from tests.support.records import log_files, store_kwargs
+from tests.support.stores.golden import RecordReport, load_meta, load_records
+from tests.support.stores.records import log_files, store_kwargs
 
 Copy = Callable[[str], Path]
 

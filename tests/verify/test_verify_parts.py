@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.verify.log_batch import TopicNumbers, read_batches
 from rmqstore_spark.verify.ranges import Coverage, Flaws
-from tests.support.spans import spans_of
+from tests.support.messages.spans import spans_of
 
 
 @given(st.lists(st.lists(st.text(max_size=12), max_size=20), max_size=5))

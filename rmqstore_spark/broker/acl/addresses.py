@@ -1,4 +1,4 @@
-"""Addresses from which clients are let in (upstream: RemoteAddressStrategyFactory).
+"""Addresses from which clients are accepted (upstream: RemoteAddressStrategyFactory).
 
 A pattern is an address each part of which may be a number, a range `1-20` or `*`; the last part may
 be a list `{1,2}`. Several patterns have commas between. After `*`, missing parts are `*` too.

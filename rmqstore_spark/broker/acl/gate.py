@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from rmqstore_spark.broker.acl.accounts import Account, Accounts
-from rmqstore_spark.broker.acl.needs import BY_PLACE, needs_of
+from rmqstore_spark.broker.acl.required_rights import BY_PLACE, needs_of
 from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.errors import FrameError, RemotingError

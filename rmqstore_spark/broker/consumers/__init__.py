@@ -1,7 +1,7 @@
 """What RocketMQ's consumers ask.
 
 pulls        answers requests for messages, from what the queues hold now
-held         the requests that wait, by queue and tags
+waiting_pulls  the requests that wait, by queue and tags
 consuming    lets them wait until messages come
 offsets      answers questions about offsets, and takes those that consumers report
 locks        locks queues for consumers in order

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from rmqstore_spark.broker.consumers.held import HeldPulls, Queue
 from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
+from rmqstore_spark.broker.consumers.waiting_pulls import Queue, WaitingPulls
 from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.queue_reader import Reading
 from rmqstore_spark.errors import RemotingError, RmqStoreError
@@ -40,7 +40,7 @@ class Consuming:
 
     def __init__(self, pulls: Pulls) -> None:
         self._pulls = pulls
-        self._held = HeldPulls()
+        self._waiting = WaitingPulls()
         self._looked = time.monotonic()
         self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS)
         self._worker.start()
@@ -48,7 +48,7 @@ class Consuming:
     @property
     def held(self) -> int:
         """How many requests wait for messages."""
-        return len(self._held)
+        return len(self._waiting)
 
     @property
     def given(self) -> int:
@@ -65,7 +65,7 @@ class Consuming:
     def queue_grew(self, topic: str, queue_id: int) -> None:
         """Wake the requests that wait for messages of a queue; see `QueueWatcher`."""
         queue = topic, queue_id
-        if queue in self._held:
+        if queue in self._waiting:
             self._worker.add((queue,))
 
     def closed(self, connection: RemotingConnection) -> None:
@@ -75,7 +75,7 @@ class Consuming:
     def close(self) -> None:
         """Answer what waits, and end the thread."""
         self._worker.close()
-        self._end(self._held.all())
+        self._end(self._waiting.all())
         self._pulls.close()
 
     def handle(self, jobs: Sequence[_Job]) -> None:
@@ -90,8 +90,8 @@ class Consuming:
             elif isinstance(job, tuple):
                 woken[job] = None
             else:
-                for pull in self._held.of_connection(job):
-                    self._held.remove(pull)
+                for pull in self._waiting.of_connection(job):
+                    self._waiting.remove(pull)
                     pull.request.drop()
         for queue in woken:
             for pull in self._concerned(queue):
@@ -99,7 +99,7 @@ class Consuming:
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
-            self._end(self._held.ended(now))
+            self._end(self._waiting.ended(now))
 
     def _take(self, request: Request) -> None:
         command = request.command
@@ -121,29 +121,29 @@ class Consuming:
 
     def _hold(self, pull: Pull, reading: Reading) -> None:
         connection = pull.request.connection
-        if self._held.is_full(connection):
-            remark = f"{len(self._held)} requests wait for messages, as many as may"
+        if self._waiting.is_full(connection):
+            remark = f"{len(self._waiting)} requests wait for messages, as many as may"
             pull.request.reply(pull.request.command.answer(ResponseCode.SYSTEM_BUSY, remark))
             return
         pull.ends = time.monotonic() + pull.hold_seconds
-        if not self._held.add(pull):
+        if not self._waiting.add(pull):
             pull.request.reply(self._pulls.answer(pull, reading))
         elif not connection.is_open:
-            self._held.remove(pull)
+            self._waiting.remove(pull)
             pull.request.drop()
         elif self._pulls.has_more(pull):  # it came before anybody knew that this one waits
             self._look_again(pull)
 
     def _concerned(self, queue: Queue) -> list[Pull]:
         """Return the requests that what has come into a queue may concern."""
-        if queue not in self._held:
+        if queue not in self._waiting:
             return []
         try:
-            end, arrived = self._pulls.arrived(queue, self._held.tested(queue))
+            end, arrived = self._pulls.arrived(queue, self._waiting.tested(queue))
         except (RmqStoreError, OSError) as error:
-            _log.warning("What came into a queue cannot be told: %s", error)
-            end, arrived = self._held.tested(queue), None
-        return self._held.concerned(queue, end, arrived)
+            _log.warning("Could not read new queue entries: %s", error)
+            end, arrived = self._waiting.tested(queue), None
+        return self._waiting.concerned(queue, end, arrived)
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a request that waits if there are messages for it now."""
@@ -162,7 +162,7 @@ class Consuming:
     def _end(self, pulls: Iterable[Pull]) -> None:
         """Answer requests whose time is over."""
         for pull in pulls:
-            pull.offset = max(pull.offset, self._held.tested(pull.queue))
+            pull.offset = max(pull.offset, self._waiting.tested(pull.queue))
             reading = self._read(pull)
             if reading is not None:
                 self._finish(pull, reading)
@@ -172,11 +172,11 @@ class Consuming:
         try:
             return self._pulls.read(pull)
         except (RmqStoreError, OSError) as error:
-            self._held.remove(pull)
+            self._waiting.remove(pull)
             answer = pull.request.command.answer(ResponseCode.SYSTEM_ERROR, str(error))
             pull.request.reply(answer)
             return None
 
     def _finish(self, pull: Pull, reading: Reading) -> None:
-        self._held.remove(pull)
+        self._waiting.remove(pull)
         pull.request.reply(self._pulls.answer(pull, reading))

@@ -62,7 +62,7 @@ class Locks:
             self._forget_old(now)
             if len(self._locks) + len(queues) > _MOST_LOCKS:
                 raise RemotingError(
-                    ResponseCode.SYSTEM_BUSY, f"there are {_MOST_LOCKS} locks, as many as may be"
+                    ResponseCode.SYSTEM_BUSY, f"there are {_MOST_LOCKS} locks, the maximum"
                 )
         held = []
         for queue in queues:

@@ -62,7 +62,7 @@ class Checking:
         self._worker.start()
 
     def close(self) -> None:
-        """Ask no more, and end the thread."""
+        """Stop asking, and end the thread."""
         self._worker.close()
         self._reader.close()
 

@@ -19,7 +19,7 @@ from rmqstore_spark.engine.transactions.answers import COMMITTED, ENDED_BEFORE, 
 from rmqstore_spark.errors import RefusedError, RemotingError
 from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -29,7 +29,6 @@ __all__ = ["Ending"]
 
 _MOST_WAITING: Final = 100_000
 """Requests that may wait, as many as a broker's `endTransactionPoolQueueCapacity`."""
-_OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 _FAILED: Final = "the end failed because of an error in the broker; its log says more"
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _OUTCOMES: Final = {TRANSACTION_COMMIT_TYPE: True, TRANSACTION_ROLLBACK_TYPE: False}
@@ -75,7 +74,7 @@ class Ending:
         room = max(0, _MOST_WAITING - len(self._worker))
         self._worker.add(requests[:room])
         for request in requests[room:]:
-            self._refuse(request, RemotingError(ResponseCode.SYSTEM_BUSY, _OVERLOAD))
+            self._refuse(request, RemotingError(ResponseCode.SYSTEM_BUSY, OVERLOAD))
 
     def close(self) -> None:
         """End what waits, and end the thread."""

@@ -16,7 +16,7 @@ from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
     from rmqstore_spark.ha.follower import LogFollower
-    from rmqstore_spark.ha.progress import Standing
+    from rmqstore_spark.ha.follower_progress import Standing
 
 __all__ = ["follow"]
 
@@ -134,7 +134,7 @@ class _Watch:
         self._width = 0
 
     def continues(self, follower: LogFollower) -> bool:
-        """Look at a follower; return whether the process should go on."""
+        """Look at a follower; return whether the process should continue."""
         standing = follower.standing()
         if standing.state == "STOPPED":
             self.failure = follower.failure

@@ -1,15 +1,16 @@
 """Clients of name servers and brokers, for a thread that waits for their answers.
 
     pipe         `RemotingPipe`: a connection with many requests on the way, plain or TLS, signed
-    alike        `AlikeServers`: servers of which any can answer, such as a master and its slaves
-    routes       `NameServers`: which brokers have a topic, and where they are; `Registered`: one
+    server_group  `ServerGroup`: servers of which any can answer, such as a master and its slaves
+    routes       `NameServers`: which brokers have a topic, and where they are;
+                 `RegisteredBroker`: where one is now
     broker       `BrokerClient`: topics, offsets, consumer groups and messages of one broker
     answers      reads what brokers answer; nothing in it is trusted
-    stretches    `QueuePuller`: pulls a range of a queue, with several requests on the way
+    pulling      `QueuePuller`: pulls a range of a queue, with several requests on the way
     publishing   `PublishRoutes`: the brokers that take messages of a topic
-    faults       `LeftOut`: the brokers that are left out for a while, because they failed
+    avoided      `AvoidedBrokers`: those that failed or were slow, and get no messages for a while
     sending      `MessageSender`: sends messages, and again where a broker fails
 
-They speak RocketMQ's protocol, to its processes as to ours. From outside they import `remoting`,
-`wire.endpoint`, `client.pauses`, `errors` and `printable`.
+They speak RocketMQ's protocol, with RocketMQ's processes and ours alike. From outside they import
+`remoting`, `wire.endpoint`, `layout.constants`, `client.pauses`, `errors` and `printable`.
 """

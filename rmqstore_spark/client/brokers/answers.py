@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
+from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.bodies import parse_body
@@ -47,7 +48,6 @@ _MOST_OF_ALL: Final = 1_000_000
 _SHOWN: Final = 300
 _ACCOUNT: Final = "acl.common.AclException"
 """In what RocketMQ says when an account is missing, unknown or has no right."""
-_MASTER: Final = 0
 _WRITABLE: Final = 2
 
 
@@ -126,7 +126,7 @@ def refuses_account(answer: Command) -> bool:
 
 def nonsense(who: str, why: object) -> ServiceError:
     """Return the error for an answer that makes no sense."""
-    return ServiceError(f"{who} sent an answer that no RocketMQ sends: {why}.")
+    return ServiceError(f"{who} sent an invalid answer: {why}.")
 
 
 def read_offset(answer: Command, who: str) -> int:
@@ -200,7 +200,7 @@ def read_write_places(answer: Command, who: str) -> list[WritePlace] | None:
         queues[_name(data.get("brokerName"), who)] = count if is_writable else 0
     found = []
     for place in places:
-        address = place.addresses.get(_MASTER)
+        address = place.addresses.get(MASTER_ID)
         count = queues.get(place.name, 0)
         if address is not None and count:
             endpoint = place.endpoints.get(address, "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places, Whereabouts
 from rmqstore_spark.client.brokers.answers import (
     BrokerTopic,
     Pulled,
@@ -16,6 +15,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerFinder, ServerGroup
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -41,33 +41,33 @@ class BrokerClient:
 
     Args:
         name: the broker name.
-        places: of the master and then its slaves.
+        addresses: of the master and then its slaves.
         timeout_s: seconds after which none has answered.
         answer_s: seconds that one of them may take for an answer.
         identity: as whom this side talks to them.
         patience_s: for how many seconds to try the master before its slaves are asked.
-        whereabouts: finds them again if none of them answers.
+        finder: finds them again if none of them answers.
     """
 
     def __init__(
         self,
         name: str,
-        places: Places,
+        addresses: Addresses,
         timeout_s: float,
         answer_s: float,
         identity: ClientIdentity,
         *,
         patience_s: float = 0.0,
-        whereabouts: Whereabouts | None = None,
+        finder: ServerFinder | None = None,
     ) -> None:
-        self.servers = AlikeServers(
-            places,
+        self.servers = ServerGroup(
+            addresses,
             f"The broker {name}",
             timeout_s,
             answer_s,
             identity,
             patience_s=patience_s,
-            whereabouts=whereabouts,
+            finder=finder,
         )
 
     @property

@@ -38,7 +38,7 @@ class RemotingPipe:
         identity: with which TLS it connects, and how it signs requests.
 
     Raises:
-        ServiceError: the address is none.
+        ServiceError: the address is invalid.
     """
 
     def __init__(self, address: str, identity: ClientIdentity) -> None:
@@ -54,7 +54,7 @@ class RemotingPipe:
 
         Raises:
             PipeError: nobody listens there, or does not answer in time.
-            ServiceError: the certificate of the server does not count.
+            ServiceError: the certificate of the server is invalid.
         """
         if self._socket is not None and _is_over(self._socket):
             self.close()
@@ -78,8 +78,8 @@ class RemotingPipe:
         except ssl.SSLCertVerificationError as error:  # which another try would not change
             plain.close()
             raise ServiceError(
-                f"{self.address} shows a certificate that does not count: {error.verify_message}. "
-                "Check the CA certificates, and that its certificate names this address."
+                f"{self.address} presented an invalid certificate: {error.verify_message}. "
+                "Check the CA certificates, and that the certificate names this address."
             ) from None
         except OSError as error:
             plain.close()
@@ -142,7 +142,7 @@ class RemotingPipe:
     def _guess(self) -> str:
         """A sentence on why a server ends a connection."""
         is_refused = self._is_new and self._identity.tls is None
-        return " It may talk TLS alone." if is_refused else ""
+        return " It may accept only TLS connections." if is_refused else ""
 
     def _broken(self, what: str, error: OSError) -> PipeError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)

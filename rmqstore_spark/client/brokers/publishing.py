@@ -1,4 +1,4 @@
-"""Where a producer sends: which brokers take messages of a topic, also of one that does not exist.
+"""Finds the brokers that accept messages for a topic, even one that does not exist yet.
 
 Upstream: DefaultMQProducerImpl.tryToFindTopicPublishInfo.
 """
@@ -11,11 +11,11 @@ from typing import Final
 from rmqstore_spark.client.brokers.answers import WritePlace
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.errors import TopicNotFoundError
+from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 
-__all__ = ["DEFAULT_QUEUES", "DEFAULT_TOPIC", "PublishRoutes", "find_write_places"]
+__all__ = ["DEFAULT_QUEUES", "PublishRoutes", "find_write_places"]
 
-DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route and settings a topic takes that a broker creates by itself."""
 DEFAULT_QUEUES: Final = 4
 """Most queues of such a topic on each broker (defaultTopicQueueNums of a producer)."""
@@ -37,7 +37,7 @@ def find_write_places(
     """
     places = servers.write_places(topic)
     if places is None:
-        created = servers.write_places(DEFAULT_TOPIC) or []
+        created = servers.write_places(AUTO_CREATE_TOPIC) or []
         places = [place._replace(queues=min(place.queues, DEFAULT_QUEUES)) for place in created]
         if not places:
             raise TopicNotFoundError(

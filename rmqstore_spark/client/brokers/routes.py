@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from rmqstore_spark.client.brokers.alike import AlikeServers, Places
 from rmqstore_spark.client.brokers.answers import (
     BrokerPlace,
     WritePlace,
@@ -18,17 +17,18 @@ from rmqstore_spark.client.brokers.answers import (
     read_route,
     read_write_places,
 )
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["NameServers", "Registered", "joined", "places_of"]
+__all__ = ["NameServers", "RegisteredBroker", "addresses_of", "joined"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0
-_MASTER: Final = 0
 
 
 class NameServers:
@@ -47,10 +47,10 @@ class NameServers:
     ) -> None:
         self._timeout_s = timeout_s
         self._limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
-        self._failed: set[AlikeServers] = set()
+        self._failed: set[ServerGroup] = set()
         self._servers = [
-            AlikeServers(
-                Places((address,), has_master=False),
+            ServerGroup(
+                Addresses((address,), has_master=False),
                 "The name server",
                 self._limit,
                 _ANSWER_SECONDS,
@@ -140,15 +140,15 @@ class NameServers:
                     self._failed.add(server)
             if found:
                 for failure in failures:
-                    _log.warning("%s The other name servers are believed.", failure)
+                    _log.warning("%s Using the answers of the other name servers.", failure)
                 return found
             self._failed.clear()
             if time.monotonic() + self._limit > give_up:
                 raise ServiceError(" ".join(map(str, failures)), can_pass=True)
 
 
-class Registered:
-    """Where the processes of one broker name are registered (a `Whereabouts`).
+class RegisteredBroker:
+    """Where the processes of one broker name are registered (a `ServerFinder`).
 
     Args:
         name_servers: addresses, as `host:port`.
@@ -170,22 +170,22 @@ class Registered:
         self._only_master = only_master
         self._is_told = False
 
-    def find(self) -> Places | None:
+    def find(self) -> Addresses | None:
         """Return where they are now; None if no name server knows, or none answers."""
         try:
             places = self._servers.brokers()
         except RmqStoreError as error:
             if not self._is_told:
-                _log.warning("The broker %s is not looked up again: %s", self._broker_name, error)
+                _log.warning("Could not look up the broker %s again: %s", self._broker_name, error)
             self._is_told = True
             return None
         self._is_told = False
         for place in places:
             if place.name == self._broker_name:
-                found = places_of(place)
+                found = addresses_of(place)
                 if not self._only_master:
                     return found
-                return Places(found.addresses[:1], True) if found.has_master else None
+                return Addresses(found.listed[:1], True) if found.has_master else None
         return None
 
     def close(self) -> None:
@@ -193,9 +193,9 @@ class Registered:
         self._servers.close()
 
 
-def places_of(place: BrokerPlace) -> Places:
+def addresses_of(place: BrokerPlace) -> Addresses:
     """Return the addresses of a broker, its master first."""
-    return Places(tuple(place.addresses.values()), _MASTER in place.addresses)
+    return Addresses(tuple(place.addresses.values()), MASTER_ID in place.addresses)
 
 
 def _route_request(topic: str) -> Command:

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqstore_spark.client.brokers.answers import WritePlace, refusal, refuses_account
-from rmqstore_spark.client.brokers.faults import LeftOut
+from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.client.brokers.publishing import (
     DEFAULT_QUEUES,
-    DEFAULT_TOPIC,
     PublishRoutes,
 )
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -78,7 +78,7 @@ class OutgoingMessage:
         fields = {
             "a": _GROUP,
             "b": self.topic,
-            "c": DEFAULT_TOPIC,
+            "c": AUTO_CREATE_TOPIC,
             "d": str(DEFAULT_QUEUES),
             "e": str(queue_id),
             "f": "0",
@@ -102,7 +102,7 @@ class Outgoing:
         message: the messages.
         broker, queue_id: the queue.
         can_move: whether another queue will do.
-        tries: how often they were sent in vain.
+        tries: how often they failed to send.
         not_before: monotonic seconds before which they are not sent again.
         pauses: seconds to wait before they are sent again.
     """
@@ -155,7 +155,7 @@ class _Line:
 class MessageSender:
     """Sends messages at least once. Use it in one thread.
 
-    A broker that fails or is slow is left out for a while: messages that may move go to another
+    A broker that fails or is slow is avoided for a while: messages that may move go to another
     one. What has no answer is sent again, and may then be stored twice.
 
     Args:
@@ -179,7 +179,7 @@ class MessageSender:
         self._most_bytes = max_in_flight_bytes
         self._answer_s = answer_s
         self._retries = retries
-        self._left_out = LeftOut()
+        self._avoided = AvoidedBrokers()
         self._lines: dict[str, _Line] = {}
         self._due: deque[Outgoing] = deque()
         self._opaque = 0
@@ -237,15 +237,15 @@ class MessageSender:
                 self._failed(line, error)
 
     def _place(self, out: Outgoing) -> None:
-        """Choose another queue for messages whose broker is left out, if they may move."""
-        if not out.can_move or not self._left_out.has(out.broker):
+        """Choose another queue for messages whose broker is avoided, if they may move."""
+        if not out.can_move or not self._avoided.has(out.broker):
             return
         places = self._routes.of(out.message.topic)
-        usable = [place for place in places if not self._left_out.has(place.name)]
+        usable = [place for place in places if not self._avoided.has(place.name)]
         if usable:
             out.not_before = 0.0
         else:
-            name = self._left_out.soonest(place.name for place in places)
+            name = self._avoided.soonest(place.name for place in places)
             usable = [place for place in places if place.name == name]
         self._moves += 1
         place = usable[self._moves % len(usable)]
@@ -267,7 +267,7 @@ class MessageSender:
         except PipeError as error:
             self._failed(line, error)
             return
-        self._left_out.answered(line.broker, time.monotonic() - began)
+        self._avoided.answered(line.broker, time.monotonic() - began)
         for answer in answers:
             out = line.waiting.pop(answer.opaque, None)
             if out is not None:
@@ -280,19 +280,19 @@ class MessageSender:
                 name = ResponseCode(answer.code).name
                 _log.warning("%s has stored messages, but answers %s.", line.called, name)
             return
-        error = refusal(answer, line.called)
+        why = f"{refusal(answer, line.called).remark.rstrip('.')}."
         is_elsewhere = out.can_move and len(self._routes.of(out.message.topic)) > 1
         may_pass = answer.code in _LATER and not refuses_account(answer)
         if not may_pass and not (answer.code in _ELSEWHERE and is_elsewhere):
             known = answer.code in ResponseCode._value2member_map_
             status = ResponseCode(answer.code).name if known else f"code {answer.code}"
-            raise RefusedError(f"{error.remark}.", status)
-        self._left_out.failed(line.broker)
-        self._again([out], f"{error.remark}.")
+            raise RefusedError(why, status)
+        self._avoided.failed(line.broker)
+        self._again([out], why)
 
     def _failed(self, line: _Line, error: PipeError) -> None:
-        self._left_out.failed(line.broker)
-        self._again(line.end(), f"{line.called} fails. {error}")
+        self._avoided.failed(line.broker)
+        self._again(line.end(), f"{line.called} failed: {error}")
 
     def _again(self, lost: Sequence[Outgoing], why: str) -> None:
         """Send messages again, before all others."""
@@ -300,9 +300,8 @@ class MessageSender:
             out.tries += 1
             if out.tries > self._retries:
                 raise ServiceError(
-                    f"{why} Messages of the topic {out.message.topic} were sent {out.tries} times "
-                    "in vain. Check that the broker runs, and that this machine reaches its "
-                    "address.",
+                    f"{why} Sending to topic {out.message.topic} failed {out.tries} times. Check "
+                    "that the broker runs and that this machine can reach it.",
                     can_pass=True,
                 )
             out.not_before = time.monotonic() + next(out.pauses)

@@ -237,18 +237,18 @@ class ConnectionOptions:
             )
         if self.token_file is not None and not announced:
             raise OptionError(
-                "Option tokenFile is for store processes, and RocketMQ's protocol, which "
-                f"{some(brokers)} talks here, has no tokens. Remove it; accounts of brokers need "
-                "aclFile."
+                "Option tokenFile is for store processes only: RocketMQ's protocol, which is used "
+                f"for {some(brokers)}, has no tokens. Remove it, or use aclFile for brokers with "
+                "accounts."
             )
         files = self.tls_options
         if not files or not brokers or self.uses_tls:
             return
         if self.uses_tls is None:
             raise OptionError(
-                f"Option {files[0]} says that connections are encrypted, and those to "
-                f"{some(brokers)} are plain ones. Set tlsEnable=true; or tlsEnable=false, if it "
-                "is meant for endpoints of store processes alone."
+                f"Option {files[0]} implies encryption, but connections to {some(brokers)} are not "
+                f"encrypted. Set tlsEnable=true, or tlsEnable=false if {files[0]} is meant only "
+                "for endpoints of store processes."
             )
         if not announced:
             raise OptionError(f"Options {files[0]} and tlsEnable=false contradict each other.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rmqstore_spark.errors import ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.client.brokers.alike import Places
+    from rmqstore_spark.client.brokers.server_group import Addresses
     from rmqstore_spark.datasource.pulled.store import PulledStore
     from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 
@@ -21,7 +21,7 @@ class BrokerSpec:
 
     Args:
         broker_name: its name.
-        places: the master and then its slaves.
+        addresses: the master and then its slaves.
         name_servers: where to look for them when they have moved.
         timeout_s: seconds after which none of them has answered.
         answer_s: seconds that one may take for an answer.
@@ -30,7 +30,7 @@ class BrokerSpec:
     """
 
     broker_name: str
-    places: Places
+    addresses: Addresses
     name_servers: tuple[str, ...]
     timeout_s: float
     answer_s: float
@@ -40,7 +40,7 @@ class BrokerSpec:
     @property
     def url(self) -> str:
         """What it is, for messages."""
-        return f"{self.broker_name} at {' or '.join(self.places.addresses)}"
+        return f"{self.broker_name} at {' or '.join(self.addresses.listed)}"
 
     @property
     def master(self) -> BrokerSpec:
@@ -49,22 +49,22 @@ class BrokerSpec:
         Raises:
             ServiceError: no master is registered.
         """
-        if not self.places.has_master:
+        if not self.addresses.has_master:
             raise ServiceError(
                 f"The broker {self.url} has no master now, only slaves. A stream asks the master "
                 "for new messages. Start it; the stream then continues from its checkpoint.",
                 can_pass=True,
             )
-        first = self.places._replace(addresses=self.places.addresses[:1])
-        return replace(self, places=first, answer_s=self.timeout_s, only_master=True)
+        first = self.addresses._replace(listed=self.addresses.listed[:1])
+        return replace(self, addresses=first, answer_s=self.timeout_s, only_master=True)
 
-    def led_by(self, found: Places) -> BrokerSpec:
+    def led_by(self, found: Addresses) -> BrokerSpec:
         """Return the same broker where its processes were found since."""
-        if found.addresses[0] == self.places.addresses[0]:
+        if found.listed[0] == self.addresses.listed[0]:
             return self
-        others = [one for one in self.places.addresses if one not in found.addresses]
-        places = found._replace(addresses=(*found.addresses, *others))
-        return replace(self, places=places)
+        others = [one for one in self.addresses.listed if one not in found.listed]
+        addresses = found._replace(listed=(*found.listed, *others))
+        return replace(self, addresses=addresses)
 
     def open(self, *, patience_s: float = 0.0) -> PulledStore:
         """Return the broker as a store, with connections of its own.
@@ -76,21 +76,21 @@ class BrokerSpec:
             OptionError: a file with keys or certificates is missing or wrong.
         """
         from rmqstore_spark.client.brokers.broker import BrokerClient
-        from rmqstore_spark.client.brokers.routes import Registered
+        from rmqstore_spark.client.brokers.routes import RegisteredBroker
         from rmqstore_spark.datasource.pulled.store import PulledStore
         from rmqstore_spark.remoting.access.identity import ClientIdentity
 
         identity = ClientIdentity.of(self.identity)
-        registered = Registered(
+        registered = RegisteredBroker(
             self.name_servers, self.broker_name, identity, only_master=self.only_master
         )
         client = BrokerClient(
             self.broker_name,
-            self.places,
+            self.addresses,
             self.timeout_s,
             self.answer_s,
             identity,
             patience_s=patience_s,
-            whereabouts=registered,
+            finder=registered,
         )
         return PulledStore(self.broker_name, client)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
-from rmqstore_spark.client.brokers.stretches import PulledPiece, QueuePuller
+from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
 from rmqstore_spark.datasource.pulled.queue import PulledQueue
 from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_system_topic
@@ -20,7 +20,7 @@ from rmqstore_spark.reader.topics import Topic
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from rmqstore_spark.client.brokers.alike import AlikeServers
+    from rmqstore_spark.client.brokers.server_group import ServerGroup
     from rmqstore_spark.reader.options import ReadOptions
 
 __all__ = ["PulledStore"]
@@ -55,7 +55,7 @@ class PulledStore:
         return self._client.name
 
     @property
-    def servers(self) -> AlikeServers:
+    def servers(self) -> ServerGroup:
         """The processes that are asked."""
         return self._client.servers
 

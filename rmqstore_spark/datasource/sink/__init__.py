@@ -2,7 +2,7 @@
 
 writers      the classes that Spark calls
 options, columns    check a write's options, and find its columns
-routed       finds where to write through name servers
+targets      finds where to write through name servers
 task         writes one partition
 target_stores    opens the stores of a task, and finds their queues
 encode       checks rows, and encodes them as blocks with `produce.encoder`

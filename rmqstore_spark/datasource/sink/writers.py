@@ -78,8 +78,8 @@ class RmqStoreWriter(DataSourceArrowWriter):
         part = "" if partition is None else f"/{partition}"
         known = self._options.batch_version
         if known is None:
-            return WriterId("once", self._id + part, 0)
-        return WriterId("batch", known.app_id + part, known.version)
+            return WriterId.of_one_write(self._id + part)
+        return WriterId.of_batch(known.app_id + part, known.version)
 
 
 class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
@@ -121,7 +121,7 @@ class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
                 "Spark did not pass the id of this micro-batch's query, so a repeated commit "
                 "could not be detected. Write in foreachBatch, with txnAppId and txnVersion."
             )
-        commit_stages(self._options, WriterId("stream", query, batchId), done)
+        commit_stages(self._options, WriterId.of_stream(query, batchId), done)
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import (
@@ -19,11 +19,12 @@ from rmqstore_spark.datasource.offsets import (
 )
 from rmqstore_spark.datasource.opening import patience_s, rounds
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.partitions import AnyPartition, partitions_of
+from rmqstore_spark.datasource.partitions import AnyPartition
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import starting_offsets
-from rmqstore_spark.datasource.spec import AnySource, SourceBroker
+from rmqstore_spark.datasource.spec import SourceBroker
 from rmqstore_spark.datasource.stores import check_topics, open_stores
+from rmqstore_spark.datasource.stream.batch_partitions import batch_partitions
 from rmqstore_spark.datasource.stream.catchup import (
     advanced,
     batch_ranges,
@@ -31,24 +32,13 @@ from rmqstore_spark.datasource.stream.catchup import (
     reconciled,
     starting_marks,
 )
-from rmqstore_spark.datasource.stream.progress import GroupProgress
+from rmqstore_spark.datasource.stream.group_progress import GroupProgress
 from rmqstore_spark.datasource.stream.standby import Needed, Standby, State
 from rmqstore_spark.datasource.stream.watch import Watch
 from rmqstore_spark.errors import OptionError, ReplicaError, ServiceError
 
-if TYPE_CHECKING:
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
+__all__ = ["Follower"]
 
-__all__ = ["Follower", "packed"]
-
-# A task costs Spark some milliseconds, so small ranges share one. A part of the log that several
-# queues share is split finer than in a batch query, and evenly: a micro-batch is over when its last
-# task is, and the next one begins only then. Four is even for one, two and four cores. How many a
-# cluster has is not known here, and each task looks at all its queues, so a query of many cores
-# states `minPartitions`.
-_PACK: Final = 1 << 20
-_STRETCH: Final = 32 << 20
-_TASKS: Final = 4
 _MOVES: Final = 8
 _WAITING: Final = 1.0
 
@@ -118,7 +108,7 @@ class Follower:
         return starting_marks(starting_offsets(list(queues.values()), options), queues)
 
     def _read(self, work: Callable[[Options], T], needed: Needed, seconds: float) -> T:
-        """Read something from the stores. If a replica fails, go on at another.
+        """Read something from the stores. If a replica fails, continue at another.
 
         Args:
             work: what to do, with some options. As long as there are replicas to choose from,
@@ -367,40 +357,10 @@ class Follower:
         return partitions
 
     def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[AnyPartition]:
-        from rmqstore_spark.reader.rows.splits import QueueRange
-
         if any(key.broker in self._watch.silent for key, _ in _held_for(start, end)):
             self._watch.require_answers()
         ranges = batch_ranges(start, end, self._watch.queues, options)
-        by_broker: dict[str, list[QueueRange]] = {}
-        for key, (first, last) in ranges.items():
-            wanted = QueueRange(key.topic, key.queue_id, first, last)
-            by_broker.setdefault(key.broker, []).append(wanted)
-        total = sum(wanted.count for own in by_broker.values() for wanted in own)
-        return partitions_of(
-            (of, self._plan_store(of, by_broker[of.store.broker_name], total))
-            for of in self._standby.opened
-            if of.store.broker_name in by_broker
-        )
-
-    def _plan_store(
-        self, of: AnySource, ranges: Sequence[QueueRange], total: int
-    ) -> list[list[Split]]:
-        from rmqstore_spark.reader.plan import PlanLimits, plan
-
-        options = self._options
-        least = options.min_partitions
-        if least is not None:
-            least = max(1, round(least * sum(wanted.count for wanted in ranges) / total))
-        limits = PlanLimits(
-            min_partitions=least,
-            max_records=options.max_records_per_partition,
-            max_bytes=min(options.max_bytes_per_partition, _STRETCH),
-            multiple=_TASKS,
-        )
-        if isinstance(of, SourceBroker):
-            return packed(of.store.plan(ranges, limits), least)
-        return packed(plan(of.store, ranges, limits, by=options.plan_by), least)
+        return batch_partitions(self._standby.opened, ranges, self._options)
 
 
 def _held_for(start: Offsets, end: Offsets) -> Iterator[tuple[QueueKey, Mark]]:
@@ -412,24 +372,3 @@ def _held_for(start: Offsets, end: Offsets) -> Iterator[tuple[QueueKey, Mark]]:
         if begin is not None and begin < mark.next:
             yield key, Mark(begin)
             yield key, mark
-
-
-def packed(splits: Sequence[Split], least: int | None = None) -> list[list[Split]]:
-    """Group small splits, neighbours with neighbours.
-
-    Args:
-        splits: the splits of one store.
-        least: keep at least this many groups.
-    """
-    groups: list[list[Split]] = []
-    spare = len(splits) - (least or 1)
-    size = 0
-    for split in splits:
-        if groups and size + split.size <= _PACK and spare > 0:
-            groups[-1].append(split)
-            size += split.size
-            spare -= 1
-        else:
-            groups.append([split])
-            size = split.size
-    return groups

@@ -214,7 +214,7 @@ class Standby:
         return None
 
     def prefer(self, needed: Needed) -> bool:
-        """Go on at the first replica that keeps up, if it is time to look; return whether it did.
+        """Continue at the first replica that keeps up, if it is time; return whether it did.
 
         A replica keeps up if it has what any had when they were looked at last.
         """

@@ -53,7 +53,7 @@ class Appender:
     Args:
         store: the open store. Its queues hold their next offsets.
         dispatcher: dispatches each block.
-        health: fails with an error that makes it unsafe to go on.
+        health: fails with an error that makes it unsafe to continue.
 
     Attributes:
         log: the store's log.

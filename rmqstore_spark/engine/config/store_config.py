@@ -112,6 +112,19 @@ class StoreConfig(StoreKeys):
             changed[key.attribute] = _read(key, name, given[name], "environment: ")
         return replace(self, **changed)
 
+    def check_client_tls(self) -> None:
+        """Refuse certificates for connections to others if all of these are plain.
+
+        Raises:
+            OptionError: they are.
+        """
+        files = self.tls_client_trust_cert_path or self.tls_client_cert_path
+        if files and not (self.tls_enable or self.ha_tls_enable):
+            raise OptionError(
+                "tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true or "
+                "haTlsEnable=true."
+            )
+
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
         return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})

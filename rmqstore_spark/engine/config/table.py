@@ -241,7 +241,7 @@ class StoreKeys:
     ha_master_remoting_address: str = text(
         "", "`host:port` where the master's broker answers its clients (its `listenPort`). Every "
         "10 s, a `SLAVE` copies topics, subscription groups, and the progress of consumer groups "
-        "from there. It also asks where the log begins. Empty: it does not.",
+        "and delayed messages from there. It also asks where the log begins. Empty: it does not.",
         group=_REPLICATION, kind="host:port", own=True, check=host_and_port,
     )  # fmt: skip
     ha_from: str = text(

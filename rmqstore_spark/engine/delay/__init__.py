@@ -2,7 +2,7 @@
 
 due        knows which messages of a level have waited long enough, whatever the clock says
 copies     makes the messages to deliver from those that wait
-progress   how far each level is delivered: `config/delayOffset.json`
+delay_offsets  how far each level is delivered: `config/delayOffset.json`
 recall     finds in the log what was delivered after that file was written
 delivery   the thread that delivers
 

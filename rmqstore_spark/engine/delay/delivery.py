@@ -19,8 +19,8 @@ import numpy as np
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.delay.copies import Copies, copies_of
+from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets
 from rmqstore_spark.engine.delay.due import Waiting
-from rmqstore_spark.engine.delay.progress import DelayOffsets
 from rmqstore_spark.engine.delay.recall import delivered
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService

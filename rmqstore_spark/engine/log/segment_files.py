@@ -180,7 +180,7 @@ class SegmentFiles:
     def _make_ahead(self) -> bool:
         try:
             self._allocate(self._ready_path)
-        except Exception as error:  # noqa: BLE001 - the thread must go on
+        except Exception as error:  # noqa: BLE001 - the thread must continue
             if self._failed_at is None:
                 _log.warning(
                     "The next segment of the CommitLog could not be created ahead of time: %s",

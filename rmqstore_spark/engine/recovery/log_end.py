@@ -18,14 +18,13 @@ from typing import Final
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, sync_folder
 from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
 __all__ = ["LogEnd", "damage_error", "find_end", "repair_files", "unclean_start"]
 
-_GRACE_MS: Final = 3_000  # a broker distrusts the last three seconds before its checkpoint
 
 _RESTORE: Final = (
     "Restore the file from a copy of the store. Without a copy, move all earlier files out of "
@@ -102,7 +101,7 @@ def repair_files(folder: str) -> None:
 def unclean_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """Return where to start the walk after a kill: at a segment that the checkpoint vouches for."""
     times = checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp
-    vouched = min(times) - _GRACE_MS
+    vouched = min(times) - GRACE_MS
     for segment in reversed(log.segments()):
         first = record_head(log, segment.start)
         if first is not None and 0 < int(first.store_timestamp[0]) <= vouched:

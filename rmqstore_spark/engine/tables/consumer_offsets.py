@@ -16,6 +16,7 @@ from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import (
     TRANS_GROUP,
+    group_fault,
     is_safe_group_name,
     is_safe_topic_name,
 )
@@ -218,11 +219,9 @@ class ConsumerOffsets:
         offsets: Mapping[str, Mapping[int, int]],
         moves: Callable[[_Queue, int, int], bool],
     ) -> int:
-        if not is_safe_group_name(group):
-            raise OptionError(
-                f"No broker accepts {group[:255]!r} as the name of a consumer group: use 1 to 255 "
-                "letters, digits and the characters %|_-."
-            )
+        fault = group_fault(group, "consumer")
+        if fault is not None:
+            raise OptionError(fault)
         with self._writing:
             self._ends = self._read_ends()
             table, reported = self._snapshot()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.constants import is_safe_group_name
+from rmqstore_spark.layout.constants import group_fault, is_safe_group_name
 
 __all__ = ["ConsumerGroup", "ConsumerGroups"]
 
@@ -113,17 +113,15 @@ class ConsumerGroups:
         found = self.get(name)
         if found is not None:
             return found
-        if not is_safe_group_name(name):
-            raise OptionError(
-                f"No broker accepts {name[:255]!r} as the name of a consumer group: use 1 to 255 "
-                "letters, digits and the characters %|_-."
-            )
+        fault = group_fault(name, "consumer")
+        if fault is not None:
+            raise OptionError(fault)
         file = self._file()
         with self._lock:
             if name in self._groups:
                 return self._groups[name]
             if len(self._groups) >= self._most:
-                raise OptionError(f"There are {self._most} consumer groups, as many as may be.")
+                raise OptionError(f"There are {self._most} consumer groups, the maximum.")
             table = file.value.get(_TABLE)
             made = {
                 **(table if isinstance(table, dict) else {}),

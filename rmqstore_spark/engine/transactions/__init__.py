@@ -7,11 +7,15 @@ answers        the answers to requests to end transactions
 check_rule     decides which are checked, and which are given up
 outcomes       makes what is stored when transactions end: messages and op messages
 recall         finds in the log what waits, after a start
-progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`
-transactions   puts, ends, lists, checks: the service, which faces of all protocols call
+transaction_progress  how far all is done: offsets of CID_RMQ_SYS_TRANS,
+               `config/transactionChecks.json`
+transactions   puts, ends, lists, checks: the service, which the servers of both protocols call
 checks         the thread that checks what has waited for too long
 
 `workers` starts it; `expiry` keeps the segments that it needs. The folder uses `admission`,
 `append`, `log`, `dispatch`, `tables`, and `reader.transactions`, which finds what waits in files.
 The format is in docs/format.md, "Transactions".
+
+`transactions` is long: one lock guards all that it does, and what can be decided, made or found
+without the lock is in the other modules.
 """

@@ -38,8 +38,8 @@ from rmqstore_spark.engine.transactions.check_rule import CheckRule
 from rmqstore_spark.engine.transactions.half_log import HalfLog
 from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfAppender
 from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
-from rmqstore_spark.engine.transactions.progress import OpNotes, TransactionProgress
 from rmqstore_spark.engine.transactions.recall import recall
+from rmqstore_spark.engine.transactions.transaction_progress import OpNotes, TransactionProgress
 from rmqstore_spark.engine.transactions.waiting import WaitingTransactions
 from rmqstore_spark.errors import (
     OptionError,

@@ -36,8 +36,6 @@ __all__ = [
     "SLOT_DTYPE",
     "SLOT_SIZE",
     "IndexHeader",
-    "broken_entries",
-    "broken_slots",
     "chain",
     "decode_entries",
     "decode_slots",
@@ -252,34 +250,3 @@ def follow_chain(
         is_near = (oldest - last) * ENTRY_SIZE <= max_gap
         window = min(2 * window, _MAX_WINDOW) if is_near else 1
     return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def broken_slots(slots: Slots, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
-    """Return the slots that do not lead to an entry of their own chain.
-
-    Args:
-        slots: all slots of a file.
-        entries: all its entries, entry 0 included.
-        next_entry: the header's `next_entry`.
-    """
-    numbers = np.flatnonzero(slots)
-    newest = slots[numbers].astype(np.int64)
-    leads = (newest > 0) & (newest < min(next_entry, len(entries)))
-    leads[leads] = entries["keyHash"][newest[leads]] % len(slots) == numbers[leads]
-    return numbers[~leads]
-
-
-def broken_entries(slots: int, entries: IndexEntries, next_entry: int) -> npt.NDArray[np.int64]:
-    """Return the entries whose `previous` is not an older entry of the same chain.
-
-    Args:
-        slots: number of slots in the file.
-        entries: all entries, entry 0 included.
-        next_entry: the header's `next_entry`.
-    """
-    numbers = np.arange(1, min(next_entry, len(entries)), dtype=np.int64)
-    previous = entries["previous"][numbers].astype(np.int64)
-    slot = entries["keyHash"] % slots
-    leads = (previous > 0) & (previous < numbers)
-    leads[leads] = slot[previous[leads]] == slot[numbers[leads]]
-    return numbers[~leads & (previous != 0)]

@@ -6,8 +6,6 @@ columns      builds the Arrow columns of rows from a batch of records
 dispatches   finds the additional queues (light queues) of a record
 encode       encodes columns as records
 addressee    REAL_TOPIC and REAL_QID: the queue of a message that waits in another one
-retarget     addresses records to other queues
-delayed      makes delayed messages
 half         makes half messages, and what is stored when they are ended
 block        checks, numbers and stamps encoded records on their way into a store
 delayed      moves messages with a delay level to their schedule queues, and back when due

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Final, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +38,6 @@ class Partition(NamedTuple):
         """The folder below the output: `topic=NAME/date=YYYY-MM-DD`."""
         text = _NULL if self.day is None else (_EPOCH + timedelta(days=self.day)).isoformat()
         return f"topic={_escape(self.topic)}/date={text}"
-
-    @staticmethod
-    def topic_of(folder: str) -> str:
-        """Return the topic of a folder."""
-        return unquote(folder.split("/")[0].partition("=")[2])
 
 
 def _escape(value: str) -> str:

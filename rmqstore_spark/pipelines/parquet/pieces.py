@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from rmqstore_spark.client.brokers.alike import Places
+from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.datasource.partitions import AnyPartition, PulledPartition, StorePartition
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.spec import StoreSpec
@@ -56,11 +56,14 @@ def from_json(stored: Mapping[str, Any], plan: str) -> AnyPartition:
 
 
 def _broker(
-    places: Sequence[Any], name_servers: Sequence[str], identity: Mapping[str, Any], **others: Any
+    addresses: Sequence[Any],
+    name_servers: Sequence[str],
+    identity: Mapping[str, Any],
+    **others: Any,
 ) -> BrokerSpec:
-    addresses, has_master = places
+    listed, has_master = addresses
     return BrokerSpec(
-        places=Places(tuple(addresses), has_master),
+        addresses=Addresses(tuple(listed), has_master),
         name_servers=tuple(name_servers),
         identity=IdentityFiles(**identity),
         **others,

@@ -26,7 +26,7 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
 from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,
     decode_entry_headers,
@@ -47,7 +47,6 @@ __all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
 
 _log = logging.getLogger(__name__)
 
-_GRACE_MS: Final = 3_000  # a broker does not trust the last three seconds before its checkpoint
 _F_OFD_GETLK: Final = 36
 
 
@@ -167,7 +166,7 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
     whole log.
     """
     flushed = checkpoint.physic_msg_timestamp if checkpoint else 0
-    vouched = min(flushed, checkpoint.logics_msg_timestamp) - _GRACE_MS if checkpoint else 0
+    vouched = min(flushed, checkpoint.logics_msg_timestamp) - GRACE_MS if checkpoint else 0
     start = log.min_offset
     for segment in log.segments():
         first = record_head(log, segment.start + segment.lead)

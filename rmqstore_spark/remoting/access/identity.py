@@ -27,10 +27,6 @@ class ClientIdentityKeys(Protocol):
         """Whether connections use TLS."""
 
     @property
-    def ha_tls_enable(self) -> bool:
-        """Whether the connection for replication uses TLS, with the same certificates."""
-
-    @property
     def tls_client_trust_cert_path(self) -> str:
         """File of CA certificates for those of the others; empty: those of the system."""
 
@@ -63,12 +59,12 @@ class ClientIdentity:
             OptionError: one is missing, wrong, or accessible to others.
         """
         path = keys.acl_credentials_path
-        tls = client_tls(keys)
-        return cls(read_credentials(path) if path else None, tls if keys.tls_enable else None)
+        tls = client_tls(keys) if keys.tls_enable else None
+        return cls(read_credentials(path) if path else None, tls)
 
 
-def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext | None:
-    """Return the TLS context of connections to others; None if none of them uses TLS.
+def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext:
+    """Return the TLS context of connections to others.
 
     Raises:
         OptionError: a file is missing, wrong, or accessible to others.
@@ -78,13 +74,6 @@ def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext | None:
     )  # fmt: skip
     if bool(cert) != bool(key):
         raise OptionError("tlsClientCertPath and tlsClientKeyPath need each other.")
-    if not (keys.tls_enable or keys.ha_tls_enable):
-        if trust or cert:
-            raise OptionError(
-                "tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true or "
-                "haTlsEnable=true."
-            )
-        return None
     if key:
         read_file(key, "private key", secret=True)  # others must not be able to read it
     return client_context(trust, cert, key)

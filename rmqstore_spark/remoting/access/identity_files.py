@@ -1,4 +1,4 @@
-"""The files that say as whom this side talks to others. Loading this loads no TLS."""
+"""Names the files with this side's credentials. Does not import ssl."""
 
 from __future__ import annotations
 
@@ -24,8 +24,3 @@ class IdentityFiles:
     tls_client_trust_cert_path: str = ""
     tls_client_cert_path: str = ""
     tls_client_key_path: str = ""
-
-    @property
-    def ha_tls_enable(self) -> bool:
-        """Whether a connection for replication uses the same certificates: there is none."""
-        return False

@@ -209,7 +209,7 @@ class Stream:
         return self._failure or self._inbox.refusal
 
     def check_blocked(self, seconds: float, sent: int, budget: Budget | None) -> None:
-        """Check whether an answer may go on waiting for the client.
+        """Check whether an answer may keep waiting for the client.
 
         Args:
             seconds: how long it has been sent.

@@ -47,7 +47,7 @@ class StoreService(ABC):
         """Return the figures of all stores, ready for JSON."""
 
     def continues(self) -> bool:
-        """Return whether the process should go on."""
+        """Return whether the process should continue."""
         return True
 
     @abstractmethod

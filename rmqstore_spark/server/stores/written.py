@@ -19,7 +19,7 @@ from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, 
 from rmqstore_spark.wire.protocol import PROTOCOL
 
 if TYPE_CHECKING:
-    from rmqstore_spark.broker.face import BrokerFace
+    from rmqstore_spark.broker.runner import BrokerRunner
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
     from rmqstore_spark.ha.follower import LogFollower
@@ -122,7 +122,7 @@ class FollowerWatch(Protocol):
     """Looks at the follower of a store while the store is served."""
 
     def continues(self, follower: LogFollower, /) -> bool:
-        """Return whether the process should go on."""
+        """Return whether the process should continue."""
         ...
 
 
@@ -139,12 +139,12 @@ class WriterService(StoreService):
         super().__init__([self._served])
         self._store = store
         self._watch = watch
-        self._face: BrokerFace | None = None
+        self._broker: BrokerRunner | None = None
 
     @property
     def broker(self) -> str | None:
         """Where RocketMQ's clients connect, as host:port; None if none are served."""
-        return self._face.address if self._face is not None else None
+        return self._broker.address if self._broker is not None else None
 
     @property
     def slaves(self) -> str | None:
@@ -169,10 +169,10 @@ class WriterService(StoreService):
             self.look_seconds = _WATCH_SECONDS
         config = self._store.config
         if config.listen_port:
-            from rmqstore_spark.broker.face import BrokerFace
+            from rmqstore_spark.broker.runner import BrokerRunner
 
             announced = announced_endpoint(endpoints, config.broker_ip1)
-            self._face = BrokerFace(self._store, self.slaves or "", announced)
+            self._broker = BrokerRunner(self._store, self.slaves or "", announced)
             return
         if config.namesrv_addr:
             _log.warning(
@@ -197,8 +197,8 @@ class WriterService(StoreService):
 
     def close(self) -> None:
         """End the broker and the replication, and close the store."""
-        if self._face is not None:
-            self._face.close()
+        if self._broker is not None:
+            self._broker.close()
         if self._served.replication is not None:
             self._served.replication.close()
         self._store.close()

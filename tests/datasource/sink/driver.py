@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.source import RmqStoreDataSource
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
 
 AT_BATCH = 1
 LOST = "the answer to a commit is lost"

@@ -12,7 +12,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from tests.support.storing import until
+from tests.support.stores.storing import until
 
 __all__ = ["Served"]
 

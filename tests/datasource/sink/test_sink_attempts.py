@@ -32,8 +32,8 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.wire.messages import StageInfo
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
-from tests.support.serving import Served as ServedHere
-from tests.support.serving import served as served_here
+from tests.support.processes.serving import Served as ServedHere
+from tests.support.processes.serving import served as served_here
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
 SCHEMA = fields("body string", "keys string")

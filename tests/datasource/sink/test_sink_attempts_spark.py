@@ -17,7 +17,7 @@ import pytest
 
 from tests.datasource.sink.attempts_driver import PARTITIONS, WRITES
 from tests.datasource.sink.serving import Served
-from tests.support.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM
 from tools.java import find_java
 
 ROOT = Path(__file__).resolve().parents[3]

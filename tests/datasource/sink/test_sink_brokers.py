@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.broker.face import BrokerFace
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.encode import RowEncoder
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.requests import BrokerRequests
-from rmqstore_spark.datasource.sink.routed import find_targets
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -30,8 +30,9 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.datasource.sink.test_sink_columns import fields
-from tests.face.broker import SMALL, free_port, name_server, route
-from tests.support.serving import served
+from tests.face.broker import SMALL, name_server, route
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import served
 from tests.support.waiting import eventually
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
@@ -43,7 +44,7 @@ class Registered:
 
     def __init__(self, store: StoreWriter) -> None:
         self.store = store
-        self.face = BrokerFace(store)
+        self.runner = BrokerRunner(store)
 
     def rows(self) -> list[Row]:
         """What it holds, properties as dicts."""
@@ -76,7 +77,7 @@ def registered(
             store = stack.enter_context(StoreWriter.open(folder / name, config))
             store.create_topic("orders", write_queue_nums=2)
             found.append(Registered(store))
-            stack.callback(found[-1].face.close)
+            stack.callback(found[-1].runner.close)
         eventually(
             lambda: (
                 len((route(servers, "orders") or {"brokerDatas": ()})["brokerDatas"]) == len(names)
@@ -125,7 +126,7 @@ def test_a_broker_that_fails_half_way_and_a_task_that_is_run_again(
         def rows() -> Iterator[pa.RecordBatch]:
             for first in range(0, 4000, 500):
                 if first == 2000:
-                    brokers[1].face.close()
+                    brokers[1].runner.close()
                 yield bodies(*range(first, first + 500))
 
         assert write(options, schema, rows()).rows == 4000
@@ -243,7 +244,7 @@ def test_large_batches_are_cut_so_that_a_broker_takes_them(servers: str, tmp_pat
         (
             {"brokerNames": "broker-x"},
             (),
-            "brokerNames names. It knows: broker-e",
+            "Known brokers: broker-e",
         ),
         ({"endpoint": "grpc://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
     ],
@@ -270,7 +271,7 @@ def test_store_processes_take_exactly_once_commits(tmp_path: Path) -> None:
             here = stack.enter_context(served(tmp_path / name, **settings))
             here.store.create_topic("orders", write_queue_nums=2)
             announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-            stack.callback(BrokerFace(here.store, "", announced).close)
+            stack.callback(BrokerRunner(here.store, "", announced).close)
             stores.append(here)
         eventually(lambda: is_known(servers, 2))
         with pytest.raises(RmqStoreError, match=r"option\('brokerNames', 'broker-a,broker-b'\)"):

@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_stream import TOPIC, Start, bodies, run, source, writer
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from tests.datasource.sink.serving import Served
 from tests.support.certificates import make_certificates
-from tests.support.driverlog import driver_log
+from tests.support.processes.driverlog import driver_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

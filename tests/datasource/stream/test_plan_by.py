@@ -17,9 +17,9 @@ from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.rows.splits import LogSplit, QueueSplit
 from tests.datasource.conftest import by_broker
 from tests.datasource.driving import Golden, GrowingStore, Stream, keys_of
-from tests.support.expected import backed_rows
-from tests.support.golden import GOLDEN_NAMES
-from tests.support.records import commitlog_folders
+from tests.support.stores.expected import backed_rows
+from tests.support.stores.golden import GOLDEN_NAMES
+from tests.support.stores.records import commitlog_folders
 
 PLANS = ("queue", "commitlog", "auto")
 EARLIEST: dict[str, Any] = {"startingOffsets": "earliest"}

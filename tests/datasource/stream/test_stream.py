@@ -29,8 +29,8 @@ from rmqstore_spark.errors import (
     UnsupportedStoreError,
 )
 from tests.datasource.driving import ALL, Golden, GrowingStore, Stream, keys_of
-from tests.support.expected import expected_rows
-from tests.support.golden import load_queues
+from tests.support.stores.expected import expected_rows
+from tests.support.stores.golden import load_queues
 
 Key = tuple[str, int, int]
 

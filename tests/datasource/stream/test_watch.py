@@ -115,7 +115,7 @@ def test_a_record_that_is_dispatched_late_is_awaited(watched: Watched) -> None:
     after = watched.hide(7)
     for _ in range(3):
         assert not watched.watch.look()
-    watched.put(8)  # others go on meanwhile
+    watched.put(8)  # others continue meanwhile
     assert watched.watch.look()
     watched.file(7).write_bytes(after)
     assert watched.watch.look()

@@ -14,7 +14,7 @@ from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
-from tests.support.serving import block_of
+from tests.support.processes.serving import block_of
 
 THREADS, EACH = 12, 100
 

@@ -19,10 +19,10 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
-from tests.support.storing import config
-from tests.support.strategies import BYTES, HOSTS, INT32, INT64
+from tests.support.messages.strategies import BYTES, HOSTS, INT32, INT64
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
+from tests.support.stores.storing import config
 
 EVERYTHING = ReadOptions(columns=tuple(COLUMNS))
 

@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from tests.support.storing import Clock, config, messages, until
+from tests.support.stores.storing import Clock, config, messages, until
 
 DAY = 86_400_000
 YEAR = 365 * DAY
@@ -100,7 +100,7 @@ def test_what_readers_by_time_see(tmp_path: Path) -> None:
         for _ in range(3):
             assert store.put_batch(messages([b"c"])).ok
             clock.now += 1000
-    with StoreWriter.open(tmp_path / "s", config(), clock=clock) as store:  # a restart is in vain
+    with StoreWriter.open(tmp_path / "s", config(), clock=clock) as store:  # no help
         assert store.put_batch(messages([b"d"])).ok
     with Store.open(tmp_path / "s") as reader:
         queue = reader.queue("T", 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.engine.store import StoreWriter
-from tests.support.storing import config, in_queues, messages, until
+from tests.support.stores.storing import config, in_queues, messages, until
 
 pytestmark = pytest.mark.fault
 

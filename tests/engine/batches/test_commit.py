@@ -25,7 +25,7 @@ from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
-from tests.support.batches import (
+from tests.support.messages.batches import (
     BATCH,
     QUERY,
     ROWS,
@@ -39,7 +39,7 @@ from tests.support.batches import (
     stage_batch,
     stage_id,
 )
-from tests.support.storing import until
+from tests.support.stores.storing import until
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
-from tests.support.batches import (
+from tests.support.messages.batches import (
     BATCH,
     QUERY,
     bodies,
@@ -39,8 +39,8 @@ from tests.support.batches import (
     small_segments,
     stage_batch,
 )
-from tests.support.surroundings import path_without_pandas
-from tests.support.traffic import FIRST_TIME
+from tests.support.messages.traffic import FIRST_TIME
+from tests.support.processes.surroundings import path_without_pandas
 
 pytestmark = pytest.mark.fault
 
@@ -66,7 +66,10 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start a process that commits batches."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.committer", path, str(first), str(count), *settings],
+        [
+            sys.executable, "-m", "tests.support.processes.committer",
+            path, str(first), str(count), *settings,
+        ],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
         env={
             **os.environ, "RMQSTORE_FAILPOINT": fail, "PYTHONPATH": path_without_pandas(),
@@ -178,7 +181,7 @@ def test_a_hidden_block_without_queues_beside_it_is_not_seen_either(tmp_path: Pa
     process = subprocess.Popen(
         [sys.executable, "-c", (
             "import sys\n"
-            "from tests.support.batches import *\n"
+            "from tests.support.messages.batches import *\n"
             "from rmqstore_spark.engine.store import *\n"
             "commit_batch(StoreWriter.open(sys.argv[1], small_segments()), 0)\n"
         ), path],
@@ -418,7 +421,7 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str)
     config = "StoreConfig()" if memory == "default" else "StoreConfig(staging_memory_bytes=0)"
     script = (
         "import sys, numpy as np\n"
-        "from tests.support.batches import *\n"
+        "from tests.support.messages.batches import *\n"
         "from rmqstore_spark.engine.store import StoreWriter\n"
         "from rmqstore_spark.engine.config.store_config import StoreConfig\n"
         "from rmqstore_spark.engine.batches.commit import CommitRequest\n"

@@ -17,8 +17,8 @@ from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import Content, WriterId
-from tests.support.storebuilder import StoreBuilder
-from tests.support.traffic import Traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.stores.storebuilder import StoreBuilder
 
 END = 1 << 62
 TEN = Content(10, 500)

@@ -23,8 +23,8 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.types import StageInfo
-from tests.support.blocks import encoded_traffic
-from tests.support.traffic import Traffic
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
 
 FILES: HandleCache[int] = HandleCache(os.close, 4)
 LIMITS = StagingLimits(1 << 30, 1 << 29, 0, 10_000)

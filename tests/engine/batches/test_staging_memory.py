@@ -23,7 +23,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
-from tests.support.batches import (
+from tests.support.messages.batches import (
     QUERY,
     bodies,
     commit_batch,
@@ -35,8 +35,8 @@ from tests.support.batches import (
     stage_batch,
     stage_id,
 )
-from tests.support.storing import until
-from tests.support.traffic import FIRST_TIME
+from tests.support.messages.traffic import FIRST_TIME
+from tests.support.stores.storing import until
 
 STAGES = 4
 BLOCK = rows_block(bodies("a"))

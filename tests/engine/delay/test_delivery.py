@@ -21,11 +21,11 @@ from rmqstore_spark.reader.groups import delay_progress
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
-from tests.support.batches import QUERY, stage_id
-from tests.support.blocks import encoded
-from tests.support.delaying import delayed, delayed_config, delivered, rows_of
-from tests.support.golden import RecordReport, load_entries, load_records
-from tests.support.storing import Clock, config, in_queues, messages, until
+from tests.support.messages.batches import QUERY, stage_id
+from tests.support.messages.blocks import encoded
+from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
+from tests.support.stores.golden import RecordReport, load_entries, load_records
+from tests.support.stores.storing import Clock, config, in_queues, messages, until
 
 WAITS = "SCHEDULE_TOPIC_XXXX"
 HOUR = 3_600_000
@@ -142,7 +142,7 @@ def test_each_is_delivered_when_it_is_due_and_once(tmp_path: Path) -> None:
         clock.now += HOUR - 1001
         assert store.put_batch(delayed([b"e"], 1)).ok
         clock.now += 1000
-        delivered(store, 1)  # and it looked at the level of an hour in vain
+        delivered(store, 1)  # and it found nothing at the level of an hour
         clock.now += 1
         delivered(store, 3)
     found = in_queues(path)

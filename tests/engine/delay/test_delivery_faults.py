@@ -15,9 +15,9 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
-from tests.support.delaying import delayed, delayed_config, delivered, rows_of
-from tests.support.storing import Clock, until
-from tests.support.surroundings import path_without_pandas
+from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
+from tests.support.processes.surroundings import path_without_pandas
+from tests.support.stores.storing import Clock, until
 
 ROOT = Path(__file__).parents[3]
 PLACES = (
@@ -30,7 +30,7 @@ COUNT = 50
 def run_killed(store: Path, place: str, first: int) -> None:
     """Let a process put messages of one second, and be killed at a place."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.delaying", store, str(first), str(COUNT)],
+        [sys.executable, "-m", "tests.support.processes.delaying", store, str(first), str(COUNT)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
         env={**os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas()},
     )  # fmt: skip

@@ -20,8 +20,8 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import load_entries, load_meta, load_records
-from tests.support.recovering import expected_keys, indexed_keys
+from tests.support.stores.golden import load_entries, load_meta, load_records
+from tests.support.stores.recovering import expected_keys, indexed_keys
 
 Golden = Callable[[str], Path]
 
@@ -131,7 +131,7 @@ class FullQueues(ConsumeQueues):
 def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
     golden: Golden, tmp_path: Path
 ) -> None:
-    """A put that was let in right before the disk was full is answered; the next are refused."""
+    """A put that was accepted right before the disk was full is answered; the next are refused."""
     jobs = list(appended(golden("tiny")))[:3]
     queues = FullQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))

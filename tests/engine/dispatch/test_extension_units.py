@@ -16,9 +16,9 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.blocks import encoded
-from tests.support.golden import load_entries, load_meta
-from tests.support.recovering import copy_store, tree
+from tests.support.messages.blocks import encoded
+from tests.support.stores.golden import load_entries, load_meta
+from tests.support.stores.recovering import copy_store, tree
 
 Golden = Callable[[str], Path]
 TOPIC = "ExtTopic"

@@ -18,7 +18,7 @@ from rmqstore_spark.layout.consumequeue import (
     is_filler,
 )
 from rmqstore_spark.reader.store import Store
-from tests.support.golden import load_entries, load_meta
+from tests.support.stores.golden import load_entries, load_meta
 
 Golden = Callable[[str], Path]
 

@@ -16,7 +16,7 @@ from rmqstore_spark.errors import OptionError, StoreNotFoundError
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
 from tests.engine.expiry.test_expiry import HOUR, START, expire, fill, names
-from tests.support.storing import Clock, config, in_queues, until
+from tests.support.stores.storing import Clock, config, in_queues, until
 
 
 class Unreliable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types

@@ -19,9 +19,9 @@ from rmqstore_spark.layout.index.format import IndexHeader
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.batches import commit_batch, small_segments
-from tests.support.golden import load_meta, load_queues
-from tests.support.storing import Clock, config, in_queues, messages, until
+from tests.support.messages.batches import commit_batch, small_segments
+from tests.support.stores.golden import load_meta, load_queues
+from tests.support.stores.storing import Clock, config, in_queues, messages, until
 
 Golden = Callable[[str], Path]
 

@@ -15,10 +15,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.batches import BATCH, commit_batch, rows_block, small_segments
-from tests.support.expiring import AFTER, BATCHES
-from tests.support.storing import Clock, until
-from tests.support.surroundings import path_without_pandas
+from tests.support.messages.batches import BATCH, commit_batch, rows_block, small_segments
+from tests.support.processes.expiring import AFTER, BATCHES
+from tests.support.processes.surroundings import path_without_pandas
+from tests.support.stores.storing import Clock, until
 
 pytestmark = pytest.mark.fault
 
@@ -33,7 +33,7 @@ def run_killed(store: Path, archive: Path, place: str) -> int:
     """Let the process be killed at a place; return where the log was to begin."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "tests.support.expiring", store, f"archiveTo={archive}",
+            sys.executable, "-m", "tests.support.processes.expiring", store, f"archiveTo={archive}",
             "maxIndexNum=100", "maxHashSlotNum=50",
         ],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
@@ -69,7 +69,7 @@ def test_a_kill_between_any_two_removals(place: str, tmp_path: Path) -> None:
         per_queue = BATCHES * BATCH // 4 + 2 * 40 // 4
         for topic in ("orders", "bills"):
             for queue_id in ("0", "1"):
-                assert ranges[topic][queue_id][1] == per_queue, "offsets go on where they were"
+                assert ranges[topic][queue_id][1] == per_queue, "offsets continue where they were"
         assert commit_batch(store, BATCHES - 1, 1).status == "ALREADY_COMMITTED"
         store.expire(AFTER + 1)
         until(lambda: not store.expirable(AFTER + 1).is_working)

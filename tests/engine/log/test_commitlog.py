@@ -17,7 +17,7 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I4, I8, U1
-from tests.support.storing import until
+from tests.support.stores.storing import until
 
 SIZE = 4096
 

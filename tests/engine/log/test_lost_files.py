@@ -18,8 +18,8 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import load_queues, load_records
-from tests.support.recovering import close_cleanly, copy_store, entries_of, opened
+from tests.support.stores.golden import load_queues, load_records
+from tests.support.stores.recovering import close_cleanly, copy_store, entries_of, opened
 
 Golden = Callable[[str], Path]
 

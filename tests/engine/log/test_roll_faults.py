@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
-from tests.support.storing import config, in_queues, messages, until
+from tests.support.stores.storing import config, in_queues, messages, until
 
 SELDOM = {"flushIntervalCommitLog": 3_600_000}
 MANY_SEGMENTS = [bytes([n]) * 3000 for n in range(100)]

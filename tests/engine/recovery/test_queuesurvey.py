@@ -17,9 +17,9 @@ from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
-from tests.support.golden import load_records
-from tests.support.recovering import copy_store
-from tests.support.storing import config, messages
+from tests.support.stores.golden import load_records
+from tests.support.stores.recovering import copy_store
+from tests.support.stores.storing import config, messages
 
 Golden = Callable[[str], Path]
 Route = tuple[str, int]

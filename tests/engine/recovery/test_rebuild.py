@@ -18,8 +18,8 @@ from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.format import HEADER_SIZE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import load_meta, load_queues, load_records
-from tests.support.recovering import (
+from tests.support.stores.golden import load_meta, load_queues, load_records
+from tests.support.stores.recovering import (
     close_cleanly,
     copy_store,
     entries_of,

@@ -24,9 +24,9 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import load_entries, load_meta, load_queues, load_records
-from tests.support.keys import assert_complete, every_key
-from tests.support.recovering import (
+from tests.support.stores.golden import load_entries, load_meta, load_queues, load_records
+from tests.support.stores.keys import assert_complete, every_key
+from tests.support.stores.recovering import (
     NOW,
     close_cleanly,
     copy_store,
@@ -552,7 +552,7 @@ def test_a_new_store_is_empty(golden: Golden, tmp_path: Path) -> None:
 _RECOVER = """
 import sys
 from pathlib import Path
-from tests.support.recovering import opened
+from tests.support.stores.recovering import opened
 with opened(Path(sys.argv[1]), Path(sys.argv[2])):
     pass
 """

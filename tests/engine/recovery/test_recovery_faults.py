@@ -13,8 +13,8 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.support.golden import RecordReport, load_meta, load_records
-from tests.support.recovering import (
+from tests.support.stores.golden import RecordReport, load_meta, load_records
+from tests.support.stores.recovering import (
     close_cleanly,
     copy_store,
     expected_keys,

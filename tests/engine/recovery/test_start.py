@@ -9,8 +9,8 @@ import pytest
 
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.recovery.recover import Recovered, recover
-from tests.support.recovering import close_cleanly
-from tests.support.sparse import GIB, sparse_store
+from tests.support.stores.recovering import close_cleanly
+from tests.support.stores.sparse import GIB, sparse_store
 
 
 def reads() -> tuple[int, int]:

@@ -22,8 +22,8 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
-from tests.support.serving import block_of
-from tests.support.storing import config
+from tests.support.processes.serving import block_of
+from tests.support.stores.storing import config
 from tests.support.waiting import PATIENCE, eventually
 
 ENDS = {"orders": {0: (0, 100), 1: (0, 50)}, "bills": {0: (10, 20)}}

@@ -13,7 +13,7 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import StoreWriteError, TopicNotFoundError
 from rmqstore_spark.files.durable import replace_file
-from tests.support.storing import config, in_queues, messages
+from tests.support.stores.storing import config, in_queues, messages
 
 OLD = [b"old%d" % n for n in range(40)]
 NEW = [b"new%d" % n for n in range(3)]

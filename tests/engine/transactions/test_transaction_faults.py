@@ -16,9 +16,9 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
-from tests.support.delaying import rows_of
-from tests.support.halving import ends, half_config, waiting_in
-from tests.support.surroundings import path_without_pandas
+from tests.support.processes.delaying import rows_of
+from tests.support.processes.halving import ends, half_config, waiting_in
+from tests.support.processes.surroundings import path_without_pandas
 
 ROOT = Path(__file__).parents[3]
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -35,7 +35,7 @@ PLACES = (
 def run_killed(store: Path, place: str) -> list[str]:
     """Let a process put and end transactions until it is killed; return what it has told."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.halving", store, str(COUNT)],
+        [sys.executable, "-m", "tests.support.processes.halving", store, str(COUNT)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
         env={**os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas()},
     )  # fmt: skip

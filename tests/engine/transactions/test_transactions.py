@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.transactions.progress import OpNotes
+from rmqstore_spark.engine.transactions.transaction_progress import OpNotes
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.verify import verify
-from tests.support.delaying import rows_of
-from tests.support.golden import RecordReport, load_records
-from tests.support.halving import (
+from tests.support.processes.delaying import rows_of
+from tests.support.processes.halving import (
     GROUP,
     as_block,
     ends,
@@ -29,7 +28,8 @@ from tests.support.halving import (
     put_halves,
     waiting_in,
 )
-from tests.support.storing import Clock, in_queues, messages, until
+from tests.support.stores.golden import RecordReport, load_records
+from tests.support.stores.storing import Clock, in_queues, messages, until
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

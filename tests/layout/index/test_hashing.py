@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.index import hashing
 from rmqstore_spark.layout.spans import Spans
-from tests.support.golden import load_entries, load_records
-from tests.support.spans import spans_of
-from tests.support.strategies import TEXTS
+from tests.support.messages.spans import spans_of
+from tests.support.messages.strategies import TEXTS
+from tests.support.stores.golden import load_entries, load_records
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

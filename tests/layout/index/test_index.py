@@ -14,8 +14,8 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.index import format as index
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.hashing import index_key_hash
-from tests.support.golden import KeyReport, load_meta, load_queues
-from tests.support.strategies import BYTES, INT32, INT64
+from tests.support.messages.strategies import BYTES, INT32, INT64
+from tests.support.stores.golden import KeyReport, load_meta, load_queues
 
 INDEXED = [
     "basic",
@@ -32,6 +32,41 @@ INDEXED = [
 
 MAX_NUM = 32
 """No query of a broker answers more, whatever it asks for."""
+
+
+def broken_slots(
+    slots: index.Slots, entries: index.IndexEntries, next_entry: int
+) -> npt.NDArray[np.int64]:
+    """Return the slots that do not lead to an entry of their own chain.
+
+    Args:
+        slots: all slots of a file.
+        entries: all its entries, entry 0 included.
+        next_entry: the header's `next_entry`.
+    """
+    numbers = np.flatnonzero(slots)
+    newest = slots[numbers].astype(np.int64)
+    leads = (newest > 0) & (newest < min(next_entry, len(entries)))
+    leads[leads] = entries["keyHash"][newest[leads]] % len(slots) == numbers[leads]
+    return numbers[~leads]
+
+
+def broken_entries(
+    slots: int, entries: index.IndexEntries, next_entry: int
+) -> npt.NDArray[np.int64]:
+    """Return the entries whose `previous` is not an older entry of the same chain.
+
+    Args:
+        slots: number of slots in the file.
+        entries: all entries, entry 0 included.
+        next_entry: the header's `next_entry`.
+    """
+    numbers = np.arange(1, min(next_entry, len(entries)), dtype=np.int64)
+    previous = entries["previous"][numbers].astype(np.int64)
+    slot = entries["keyHash"] % slots
+    leads = (previous > 0) & (previous < numbers)
+    leads[leads] = slot[previous[leads]] == slot[numbers[leads]]
+    return numbers[~leads & (previous != 0)]
 
 
 def _files(folder: Path) -> list[bytes]:
@@ -93,8 +128,8 @@ def test_nothing_is_broken_in_what_rocketmq_wrote(golden: Callable[[str], Path],
         slots = index.decode_slots(data, meta.index_slots)
         entries = index.decode_entries(data[index.entry_position(meta.index_slots, 0) :])
         header = index.IndexHeader.decode(data)
-        assert index.broken_slots(slots, entries, header.next_entry).tolist() == []
-        assert index.broken_entries(len(slots), entries, header.next_entry).tolist() == []
+        assert broken_slots(slots, entries, header.next_entry).tolist() == []
+        assert broken_entries(len(slots), entries, header.next_entry).tolist() == []
         assert np.count_nonzero(slots) == header.hash_slot_count
         assert len(entries) == meta.index_entries
 
@@ -237,7 +272,7 @@ def test_hostile_chains_end_in_offsets_or_in_an_error(
 def test_links_that_cannot_be_are_found(number: int, previous: int, cause: str) -> None:
     file = _built([2, 1, 1, 1], 2)
     file.entries["previous"][number] = previous
-    assert index.broken_entries(2, file.entries, 5).tolist() == [number]
+    assert broken_entries(2, file.entries, 5).tolist() == [number]
     with pytest.raises(CorruptStoreError, match=f"{cause} in f"):
         _chain(file, 1)
 
@@ -245,7 +280,7 @@ def test_links_that_cannot_be_are_found(number: int, previous: int, cause: str) 
 def test_a_link_is_not_needed_between_entries_read_at_once() -> None:
     file = _built([2, 1, 1, 1], 2)
     file.entries["previous"][3] = 3
-    assert index.broken_entries(2, file.entries, 5).tolist() == [3]
+    assert broken_entries(2, file.entries, 5).tolist() == [3]
     assert _chain(file, 1).tolist() == [400, 300, 200]
 
 
@@ -254,9 +289,9 @@ def test_a_link_is_not_needed_between_entries_read_at_once() -> None:
 )
 def test_slots_that_cannot_be_are_found(value: int, cause: str) -> None:
     file = _built([2, 1, 2, 1], 2)
-    assert index.broken_slots(file.slots, file.entries, 5).tolist() == []
+    assert broken_slots(file.slots, file.entries, 5).tolist() == []
     file.slots[1] = value
-    assert index.broken_slots(file.slots, file.entries, 5).tolist() == [1]
+    assert broken_slots(file.slots, file.entries, 5).tolist() == [1]
     with pytest.raises(CorruptStoreError, match=cause):
         _chain(file, 1)
 
@@ -265,7 +300,7 @@ def test_negative_slots_and_links_end_a_chain_as_zero_does() -> None:
     file = _built([1, 1], 2)
     file.slots[0] = -1
     assert _chain(file, 0).tolist() == []
-    assert index.broken_slots(file.slots, file.entries, 3).tolist() == [0]
+    assert broken_slots(file.slots, file.entries, 3).tolist() == [0]
 
 
 def test_a_file_cut_short_is_an_error() -> None:

@@ -15,7 +15,7 @@ from rmqstore_spark.layout.constants import TRANSACTION_MASK, TRANSACTION_ROLLBA
 from rmqstore_spark.layout.index import format as index
 from rmqstore_spark.layout.index.build import IndexFile, link_entries
 from rmqstore_spark.layout.index.hashing import index_key_hash
-from tests.support.golden import RecordReport, load_meta, load_records
+from tests.support.stores.golden import RecordReport, load_meta, load_records
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

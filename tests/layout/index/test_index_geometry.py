@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.layout.index import format as index
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.geometry import infer_slots, slots_match
-from tests.support.golden import GOLDEN_NAMES, load_meta
+from tests.support.stores.golden import GOLDEN_NAMES, load_meta
 
 
 def _reader(data: bytes) -> Callable[[int, int], bytes]:

@@ -12,10 +12,10 @@ from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
-from tests.support.blocks import block_outcome
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
-from tests.support.strategies import INT32, client_records
+from tests.support.messages.blocks import block_outcome
+from tests.support.messages.strategies import INT32, client_records
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -27,9 +27,9 @@ from rmqstore_spark.layout.record.columns import build_batch
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import U1
-from tests.support.golden import RecordReport, load_entries, load_records
-from tests.support.records import record_batch, stored_bytes
-from tests.support.strategies import HOSTS, INT64, OFFSETS, client_records
+from tests.support.messages.strategies import HOSTS, INT64, OFFSETS, client_records
+from tests.support.stores.golden import RecordReport, load_entries, load_records
+from tests.support.stores.records import record_batch, stored_bytes
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -16,9 +16,9 @@ from rmqstore_spark.layout.record.dispatches import are_as_claimed, belongs_to
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import text_pool
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
-from tests.support.strategies import RECORDS
+from tests.support.messages.strategies import RECORDS
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

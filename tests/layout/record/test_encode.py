@@ -23,9 +23,9 @@ from rmqstore_spark.layout.record.encode import (
     encode_records,
 )
 from rmqstore_spark.layout.spans import join_texts
-from tests.support.golden import RecordReport
-from tests.support.records import record_batch
-from tests.support.strategies import HOSTS, RECORDS
+from tests.support.messages.strategies import HOSTS, RECORDS
+from tests.support.stores.golden import RecordReport
+from tests.support.stores.records import record_batch
 
 
 @given(

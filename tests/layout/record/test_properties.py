@@ -24,7 +24,7 @@ from rmqstore_spark.layout.record.properties import (
     split_properties,
 )
 from rmqstore_spark.layout.spans import array_spans, string_array
-from tests.support.strategies import PROPERTIES
+from tests.support.messages.strategies import PROPERTIES
 
 fixture_per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

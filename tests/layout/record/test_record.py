@@ -26,9 +26,9 @@ from rmqstore_spark.layout.record.format import (
     walk_records,
 )
 from rmqstore_spark.layout.spans import U1
-from tests.support.golden import GOLDEN_NAMES, RecordReport, load_records
-from tests.support.records import log_files, record_batch, stored_bytes
-from tests.support.strategies import RECORDS
+from tests.support.messages.strategies import RECORDS
+from tests.support.stores.golden import GOLDEN_NAMES, RecordReport, load_records
+from tests.support.stores.records import log_files, record_batch, stored_bytes
 
 both_kernels = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -33,7 +33,7 @@ from rmqstore_spark.server.flight.inbox import INITIAL_WINDOW
 from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, block_batch, number_bytes
 from tests.support.certificates import make_certificates
-from tests.support.serving import Served, block_of, eventually, served
+from tests.support.processes.serving import Served, block_of, eventually, served
 
 TOKEN = "a-token-that-nobody-guesses"
 PATH = "/arrow.flight.protocol.FlightService/"

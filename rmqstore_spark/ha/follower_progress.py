@@ -1,0 +1,170 @@
+"""How far a follower is behind its master.
+
+The protocol does not tell where the master's log ends. But a master sends what it has without
+pausing. So a follower that waits for more has everything, and one that does not wait knows from the
+storeTimestamp of its newest record how many seconds it is behind. From that and from the bytes that
+the master stored in a second, it estimates how many bytes are missing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["STATES", "Progress", "Standing"]
+
+STATES: Final = ("CONNECTING", "CHECKING", "FOLLOWING", "STOPPED")
+"""What a follower does. STOPPED: it cannot continue until somebody acts."""
+
+_SPAN_S: Final = 10.0
+_SAMPLE_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a follower is behind its master.
+
+    Attributes:
+        state: one of STATES.
+        end: physical offset up to which the log is held.
+        behind_seconds: how much older the newest record held is than what the master has at most;
+            0 if nothing is missing.
+        behind_bytes: an estimate of the bytes that are missing; 0 if nothing is.
+        bytes_per_second: how fast the log grew in the last seconds.
+        received: bytes of the log that were received since the start.
+        connects: how often a connection was made.
+        error: why the last connection ended, or why the follower stopped.
+        is_complete: whether nothing is missing.
+    """
+
+    state: str
+    end: int
+    behind_seconds: float
+    behind_bytes: int
+    bytes_per_second: float
+    received: int
+    connects: int
+    error: str
+    is_complete: bool
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until nothing is missing; None if that is not foreseeable."""
+        if not self.behind_bytes:
+            return 0.0
+        return self.behind_bytes / self.bytes_per_second if self.bytes_per_second else None
+
+    def stats(self) -> dict[str, Any]:
+        """Return metrics as JSON values."""
+        return {
+            "replicationState": self.state,
+            "replicationComplete": int(self.is_complete),
+            "replicationLagBytes": self.behind_bytes,
+            "replicationLagSeconds": self.behind_seconds,
+            "replicationReceivedBytes": self.received,
+            "replicationConnects": self.connects,
+        }
+
+
+class Progress:
+    """What a follower notes while it works. The follower's threads write, all others read.
+
+    Args:
+        clock: returns milliseconds since the epoch, as storeTimestamps count.
+        end: returns the physical offset up to which the log is held.
+        newest: returns the storeTimestamp of the newest record that is held, 0 for none.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int], end: Callable[[], int], newest: Callable[[], int]
+    ) -> None:
+        self._clock = clock
+        self._end = end
+        self._newest = newest
+        self._lock = threading.Lock()
+        self._state = "CONNECTING"
+        self._error = ""
+        self._caught_up = False
+        self._complete_at = 0
+        self._received = 0
+        self._connects = 0
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def connecting(self, error: str = "") -> None:
+        """Note that there is no connection, and why the last one ended."""
+        with self._lock:
+            self._state, self._caught_up = "CONNECTING", False
+            self._error = error
+
+    def connected(self) -> None:
+        """Note that there is a connection."""
+        with self._lock:
+            self._state = "CHECKING"
+            self._connects += 1
+
+    def following(self) -> None:
+        """Note that the master's log continues the one held."""
+        with self._lock:
+            self._state, self._error = "FOLLOWING", ""
+
+    def stopped(self, error: str) -> None:
+        """Note that the follower cannot continue."""
+        with self._lock:
+            self._state, self._caught_up = "STOPPED", False
+            self._error = error
+
+    def arrived(self) -> None:
+        """Note that bytes of the log have arrived, and are not in the store yet."""
+        with self._lock:
+            self._caught_up = False
+
+    def took(self, size: int) -> None:
+        """Note that bytes of the log have arrived and are in the store."""
+        now = time.monotonic()
+        with self._lock:
+            self._caught_up = False
+            self._received += size
+            if not self._samples or now - self._samples[-1][0] >= _SAMPLE_S:
+                self._samples.append((now, self._received, self._newest()))
+                self._forget(now)
+
+    def waits(self) -> None:
+        """Note that the master has sent all it has."""
+        with self._lock:
+            if self._state == "FOLLOWING":
+                self._caught_up = True
+                self._complete_at = self._clock()
+
+    def standing(self) -> Standing:
+        """Return how things stand now."""
+        now = time.monotonic()
+        with self._lock:
+            self._forget(now)
+            behind = 0.0
+            if not self._caught_up:
+                since = max(self._newest(), self._complete_at)
+                behind = max(0, self._clock() - since) / 1000 if since else 0.0
+            rate, stored_rate = self._rates(now)
+            missing = 0 if self._caught_up else int(behind * stored_rate)
+            return Standing(
+                self._state, self._end(), behind, missing, rate, self._received, self._connects,
+                self._error, self._caught_up,
+            )  # fmt: skip
+
+    def _forget(self, now: float) -> None:
+        while len(self._samples) > 1 and now - self._samples[0][0] > _SPAN_S:
+            self._samples.popleft()
+
+    def _rates(self, now: float) -> tuple[float, float]:
+        """Return the bytes received in a second, and those that the master stored in one."""
+        if not self._samples:
+            return 0.0, 0.0
+        began, before, first_time = self._samples[0]
+        size = self._received - before
+        rate = size / (now - began) if now - began > _SAMPLE_S else 0.0
+        stored_ms = self._newest() - first_time
+        return rate, size * 1000 / stored_ms if stored_ms > 0 else rate

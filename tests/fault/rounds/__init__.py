@@ -1,0 +1,14 @@
+"""Rounds of faults, each on a store that the rounds before it have left.
+
+writer       rounds of one writer that is killed or loses its power; `Tally` counts what came of it
+life         one life of that writer
+disk         full disks
+service      the store process and its clients
+replication  a master and a follower
+staging      clients that stage and commit batches over Flight
+accounts     rounds of a process that says what it does, and what the store must hold then
+process      what such processes have in common
+delays, transactions, expiry   three of them
+broker       a store process as a broker, with its name server and applications
+application, cpp   applications on RocketMQ's protocol, in Python and with RocketMQ's C++ client
+"""

@@ -1,0 +1,152 @@
+"""Stores that are served to the tests: by this process, or by one of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.stores.written import WrittenStore
+from tests.support.messages.blocks import encoded
+from tests.support.messages.traffic import FIRST_TIME
+from tests.support.waiting import PATIENCE, eventually
+
+__all__ = ["Served", "StoreProcess", "block_of", "eventually", "served"]
+
+_START = 120.0  # a process that imports and recovers, on a machine that starves it
+
+
+class Served(NamedTuple):
+    """A store that this process serves."""
+
+    store: StoreWriter
+    server: StoreServer
+    stopped: threading.Event
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is served over TCP."""
+        return str(self.server.endpoints[0])
+
+    @property
+    def socket(self) -> str:
+        """Where it is served over a unix socket."""
+        return str(self.server.endpoints[1])
+
+
+@contextmanager
+def served(path: Path, **settings: Any) -> Iterator[Served]:
+    """Serve a store.
+
+    Args:
+        path: the store.
+        settings: attributes of StoreConfig.
+    """
+    config = StoreConfig(**{"flight_port": 0, "mapped_file_size_commit_log": 1 << 20, **settings})
+    stopped = threading.Event()
+    with StoreWriter.open(path, config) as store:
+        server = StoreServer([WrittenStore(store)], config, stopped.set)
+        try:
+            yield Served(store, server, stopped)
+        finally:
+            server.drain(PATIENCE)
+            server.close()
+
+
+class StoreProcess:
+    """A store process of its own, as `rmqstore serve` starts it.
+
+    Args:
+        path: the store.
+        folder: for its ready file and output.
+        arguments: of the command.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.ready_file = folder / "ready.json"
+        self.ready_file.unlink(missing_ok=True)
+        self._output = (folder / "output").open("w+b")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
+                *("--store", str(path), "--port", "0", "--ready-file", str(self.ready_file)),
+                "--set=mappedFileSizeCommitLog=1048576",
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def __enter__(self) -> StoreProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self._output.close()
+
+    def ready(self) -> dict[str, Any]:
+        """What the ready file says, once it is there."""
+        eventually(lambda: self.ready_file.exists() or self.process.poll() is not None, _START)
+        assert self.ready_file.exists(), self.output
+        told: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return told
+
+    @property
+    def endpoint(self) -> str:
+        """Where it serves, once it does."""
+        return str(self.ready()["endpoint"])
+
+    @property
+    def output(self) -> str:
+        """All that it has printed."""
+        return os.pread(self._output.fileno(), 1 << 20, 0).decode()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until it has ended; returns its exit code."""
+        return self.process.wait(PATIENCE)
+
+
+def block_of(bodies: list[bytes], topic: str = "orders", queue_ids: list[int] | None = None) -> U1:
+    """A block of messages, as an executor encodes them."""
+    count = len(bodies)
+    return encoded(
+        pa.record_batch(
+            {
+                "topic": pa.array([topic] * count, pa.string()),
+                "queueId": pa.array(queue_ids or [0] * count, pa.int32()),
+                "body": pa.array(bodies, pa.binary()),
+                "properties": pa.array([b""] * count, pa.binary()),
+                "bornTimestamp": pa.array([FIRST_TIME] * count, pa.int64()),
+            }
+        )
+    )

@@ -1,0 +1,37 @@
+"""Stores that are as long as one likes, and take next to no disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqstore_spark.layout.record.format import encode_blank
+from tests.support.messages.traffic import Traffic
+from tests.support.stores.storebuilder import StoreBuilder
+
+__all__ = ["GIB", "sparse_store"]
+
+GIB = 1 << 30
+
+
+def sparse_store(path: Path, segments: int, topics: dict[str, int]) -> Path:
+    """A store of full-length segments, each with few records and an early blank: a hole follows."""
+    with StoreBuilder(path) as builder:
+        for number in range(segments):
+            last = number == segments - 1
+            traffic = Traffic(
+                400_000 if last else 2_000, topics=topics, seed=number, body_size=100,
+                first_time=1_700_000_000_000 + number * 3_600_000,
+            )  # fmt: skip
+            for batch in traffic.batches():
+                builder.append(batch)
+            if not last:
+                builder.flush()
+                end = (number + 1) * GIB
+                segment = path / "commitlog" / f"{number * GIB:020}"
+                with segment.open("r+b") as file:
+                    file.seek(builder.end_offset - number * GIB)
+                    head = bytearray(encode_blank(8))
+                    head[:4] = (end - builder.end_offset).to_bytes(4, "big")
+                    file.write(head)
+                builder.end_offset = end
+    return path
