@@ -192,3 +192,10 @@ def test_shown_bytes_are_those_of_the_store(dump: Dump, golden: Callable[[str], 
     with (golden(dump.store) / dump.path).open("rb") as file:
         file.seek(dump.offset)
         assert file.read(len(shown)) == shown
+
+
+def test_the_tests_that_show_features_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "features.md").read_text())
+    assert len(named) > 60
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), (file, test)

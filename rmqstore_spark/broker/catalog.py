@@ -15,6 +15,7 @@ from rmqstore_spark.layout.constants import (
     AUTO_CREATE_TOPIC,
     DLQ_GROUP_TOPIC_PREFIX,
     MAX_TOPIC_LENGTH,
+    REPLY_SUFFIX,
     RETRY_GROUP_TOPIC_PREFIX,
     is_safe_group_name,
     is_safe_topic_name,
@@ -38,6 +39,7 @@ class Catalog:
 
     def __init__(self, store: StoreWriter) -> None:
         self._store = store
+        self._cluster = store.config.broker_cluster_name
         self.is_slave = store.config.broker_role == "SLAVE"
 
     def require_master(self) -> None:
@@ -105,6 +107,8 @@ class Catalog:
         default = self._default(AUTO_CREATE_TOPIC)
         if default is not None:
             topics.setdefault(default.name, default.to_json())
+        reply = TopicConfig(self._cluster + REPLY_SUFFIX, 1, 1, PERM_READ | PERM_WRITE)
+        topics.setdefault(reply.name, reply.to_json())  # producers look for its route
         return topics
 
     def version(self) -> dict[str, int]:

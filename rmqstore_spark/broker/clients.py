@@ -63,6 +63,8 @@ class Clients:
         self._consumers: dict[str, Group] = {}
         self._producers: dict[str, dict[RemotingConnection, Member]] = {}
         self._heard: dict[RemotingConnection, float] = {}
+        self._requesters: dict[str, RemotingConnection] = {}
+        self._names: dict[RemotingConnection, str] = {}
         self._memberships = 0
         self._sizes: dict[str, int] = {}
         self._size = 0  # of all groups together
@@ -74,6 +76,10 @@ class Clients:
     def producers(self, name: str) -> list[tuple[RemotingConnection, Member]]:
         """Return the connected members of a producer group."""
         return list(self._producers.get(name, {}).items())
+
+    def requester(self, client_id: str) -> RemotingConnection | None:
+        """Return the connection of a producer by its name; None if it is not connected."""
+        return self._requesters.get(client_id)
 
     def client_ids(self, group: str) -> list[str]:
         """Return the names of a consumer group's members, each once."""
@@ -107,6 +113,8 @@ class Clients:
         self._heard[connection] = now
         member = Member(beat.client_id, request.language, request.version)
         refused = []
+        if beat.producers:
+            self._name(connection, beat.client_id)
         for name in beat.producers:
             try:
                 self._join_producers(connection, member, name)
@@ -130,6 +138,9 @@ class Clients:
         """Take a connection that has ended out of all groups."""
         if self._heard.pop(connection, None) is None:
             return
+        client_id = self._names.pop(connection, None)
+        if client_id is not None:
+            del self._requesters[client_id]
         for name in [name for name, of in self._producers.items() if connection in of]:
             self._leave_producers(connection, name)
         for name in [name for name, of in self._consumers.items() if connection in of.members]:
@@ -138,6 +149,12 @@ class Clients:
     def silent(self, before: float) -> list[RemotingConnection]:
         """Return the connections whose last heartbeat came before a time."""
         return [connection for connection, heard in self._heard.items() if heard < before]
+
+    def _name(self, connection: RemotingConnection, client_id: str) -> None:
+        """Let replies find a producer. A name belongs to the connection that had it first."""
+        if client_id not in self._requesters and connection not in self._names:
+            self._requesters[client_id] = connection
+            self._names[connection] = client_id
 
     def _join_producers(self, connection: RemotingConnection, member: Member, name: str) -> None:
         of_group = self._producers.get(name, {})

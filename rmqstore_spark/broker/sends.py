@@ -81,7 +81,7 @@ def read_header(request: Command) -> SendHeader:
     Raises:
         RemotingError: there is no topic, or a field is missing or no number.
     """
-    is_long = request.code == RequestCode.SEND_MESSAGE
+    is_long = request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
     names = _NAMES if is_long else _SHORT
     topic, default_topic, queue_nums, queue_id, sys_flag, born, flag, properties, times, most = (
         names

@@ -13,6 +13,7 @@ from rmqstore_spark.broker.administration.messages import MessageQueries
 from rmqstore_spark.broker.administration.state import BrokerState
 from rmqstore_spark.broker.administration.tables import SlaveTables
 from rmqstore_spark.broker.administration.topics import TopicAdministration
+from rmqstore_spark.broker.administration.unsupported import unsupported
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.consumers.consuming import Consuming
@@ -23,6 +24,7 @@ from rmqstore_spark.broker.consumers.send_back import SendBack
 from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
 from rmqstore_spark.broker.producing import Producing
+from rmqstore_spark.broker.relaying import Relaying
 from rmqstore_spark.broker.transactional.checking import Checking
 from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
@@ -105,6 +107,8 @@ class Broker:
                 **self._searches.handlers(searches),
                 **topics.handlers(),
                 **Locks(store).handlers(),
+                **Relaying(store, self._clients).handlers(),
+                **unsupported(),
                 RequestCode.HEART_BEAT: self._heartbeat,
                 RequestCode.UNREGISTER_CLIENT: self._unregister,
                 RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,

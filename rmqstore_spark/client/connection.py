@@ -26,7 +26,6 @@ _log = logging.getLogger("rmqstore_spark")
 
 T = TypeVar("T")
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # gRPC waits longer and longer before it connects again, up to two minutes, and fails all calls
 # until then. So a process that has been restarted would be found much too late. The "minimum" is
 # something else, in spite of its name: how long an attempt to connect may take.
@@ -89,8 +88,7 @@ class Connection:
             )
         if bool(cert) != bool(key):
             raise OptionError("Give a client's certificate together with its key, or neither.")
-        far = self.endpoint.scheme == TCP and self.endpoint.host not in _LOOPBACK
-        if token is not None and far:
+        if token is not None and self.endpoint.can_be_overheard:
             raise OptionError(f"The token would go to {self.endpoint} unencrypted. Use {TLS}://.")
 
     def call(self, action: str, request: object, answer: type[T], *, repeat: bool = True) -> T:

@@ -54,7 +54,8 @@ def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
         )
     groups = [_group(options, connection, places[name]) for name in sorted(places)]
     pulled = [group.url for group in groups if isinstance(group, BrokerSpec)]
-    connection.check_protected(pulled, has_endpoints=len(pulled) < len(groups))
+    announced = [one.url for group in groups if not isinstance(group, BrokerSpec) for one in group]
+    connection.check_protected(pulled, announced)
     return groups
 
 

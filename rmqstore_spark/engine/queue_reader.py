@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, live_mask
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, live_mask
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.format import (
     MAX_RECORD_SIZE,
@@ -123,6 +123,16 @@ class QueueReader:
         is_cut = len(taken) < len(rows) or len(taken) == most
         after = int(taken[-1]) + 1 if is_cut else len(entries)
         return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken))
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Entries:
+        """Return the entries of a queue from an offset on, as many as there are.
+
+        Args:
+            topic, queue_id: the queue.
+            offset: of the first one.
+            count: most entries.
+        """
+        return self._queues.read(topic, queue_id, offset, count)
 
     def tag_codes(self, topic: str, queue_id: int, begin: int, end: int) -> I4 | None:
         """Return the hash codes of the tags of entries, each code once.

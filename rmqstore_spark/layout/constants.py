@@ -90,6 +90,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where clients with `enableMsgTrace` tell of what they sent and consumed."""
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The consumer group whose offsets say how far a broker has checked transactions."""
 
@@ -106,7 +108,7 @@ _SYSTEM_TOPICS: Final = frozenset(
         TRANS_OP_HALF_TOPIC,
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
-        "RMQ_SYS_TRACE_TOPIC",
+        TRACE_TOPIC,
         "SELF_TEST_TOPIC",
         AUTO_CREATE_TOPIC,
         TRANS_CHECK_MAX_TIME_TOPIC,
@@ -119,7 +121,8 @@ _SYSTEM_PREFIXES: Final = (
     "rmq_sys_",
 )
 _CLIENTS_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
-_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""Behind the name of a cluster: the topic to which replies of request-reply are sent."""
 
 _TOPIC_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}")
 _GROUP_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_GROUP_LENGTH}}}")
@@ -133,7 +136,7 @@ def is_system_topic(name: str) -> bool:
     where a broker keeps the answers of request-reply calls, is one.
     """
     return (
-        name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(_REPLY_SUFFIX)
+        name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(REPLY_SUFFIX)
     )
 
 
@@ -178,10 +181,11 @@ def is_writable_topic(name: str) -> bool:
 
     Topics that a broker reserves for itself are refused. `%RETRY%...` and `%DLQ%...` are open to
     clients: a consumer whose broker does not take messages back sends them to its retry topic
-    itself, and dead letters are copied and replayed. (Upstream:
+    itself, and dead letters are copied and replayed. So is RMQ_SYS_TRACE_TOPIC. (Upstream:
     TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
     """
-    return is_safe_topic_name(name) and (is_topic_of_group(name) or not is_system_topic(name))
+    is_open = is_topic_of_group(name) or name == TRACE_TOPIC or not is_system_topic(name)
+    return is_safe_topic_name(name) and is_open
 
 
 def topic_fault(name: str) -> str | None:

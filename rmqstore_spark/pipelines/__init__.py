@@ -5,12 +5,14 @@
     verify_store       verifies stores in many tasks (`verify_task`), and prints its `progress`
     replay             writes messages again, of stores or Parquet (`replay_parquet`), at a rate
                        (`pacing`); `replay_arguments` are its options
-    copy_topic         copies one topic; `targets` checks the stores written to
+    copy_topic         copies one topic; `targets` has the options of the sink, and `target_topics`
+                       creates what is missing
 
-All of them use `arguments`, `session` and `failures`. The programs in `jobs/` call them, for
-spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
+All of them use `arguments`, `places`, `session` and `failures`. The programs in `jobs/` call them,
+for spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
 
-From outside it imports `datasource` and what lies below; of `cli` only `shared.usage`.
+From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only
+`shared.usage`.
 """
 
 from rmqstore_spark.workers import require_spark

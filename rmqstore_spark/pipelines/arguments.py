@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 from rmqstore_spark.datasource.options.option import Option
 from rmqstore_spark.datasource.options.table import OPTIONS
+from rmqstore_spark.pipelines.places import place_option
 
 __all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser"]
 
@@ -28,7 +29,8 @@ Endpoint = Annotated[
     str,
     typer.Argument(
         metavar="ENDPOINT",
-        help="endpoint of the store process to write to; several comma-separated",
+        help="endpoint of the store process to write to; several comma-separated; or name servers: "
+        "namesrv://HOST:9876",
         show_default=False,
     ),
 ]
@@ -51,24 +53,25 @@ class StoreArguments:
     """What all jobs accept.
 
     Attributes:
-        store: path or endpoint.
-        source: options of the data source by their names, without path and endpoint.
+        store: paths, endpoints or name servers.
+        source: options of the data source by their names, without those that say what is read.
     """
 
     store: Annotated[
         str,
         typer.Argument(
             metavar="STORE",
-            help="store directory or URL, a comma-separated list, a glob, or a JSON list",
+            help="store directory or URL, a comma-separated list, a glob, or a JSON list; "
+            "endpoints of store processes; or name servers: namesrv://HOST:9876",
             show_default=False,
         ),
     ]
     source: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(self) -> dict[str, str]:
-        """Return the source's options, its path or endpoint included."""
-        is_endpoint = re.match(r"\s*grpc(\+\w+)?://", self.store) is not None
-        return {"endpoint" if is_endpoint else "path": self.store, **self.source}
+        """Return the source's options, with what says which stores are read."""
+        name, place = place_option(self.store, otherwise="path")
+        return {name: place, **self.source}
 
 
 T = TypeVar("T", bound=StoreArguments)

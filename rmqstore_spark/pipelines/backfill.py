@@ -25,7 +25,7 @@ import typer
 
 from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
-from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.partitions import AnyPartition
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.open import local_path
@@ -133,7 +133,7 @@ def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any
     options = arguments.source_options()
     # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
-    work = [piece for piece in reader.partitions() if isinstance(piece, StorePartition)]
+    work = [piece for piece in reader.partitions() if isinstance(piece, AnyPartition)]
     rows = pieces.planned_rows(work)
     return {
         "version": 1,

@@ -19,8 +19,8 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.arguments import Endpoint, Job, StoreArguments
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.session import session
+from rmqstore_spark.pipelines.target_topics import create_topics
 from rmqstore_spark.pipelines.targets import (
-    create_topics,
     queues_read,
     target_options,
     write_option,

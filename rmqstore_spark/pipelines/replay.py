@@ -20,7 +20,8 @@ from rmqstore_spark.pipelines.pacing import paced, rows_at_once
 from rmqstore_spark.pipelines.replay_arguments import ReplayArguments
 from rmqstore_spark.pipelines.replay_parquet import replay_parquet
 from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.targets import TopicMap, create_topics, queues_read
+from rmqstore_spark.pipelines.target_topics import create_topics
+from rmqstore_spark.pipelines.targets import TopicMap, queues_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

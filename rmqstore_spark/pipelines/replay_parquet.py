@@ -23,7 +23,8 @@ from fsspec.core import url_to_fs
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.pacing import paced, rows_at_once
 from rmqstore_spark.pipelines.replay_arguments import ReplayArguments
-from rmqstore_spark.pipelines.targets import TopicMap, create_topics
+from rmqstore_spark.pipelines.target_topics import create_topics
+from rmqstore_spark.pipelines.targets import TopicMap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""The stores that a job writes to: their options, topics and queues."""
+"""What a job writes: the options of the sink, and the topics that are read and written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.stores import check_pattern, check_topics, chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.pipelines.places import place_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TopicMap", "create_topics", "queues_read", "target_options", "write_option"]
+__all__ = ["TopicMap", "queues_read", "target_options", "write_option"]
 
-_SAID_ELSEWHERE: Final = {"endpoint": "ENDPOINT", "topic": "--map (of replay) or --as"}
+_SAID_ELSEWHERE: Final = {
+    "endpoint": "ENDPOINT",
+    "namesrvAddr": "ENDPOINT",
+    "topic": "--map (of replay) or --as",
+}
 
 
 def write_option(*, streaming: bool) -> Any:
@@ -41,24 +46,25 @@ def write_option(*, streaming: bool) -> Any:
 
 
 def target_options(endpoint: str, given: Sequence[str], *, streaming: bool) -> dict[str, str]:
-    """Return the sink's options, its endpoint included.
+    """Return the sink's options, with what says where to write.
 
     Args:
+        endpoint: the argument ENDPOINT.
         given: options of the sink as `NAME=VALUE`.
 
     Raises:
         OptionError: an option is unknown or wrong.
     """
-    options = {"endpoint": endpoint, "queueSelector": "column"}
+    name, place = place_option(endpoint, otherwise="endpoint")
+    options = {name: place, "queueSelector": "column"}
     for text in given:
         name, separator, value = text.partition("=")
         if not separator:
             raise OptionError(f"--write must be NAME=VALUE, not {text!r}.")
         name = name.strip()
-        if name.lower() in _SAID_ELSEWHERE:
-            raise OptionError(
-                f"--write does not accept {name}: use {_SAID_ELSEWHERE[name.lower()]}."
-            )
+        for known, argument in _SAID_ELSEWHERE.items():
+            if name.lower() == known.lower():
+                raise OptionError(f"--write does not accept {name}: use {argument}.")
         options[name] = value
     parse_sink_options(options, streaming)
     return options
@@ -86,29 +92,6 @@ def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]
         for each in opened:
             each.store.close()
     return counts
-
-
-def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> None:
-    """Create topics that the stores lack, and add queues to those that have too few.
-
-    Args:
-        options: the sink's options.
-        queue_nums: the required number of queues, by topic.
-    """
-    connection = parse_sink_options(options, streaming=False).connection
-    for endpoint in connection.endpoints:
-        with connection.client(endpoint) as client:
-            known = client.topics()
-            for topic, count in sorted(queue_nums.items()):
-                if topic not in known:
-                    client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
-                    print(f"created topic {topic} with {count} queue(s) at {endpoint}", flush=True)
-                elif (has := known[topic]).write_queue_nums < count:
-                    read = max(count, has.read_queue_nums)
-                    client.create_topic(
-                        topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm
-                    )
-                    print(f"topic {topic} now has {count} queue(s) at {endpoint}", flush=True)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import typer
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.spec import SourceStore
 from rmqstore_spark.datasource.stores import open_stores
+from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
@@ -96,7 +97,12 @@ def verify_stores(arguments: VerifyArguments, run: Runner) -> Iterator[tuple[str
     Yields:
         URL and report of each store.
     """
-    options = {"path": arguments.store}
+    options = arguments.source_options()
+    if "namesrvAddr" in options:
+        raise OptionError(
+            "Only the files of a store can be verified, and name servers do not tell where they "
+            "are: give its directory, or the endpoint of its store process."
+        )
     if arguments.folders is not None:
         options["storePathCommitLog"] = arguments.folders
     for opened in open_stores(parse_options(options, streaming=False)):

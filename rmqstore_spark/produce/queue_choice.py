@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,9 @@ from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["Queues", "Routed", "Router"]
+__all__ = ["ADD_QUEUES", "Queues", "Routed", "Router"]
+
+ADD_QUEUES: Final = "Add queues with `rmqstore create-topic`"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Router:
         all_take_turns: whether messages with a queue id or a key use up a turn too. The sink wants
             that: a row's turn is its place among the rows of its topic. A producer's client does
             not, and gives each queue as many of the other messages.
-        remedy: ends the error about a queue that a topic does not have.
+        remedy: what to do about a queue that a topic does not have; ends its error.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Router:
         by_key: bool = True,
         first_turn: int = 0,
         all_take_turns: bool = False,
-        remedy: str = "",
+        remedy: str = ADD_QUEUES,
     ) -> None:
         self.by_key = by_key
         self._queues = queues
@@ -168,8 +171,8 @@ class Router:
             row = int(np.flatnonzero(wrong)[0])
             raise RowError(
                 int(rows[row]),
-                f"has queueId {wanted[row]}, but topic {topic!r} has queues 0 to {most - 1}. Add "
-                f"queues with `rmqstore create-topic`{self._remedy}",
+                f"has queueId {wanted[row]}, but topic {topic!r} has queues 0 to {most - 1}. "
+                f"{self._remedy}",
             )
         by_id = np.argsort(queues.queue_id, kind="stable")
         first = np.searchsorted(queues.queue_id[by_id], np.arange(most + 1))

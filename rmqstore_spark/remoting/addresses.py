@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from rmqstore_spark.errors import ServiceError
 
 __all__ = ["address_text", "parse_address"]
+
+_PORT: Final = re.compile("[0-9]{1,5}")
 
 
 def address_text(address: object) -> str:
@@ -23,6 +28,14 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 1 << 16:
+    if not (_can_be_looked_up(host) and _PORT.fullmatch(port) and 0 < int(port) < 1 << 16):
         raise ServiceError(f"{address_text(address)!r} is not an address; use HOST:PORT.")
     return host, int(port)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Return whether a resolver would take it: labels of names have a length."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False

@@ -30,6 +30,7 @@ TCP: Final = "grpc"
 TLS: Final = "grpc+tls"
 UNIX: Final = "grpc+unix"
 SCHEMES: Final = (TCP, TLS, UNIX)
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
 _MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its terminating zero
@@ -69,6 +70,11 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
+    @property
+    def can_be_overheard(self) -> bool:
+        """Whether what goes there leaves this machine unencrypted."""
+        return self.scheme == TCP and self.host not in _LOOPBACK
+
 
 def is_store_name(text: str) -> bool:
     """Return whether an endpoint can name a store so."""
@@ -97,7 +103,8 @@ def _address(address: str, text: str) -> Endpoint:
             raise _wrong(text, f"the path of a unix socket has at most {_MAX_SOCKET_PATH} bytes")
         return Endpoint(UNIX, path=rest)
     if separator and scheme in (TCP, TLS):
-        match = _ADDRESS.fullmatch(rest)
+        is_plain = rest.isascii() and rest.isprintable()
+        match = _ADDRESS.fullmatch(rest) if is_plain else None
         if match is None:
             raise _wrong(text, "it has no host and port")
         port = int(match[3])

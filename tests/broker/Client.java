@@ -9,17 +9,23 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.admin.TopicOffset;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -78,6 +84,9 @@ public class Client {
             case "settle":
                 settle(words[1], Integer.parseInt(words[2]));
                 break;
+            case "call":
+                call(words[1]);
+                break;
             case "flood":
                 flood(words[1], Integer.parseInt(words[2]));
                 break;
@@ -135,6 +144,43 @@ public class Client {
             }
         } finally {
             producer.shutdown();
+        }
+    }
+
+    /** A question to a consumer, and its reply; the producer of the question tells of its traces. */
+    private void call(String topic) throws Exception {
+        DefaultMQProducer asking = new DefaultMQProducer("tests-asking", true);
+        DefaultMQProducer replying = new DefaultMQProducer("tests-replying");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("tests-replier");
+        for (ClientConfig each : new ClientConfig[] {asking, replying, consumer}) {
+            each.setNamesrvAddr(nameServer);
+            each.setInstanceName(fresh());
+        }
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            try {
+                for (MessageExt each : messages) {
+                    byte[] body = ("re: " + new String(each.getBody())).getBytes();
+                    replying.send(MessageUtil.createReplyMessage(each, body), 10_000);
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            } catch (Exception e) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+        });
+        try {
+            replying.start();
+            consumer.start();
+            asking.start();
+            Message reply = asking.request(new Message(topic, "why?".getBytes()), 60_000);
+            Map<String, Object> told = new LinkedHashMap<>();
+            told.put("reply", new String(reply.getBody()));
+            answer(told);
+        } finally {
+            asking.shutdown();
+            replying.shutdown();
+            consumer.shutdown();
         }
     }
 

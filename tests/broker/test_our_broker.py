@@ -46,6 +46,11 @@ def test_a_java_client_sends_and_consumes(rocketmq: RocketMq, tmp_path: Path) ->
         consumed = {base64.b64decode(each["body"]) for each in client.pull("bills")}
         assert consumed
         assert consumed <= expected
+        served.store.create_topic("questions", read_queue_nums=1)
+        eventually(lambda: route(address, "questions"))
+        assert client.ask("call", "questions") == [{"reply": "re: why?"}]
+        eventually(lambda: "RMQ_SYS_TRACE_TOPIC" in served.store.topics)
+        eventually(lambda: client.pull("RMQ_SYS_TRACE_TOPIC"))
 
 
 def test_a_java_producer_ends_its_transactions_once(rocketmq: RocketMq, tmp_path: Path) -> None:
@@ -246,7 +251,7 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
         store.consumer_offsets.report("consumers", "orders", 0, 1)
 
         # It asks for topics at the VIP port.
-        settings = {"brokerRole": "SLAVE", "brokerId": 1}
+        settings: dict[str, Any] = {"brokerRole": "SLAVE", "brokerId": 1}
         slave = Broker(rocketmq, address, free_port(around=(-2, 1)), tmp_path / "slave", **settings)
         cleanup.enter_context(slave)
         config_of = tmp_path / "slave" / "config"

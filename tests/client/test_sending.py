@@ -122,6 +122,25 @@ def test_what_is_not_known_to_be_stored_is_sent_again(
     assert stored(served, name) == {b"first": times, b"second": 1}
 
 
+def test_a_refusal_of_the_account_is_not_tried_again_and_says_what_to_set(
+    served: Served, servers: str, register: Registrar
+) -> None:
+    refused = []
+
+    def no_right(asked: Command, answer: Command) -> Command:
+        if asked.code != RequestCode.SEND_MESSAGE_V2:
+            return answer
+        refused.append(asked)
+        said = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T"
+        return asked.answer(ResponseCode.SYSTEM_ERROR, said)
+
+    with answering(served, register, "closed", no_right), sender(servers) as sending:
+        sending.send(out("closed", b"", move=True))
+        with pytest.raises(RefusedError, match=r"for topic:T\. Set option aclFile"):
+            sending.finish()
+    assert len(refused) == 1
+
+
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION, 999])
 def test_what_no_broker_takes_is_refused(
     served: Served, servers: str, register: Registrar, code: int

@@ -29,6 +29,7 @@ from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 
 SECRET = "a-secret-of-the-test"
+SCHEMA = StructType().add("body", "string")
 
 
 class Guarded:
@@ -88,9 +89,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         addresses = Addresses((servers,), has_master=False)
         asked = ServerGroup(addresses, "The name server", 20, 20, ClientIdentity())
         with closing(asked):  # the broker is registered until then
-            told = registration(["orders", "written"], address=served.address)
-            assert asked.ask(told).command.code == 0
+            for told in (
+                registration(["orders", "written"], address=served.address),
+                registration(
+                    ["overheard"], name="b", address="h:1", filter_servers=["grpc://10.0.0.1:1"]
+                ),
+            ):
+                assert asked.ask(told).command.code == 0
             yield made
+
+
+def planned_write(guarded: Guarded, **more: str) -> SinkOptions:
+    given = {name: str(value) for name, value in guarded.options.items() if name != "subscribe"}
+    given |= {"topic": "written", "brokerNames": "broker-a", **more}
+    return find_targets(parse_sink_options(given, streaming=True), SCHEMA, streaming=True)
 
 
 @pytest.mark.threat("What a broker sends")
@@ -112,7 +124,7 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"aclFile": None}, "No accessKey is configured"),
+        ({"aclFile": None}, "No accessKey is configured. Set option aclFile"),
         (
             dict.fromkeys(["tlsEnable", "tlsCaFile", "tlsCertFile", "tlsKeyFile"]),
             "It may accept only TLS",
@@ -133,25 +145,26 @@ def test_what_the_cluster_asks_for_and_what_protects_nothing_is_told(
 
 
 def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
-    given = {name: str(value).lower() for name, value in guarded.options.items()}
-    del given["subscribe"]
-    given.update(topic="written", brokerNames="broker-a", aclFile=guarded.options["aclFile"])
-
-    schema = StructType().add("body", "string")
-
-    def planned(**more: str) -> SinkOptions:
-        parsed = parse_sink_options({**given, **more}, streaming=True)
-        return find_targets(parsed, schema, streaming=True)
-
     place = Place(0, "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa", 0)
     rows = pa.record_batch({"body": ["one", "two"]})
-    options = planned()
-    columns = find_columns(schema, options)
+    options = planned_write(guarded)
+    columns = find_columns(SCHEMA, options)
+    assert SECRET.encode() not in pickle.dumps((options, columns))
     run_task(options, columns, iter([rows]), place, 0, place.micro_batch)
     found = batch_rows("", **{**guarded.options, "subscribe": "written"})
     assert {bytes(row["body"]) for row in found} == {b"one", b"two"}
     with pytest.raises(RmqStoreError, match="tokenFile is for store processes"):
-        planned(tokenFile="/t")
+        planned_write(guarded, tokenFile="/t")
+
+
+@pytest.mark.threat("What a broker sends")
+def test_an_endpoint_without_tls_is_refused_where_tls_is_asked_for(guarded: Guarded) -> None:
+    """Anyone who reaches a name server can register: the rows would go to them."""
+    words = "tell the endpoint grpc://10.0.0.1:1, which is not encrypted"
+    with pytest.raises(RmqStoreError, match=words):
+        batch_rows("", **{**guarded.options, "subscribe": "overheard"})
+    with pytest.raises(RmqStoreError, match=words):
+        planned_write(guarded, topic="overheard", brokerNames="b")
 
 
 def test_wrong_keys_are_refused_and_not_shown(guarded: Guarded) -> None:

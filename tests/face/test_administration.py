@@ -51,7 +51,8 @@ def test_topics_are_created_changed_and_deleted(tmp_path: Path) -> None:
         assert [answer.code for answer in answers] == [0, 0, 0, 1, 1, 1, 0, 0, 0]
         assert answers[3].remark == "The topic[TBW102] is conflict with system topic."
         told = json.loads(answers[-1].body)
-        assert told["topicConfigTable"].keys() == {"orders", "TBW102"}
+        own = {"TBW102", "DefaultCluster_REPLY_TOPIC"}
+        assert told["topicConfigTable"].keys() == {"orders", *own}
         orders = told["topicConfigTable"]["orders"]
         assert (orders["readQueueNums"], orders["perm"]) == (8, 4)
         assert told["dataVersion"]["counter"] == served.store.topics.version["counter"]

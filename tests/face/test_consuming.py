@@ -432,6 +432,36 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
         assert [answer.code for answer in answers] == [0] + [1] * len(bad)
 
 
+def test_a_subscription_counts_by_its_tags_and_not_by_the_codes_that_cpp_sends(
+    tmp_path: Path,
+) -> None:
+    told = {
+        "clientID": "c++",
+        "consumerDataSet": [
+            {
+                "groupName": "consumers",
+                "consumeType": 1,
+                "subscriptionDataSet": [
+                    {"topic": "orders", "subString": "a||b", "subVersion": "1", "codeSet": [0, 0]}
+                ],
+            }
+        ],
+    }
+
+    async def work(address: str) -> Command:
+        async with await RemotingClient.connect(address, seconds=_LONG) as client:
+            await client.ask_for(Command(RequestCode.HEART_BEAT, body=json.dumps(told).encode()))
+            for tag in ("c", "b", ""):
+                await client.ask_for(message(tag.encode(), i=f"TAGS\x01{tag}"), _LONG)
+            by_heartbeat = pull(0, sysFlag="2", subscription="", subVersion="1")
+            return await client.ask_for(by_heartbeat, _LONG)
+
+    with broker(tmp_path / "store") as served:
+        answer = asyncio.run(work(served.address))
+    (record,) = records_in(answer.body)
+    assert b"TAGS\x01b" in record
+
+
 def test_a_group_that_is_refused_is_refused_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,6 +96,21 @@ def test_what_real_clients_send_and_say_of_themselves_is_answered_alike(
         same_form(exchange, ours)
 
 
+def test_a_batch_of_cpp_is_one_message_as_for_a_broker(tmp_path: Path) -> None:
+    """It says so with `"batch":"1"`, which is not true: only `true` is."""
+    (sent,) = [
+        each
+        for each in exchanges("cpp-send-push", "broker")
+        if each.request.header["code"] == RequestCode.SEND_MESSAGE
+        and each.request.header["extFields"]["batch"] == "1"
+    ]
+    with broker(tmp_path / "store") as served:
+        served.store.create_topic("RecCpp", read_queue_nums=4)
+        ((_, ours),) = asyncio.run(replay(served.address, [sent]))
+        assert served.store.stats()["putMessages"] == 1
+    same_form(sent, ours)
+
+
 def test_requests_made_by_hand_are_answered_alike(tmp_path: Path) -> None:
     asked = [each for each in exchanges("raw-edges", "broker") if _is_handled(each)]
     with broker(tmp_path / "store") as served:

@@ -79,16 +79,18 @@ def test_messages_are_stored_as_a_broker_stores_them(tmp_path: Path) -> None:
 
 def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
     with broker(tmp_path / "store", default_topic_queue_nums=3) as served:
-        few, many, none = ask(
+        few, many, trace, none = ask(
             served,
             message(b"x", "few", d="2"),
             message(b"x", "many", d="9"),
+            message(b"x", "RMQ_SYS_TRACE_TOPIC", d="1"),  # of clients with enableMsgTrace
             message(b"x", "none", c="Nope"),
         )
-        assert [few.code, many.code, none.code] == [0, 0, ResponseCode.TOPIC_NOT_EXIST]
+        assert [few.code, many.code, trace.code] == [0, 0, 0]
+        assert none.code == ResponseCode.TOPIC_NOT_EXIST
         assert (none.remark or "").startswith("topic[none] not exist, apply first please!")
         counts = {topic.name: topic.write_queue_nums for topic in served.store.topics}
-        assert counts == {"few": 2, "many": 3}
+        assert counts == {"few": 2, "many": 3, "RMQ_SYS_TRACE_TOPIC": 1}
 
 
 def test_no_topic_is_created_where_that_is_forbidden(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_a_store_can_be_a_process(endpoint: str) -> None:
     assert given.source_options() == {"endpoint": endpoint}
 
 
+def test_stores_can_be_found_by_name_servers() -> None:
+    given = replay.JOB.parse(["namesrv://a:1;b:2", "namesrv://c:3", "--checkpoint", "c"])
+    assert given.source_options() == {"namesrvAddr": "a:1;b:2"}
+    assert given.target_options() == {"namesrvAddr": "c:3", "queueSelector": "column"}
+
+
 def test_options_have_a_second_spelling_and_their_aliases() -> None:
     given = backfill.JOB.parse(
         ["s", "out", "--starting-offsets", "earliest", "--topic", "a", "--check-crc", "0"]

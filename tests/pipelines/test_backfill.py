@@ -12,12 +12,14 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
+from tests.face.broker import broker, name_server, route
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.processes.serving import block_of, served
 from tests.support.stores.expected import backed_rows, log_rows, queue_key
 from tests.support.stores.golden import load_records
 from tests.support.stores.records import commitlog_folders
 from tests.support.stores.storebuilder import Traffic, build_store
+from tests.support.waiting import eventually
 
 Golden = Callable[[str], Path]
 
@@ -51,6 +53,21 @@ def test_a_store_is_read_through_its_process(tmp_path: Path) -> None:
     rows = read_back(tmp_path / "out")
     assert [(row["brokerName"], row["topic"], row["body"]) for row in rows] == [
         ("ours", "orders", body) for body in (b"a", b"b", b"c")
+    ]
+
+
+def test_a_broker_is_found_by_name_servers_and_pulled_from(tmp_path: Path) -> None:
+    with (
+        name_server(tmp_path) as servers,
+        broker(tmp_path / "store", broker_name="theirs", namesrv_addr=servers) as here,
+    ):
+        here.store.create_topic("orders", write_queue_nums=1)
+        assert here.store.put(block_of([b"a", b"b", b"c"], "orders")).ok
+        eventually(lambda: route(servers, "orders") is not None)
+        run_backfill(f"namesrv://{servers}", tmp_path / "out", "--subscribe", "orders")
+    rows = read_back(tmp_path / "out")
+    assert [(row["brokerName"], row["body"]) for row in rows] == [
+        ("theirs", body) for body in (b"a", b"b", b"c")
     ]
 
 

@@ -7,7 +7,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.client.brokers.server_group import Addresses
+from rmqstore_spark.datasource.partitions import PulledPartition, StorePartition
+from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
@@ -19,6 +21,7 @@ from rmqstore_spark.reader.rows.splits import (
     ScanSplit,
     Split,
 )
+from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 
 RANGES = (QueueRange("a", 0, 5, 25), QueueRange("%RETRY%主题", 3, 0, 7))
 SPLITS: list[Split] = [
@@ -35,8 +38,20 @@ SPEC = StoreSpec("/data/store", "broker-a", ("/disk1/log", "/disk2/log"))
 def test_pieces_come_back_as_they_were() -> None:
     piece = StorePartition("x", SPEC, SPLITS)
     back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
+    assert isinstance(back, StorePartition)
     assert (back.store, list(back.splits), back.value) == (SPEC, SPLITS, "y")
     assert hash(back.store) == hash(SPEC)
+
+
+def test_pieces_of_brokers_come_back_as_they_were() -> None:
+    identity = IdentityFiles("/key.yml", True, "/ca.pem")
+    places = Addresses(("h:1", "h:2"), has_master=True)
+    spec = BrokerSpec("broker-b", places, ("n:1", "n:2"), 60.0, 5.0, identity)
+    piece = PulledPartition("x", spec, SPLITS[:1])
+    back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
+    assert isinstance(back, PulledPartition)
+    assert (back.broker, list(back.splits), back.value) == (spec, SPLITS[:1], "y")
+    assert pieces.planned_rows([piece]) == {("broker-b", "a", 0): 20}
 
 
 def test_a_range_in_several_stretches_of_the_log_counts_once() -> None:

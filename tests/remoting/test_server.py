@@ -414,7 +414,13 @@ def test_a_server_that_is_not_there_is_said_in_words() -> None:
             run(RemotingClient.connect(address))
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "h:x"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "host", "host:", ":1", "host:0", "host:65536", "h:x", "h:0000001"),
+        *("a..b:80", ".a:80", "x" * 64 + ":80", "\udcff:80", "h:\u0661"),
+    ],
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ServiceError, match="HOST:PORT"):
         parse_address(address)

@@ -34,6 +34,8 @@ def test_endpoints(text: str, endpoint: Endpoint) -> None:
         "grpc://localhost:0",
         "grpc://localhost:65536",
         "grpc://localhost:99999999",
+        "grpc://\u00e9.example:10921",
+        "grpc://a\0b:10921",
         "grpc://:10921",
         "grpc://user:secret@host:10921",
         "grpc://host:10921/path",

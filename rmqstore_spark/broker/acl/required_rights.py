@@ -36,7 +36,8 @@ _Reader = Callable[[Command], Iterable[Need]]
 
 
 def _sends(request: Command) -> Iterator[Need]:
-    field = "topic" if request.code == RequestCode.SEND_MESSAGE else "b"
+    is_long = request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+    field = "topic" if is_long else "b"
     yield need_of_topic(Fields(request.ext).text(field), Right.PUB)
 
 
@@ -98,6 +99,8 @@ _READERS: Final[Mapping[int, _Reader]] = {
     RequestCode.SEND_MESSAGE: _sends,
     RequestCode.SEND_MESSAGE_V2: _sends,
     RequestCode.SEND_BATCH_MESSAGE: _sends,
+    RequestCode.SEND_REPLY_MESSAGE: _sends,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _sends,
     RequestCode.PULL_MESSAGE: _topic_and_group("consumerGroup"),
     RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group("consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _topic_and_group("consumerGroup"),

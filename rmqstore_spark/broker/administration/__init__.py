@@ -4,6 +4,7 @@ topics    topics: created, changed, deleted, and how far they are; who is connec
 groups    consumer groups: created, changed, deleted, and how far they are; their offsets reset
 messages  messages by their place in the log, and by key
 tables    the tables that slaves copy
+unsupported  why some requests are refused
 state     figures of the broker, with its `rates`, and its configuration
 
 From outside it imports what `broker` does, and `reader` for keys.

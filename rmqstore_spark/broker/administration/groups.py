@@ -55,6 +55,7 @@ class GroupAdministration:
             RequestCode.GET_CONSUME_STATS: self._progress,
             RequestCode.GET_BROKER_CONSUME_STATS: self._progress_of_all,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumers_of,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_span,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset,
         }
 
@@ -146,6 +147,34 @@ class GroupAdministration:
         groups = {group for group, topics in self._topics_of().items() if topic in topics}
         groups |= self._clients.consumers_of(topic)
         return request.answer(body=dump_body({"groupList": sorted(groups)}))
+
+    def _time_span(self, _: RemotingConnection, request: Command) -> Command:
+        fields = Fields(request.ext)
+        topic, group = fields.text("topic"), fields.text("group")
+        config = self._store.topics.get(topic)
+        if config is None:
+            raise RemotingError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{escaped(topic[:MAX_NAME])}] not exist"
+            )
+        broker, now = self._store.config.broker_name, self._store.clock()
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            least, most = self._reader.range(topic, queue_id)
+            offset = max(least, self._store.consumer_offsets.get(group, topic, queue_id))
+            first, last, consumed, due = (
+                self._reader.stored_at(topic, queue_id, at) if least <= at < most else -1
+                for at in (least, most - 1, offset - 1, offset)
+            )
+            spans.append(
+                {
+                    "consumeTimeStamp": consumed if offset > least else first,
+                    "delayTime": now - due if due >= 0 else 0,
+                    "maxTimeStamp": last,
+                    "messageQueue": {"brokerName": broker, "queueId": queue_id, "topic": topic},
+                    "minTimeStamp": first,
+                }
+            )
+        return request.answer(body=dump_body({"consumeTimeSpanSet": spans}))
 
     # ---- resetting
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients, Member
+from rmqstore_spark.broker.heartbeat import Subscription
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -22,11 +23,14 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import MAX_INT, Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["TopicAdministration"]
+
+_MOST_ENTRIES: Final = 10_000
+"""Most entries of a queue in an answer."""
 
 
 class TopicAdministration:
@@ -53,6 +57,7 @@ class TopicAdministration:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self._queue,
         }
 
     def handlers(self) -> dict[int, Handler]:
@@ -117,6 +122,44 @@ class TopicAdministration:
             }  # fmt: skip
         return request.answer(body=dump_body({"offsetTable": table}))
 
+    def _queue(self, _: RemotingConnection, request: Command) -> Command:
+        fields = Fields(request.ext)
+        name, queue_id = fields.name("topic"), fields.long("queueId", 0, MAX_INT)
+        index, count = fields.long("index", 0, MAX_LONG), fields.long("count", 0, MAX_INT)
+        topic = self._store.topics.get(name)
+        if topic is None or queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"{queue_id}@{escaped(name)} is not exist!"
+            )
+        least, most = self._reader.range(name, queue_id)
+        body: dict[str, Any] = {"maxQueueIndex": most, "minQueueIndex": least}
+        body |= self._subscribed(request.ext.get("consumerGroup"), name)
+        remark = None
+        if least <= index < most:
+            entries = self._reader.entries(name, queue_id, index, min(count, _MOST_ENTRIES))
+            rows = zip(
+                *(entries[field].tolist() for field in ("physicalOffset", "size", "tagsCode")),
+                strict=True,
+            )
+            body["queueData"] = [
+                {"eval": False, "physicOffset": place, "physicSize": size, "tagsCode": code}
+                for place, size, code in rows
+            ]
+        else:
+            remark = f"Index {index} of {queue_id}@{escaped(name)} is not exist!"
+        return request.answer(remark=remark, body=dump_body(body))
+
+    def _subscribed(self, group: str | None, topic: str) -> dict[str, Any]:
+        """Return what a group consumes of a topic, for those who look at a queue."""
+        if not group:
+            return {}
+        online = self._clients.group(group)
+        found = None if online is None else online.subscription(topic)
+        if found is None:
+            told = f"{escaped(group[:MAX_NAME])}@{escaped(topic)} is not online!"
+            return {"filterData": told}
+        return {"filterData": "null", "subscriptionData": _subscription(found)}
+
     # ---- clients
 
     def _consumers(self, _: RemotingConnection, request: Command) -> Command:
@@ -127,18 +170,7 @@ class TopicAdministration:
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{escaped(name)}] not online"
             )
         told = group.told
-        subscriptions = {
-            each.topic: {
-                "classFilterMode": False,
-                "codeSet": [] if each.codes is None else each.codes.tolist(),
-                "expressionType": each.kind,
-                "subString": each.expression,
-                "subVersion": each.version,
-                "tagsSet": [],
-                "topic": each.topic,
-            }
-            for each in told.subscriptions.values()
-        }
+        subscriptions = {one.topic: _subscription(one) for one in told.subscriptions.values()}
         body = {
             "connectionSet": _connections(group.members.items()),
             "consumeFromWhere": told.from_where,
@@ -156,6 +188,18 @@ class TopicAdministration:
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{escaped(name)}] not exist"
             )
         return request.answer(body=dump_body({"connectionSet": _connections(members)}))
+
+
+def _subscription(told: Subscription) -> dict[str, Any]:
+    return {
+        "classFilterMode": False,
+        "codeSet": [] if told.codes is None else told.codes.tolist(),
+        "expressionType": told.kind,
+        "subString": told.expression,
+        "subVersion": told.version,
+        "tagsSet": [],
+        "topic": told.topic,
+    }
 
 
 def _connections(members: Iterable[tuple[RemotingConnection, Member]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
@@ -30,6 +31,7 @@ __all__ = [
     "read_topics",
     "read_write_places",
     "refusal",
+    "refuses_account",
 ]
 
 MAX_LONG: Final = (1 << 63) - 1
@@ -37,7 +39,15 @@ _ID: Final = re.compile("-?[0-9]{1,19}")
 _MOST_IDS: Final = 64
 """Most addresses of one broker name."""
 _MOST_QUEUES: Final = 65_536
+_MOST_TOPICS: Final = 200_000
+"""Most topics of a broker, or of a name server."""
+_MOST_BROKERS: Final = 10_000
+"""Most brokers of a route, or of a name server."""
+_MOST_OF_ALL: Final = 1_000_000
+"""Most queues of all topics of a broker, or of all brokers of a topic."""
 _SHOWN: Final = 300
+_ACCOUNT: Final = "acl.common.AclException"
+"""In what RocketMQ says when an account is missing, unknown or has no right."""
 _WRITABLE: Final = 2
 
 
@@ -103,7 +113,15 @@ class Pulled(NamedTuple):
 def refusal(answer: Command, who: str) -> RemotingError:
     """Return the error for an answer that refuses a request."""
     lines = (answer.remark or "the request is refused").splitlines() or [""]
-    return RemotingError(answer.code, f"{who}: {escaped(lines[0][:_SHOWN])}")
+    told = f"{who}: {escaped(lines[0][:_SHOWN])}"
+    if refuses_account(answer):
+        told = f"{told.rstrip('.')}. Set option aclFile to the file of an account that may do this"
+    return RemotingError(answer.code, told)
+
+
+def refuses_account(answer: Command) -> bool:
+    """Return whether a broker with accounts (`aclEnable`) does not let a request pass."""
+    return answer.code == ResponseCode.SYSTEM_ERROR and _ACCOUNT in (answer.remark or "")
 
 
 def nonsense(who: str, why: object) -> ServiceError:
@@ -187,6 +205,7 @@ def read_write_places(answer: Command, who: str) -> list[WritePlace] | None:
         if address is not None and count:
             endpoint = place.endpoints.get(address, "")
             found.append(WritePlace(place.name, address, endpoint, count))
+    _check_sum((place.queues for place in found), who)
     return found
 
 
@@ -204,6 +223,8 @@ def read_brokers(answer: Command, who: str) -> list[BrokerPlace]:
 
 def _places(given: list[Any], servers: dict[str, Any], who: str) -> list[BrokerPlace]:
     """Read brokers; one without an address has no process now, and is left out."""
+    if len(given) > _MOST_BROKERS:
+        raise nonsense(who, f"it names {len(given)} brokers; the most are {_MOST_BROKERS}")
     places = (_place(_object(data, "a broker", who), servers, who) for data in given)
     return [place for place in places if place.addresses]
 
@@ -245,7 +266,9 @@ def read_names(answer: Command, who: str) -> list[str]:
         ServiceError: it is not a list of topics.
     """
     told = _object(_body(answer, who), "the answer", who)
-    return [_name(one, who) for one in _list(told.get("topicList") or [], "topicList", who)]
+    given = _list(told.get("topicList") or [], "topicList", who)
+    _check_topics(len(given), who)
+    return [_name(one, who) for one in given]
 
 
 def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
@@ -257,6 +280,7 @@ def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
     """
     told = _object(_body(answer, who), "the answer", who)
     table = _object(told.get("topicConfigTable") or {}, "topicConfigTable", who)
+    _check_topics(len(table), who)
     found = {}
     for name, given in table.items():
         config = _object(given, "a topic", who)
@@ -266,6 +290,7 @@ def read_topics(answer: Command, who: str) -> dict[str, BrokerTopic]:
             _count(config.get("perm", 6), who),
             config.get("order") is True,
         )
+    _check_sum((topic.read_queues for topic in found.values()), who)
     return found
 
 
@@ -307,6 +332,17 @@ def _name(given: Any, who: str) -> str:
     if not isinstance(given, str) or not 0 < len(given) <= 2 * MAX_NAME or not given.isprintable():
         raise nonsense(who, "a name in it is not a text of printable characters")
     return given
+
+
+def _check_topics(count: int, who: str) -> None:
+    if count > _MOST_TOPICS:
+        raise nonsense(who, f"it names {count} topics; the most are {_MOST_TOPICS}")
+
+
+def _check_sum(queues: Iterable[int], who: str) -> None:
+    total = sum(queues)
+    if total > _MOST_OF_ALL:
+        raise nonsense(who, f"it names {total} queues; the most are {_MOST_OF_ALL}")
 
 
 def _count(given: Any, who: str) -> int:

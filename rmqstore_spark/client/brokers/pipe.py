@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from rmqstore_spark.errors import ServiceError
@@ -103,8 +103,12 @@ class RemotingPipe:
         except OSError as error:
             raise self._broken("does not read requests", error) from None
 
-    def receive(self, seconds: float) -> list[Command]:
+    def receive(self, seconds: float, waiting: Container[int]) -> list[Command]:
         """Wait for answers; return those that have come, at least one.
+
+        Args:
+            seconds: how long to wait. Answers that nobody waits for do not make it longer.
+            waiting: the numbers (`opaque`) of the requests that have no answer yet.
 
         Raises:
             PipeError: none came in time, the connection broke, or what came is not an answer.
@@ -124,7 +128,7 @@ class RemotingPipe:
             if wrong is not None:
                 told = escaped(str(wrong))
                 raise PipeError(f"{self.address} sent what is not RocketMQ's protocol: {told}.")
-            answers = [command for command in commands if command.is_response]
+            answers = [one for one in commands if one.is_response and one.opaque in waiting]
             if answers:
                 return answers
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmqstore_spark.client.brokers.answers import WritePlace, refusal
+from rmqstore_spark.client.brokers.answers import WritePlace, refusal, refuses_account
 from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.client.brokers.publishing import (
@@ -263,7 +263,7 @@ class MessageSender:
     def _take_answers(self, line: _Line) -> None:
         began = time.monotonic()
         try:
-            answers = line.pipe.receive(self._answer_s)
+            answers = line.pipe.receive(self._answer_s, line.waiting)
         except PipeError as error:
             self._failed(line, error)
             return
@@ -282,7 +282,8 @@ class MessageSender:
             return
         why = f"{refusal(answer, line.called).remark.rstrip('.')}."
         is_elsewhere = out.can_move and len(self._routes.of(out.message.topic)) > 1
-        if answer.code not in _LATER and not (answer.code in _ELSEWHERE and is_elsewhere):
+        may_pass = answer.code in _LATER and not refuses_account(answer)
+        if not may_pass and not (answer.code in _ELSEWHERE and is_elsewhere):
             known = answer.code in ResponseCode._value2member_map_
             status = ResponseCode(answer.code).name if known else f"code {answer.code}"
             raise RefusedError(why, status)

@@ -25,6 +25,8 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _AVOIDED: Final = 30.0
 _SHOWN: Final = 200
+_MOST_BYTES: Final = 1 << 30
+"""Most bytes of answers that are kept together: more than the routes of 10,000 topics."""
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 
 
@@ -179,8 +181,12 @@ class ServerGroup:
         return self.ask_all((command,))[0]
 
     def ask_all(self, commands: Iterable[Command]) -> list[Answered]:
-        """Send requests like `ask`, many at a time, and return their answers, in the same order."""
-        exchange = _Questions(commands)
+        """Send requests like `ask`, many at a time, and return their answers, in the same order.
+
+        Raises:
+            ServiceError: as `ask` raises it, or the answers are too long together.
+        """
+        exchange = _Questions(commands, self.name)
         self.run(exchange)
         return exchange.answers
 
@@ -269,9 +275,9 @@ class ServerGroup:
                     self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
                     waiting[command.opaque] = command
                 pipe.send(new, self._answer_s)
-            for answer in pipe.receive(self._answer_s):
+            for answer in pipe.receive(self._answer_s, waiting):
                 asked = waiting.get(answer.opaque)
-                if asked is None:
+                if asked is None:  # answered twice
                     continue
                 if answer.code in _BUSY:
                     told = escaped((answer.remark or "busy")[:_SHOWN]).rstrip(".")
@@ -291,13 +297,19 @@ class ServerGroup:
 class _Questions:
     """Requests that do not depend on each other.
 
+    Args:
+        commands: the requests.
+        who: is asked, for errors.
+
     Attributes:
         answers: in their order, when all have come.
     """
 
-    def __init__(self, commands: Iterable[Command]) -> None:
+    def __init__(self, commands: Iterable[Command], who: str) -> None:
         self._commands = list(commands)
+        self._who = who
         self._sent = 0
+        self._bytes = 0
         self._found: dict[int, Answered] = {}
 
     @property
@@ -310,4 +322,11 @@ class _Questions:
         return new
 
     def answered(self, asked: Command, answer: Answered) -> None:
+        self._bytes += answer.command.size
+        if self._bytes > _MOST_BYTES:
+            raise ServiceError(
+                f"{self._who} sent more than {_MOST_BYTES >> 20} MiB in answer to "
+                f"{len(self._found) + 1} of {len(self._commands)} requests that belong together. "
+                "Ask for fewer topics or queues at a time (subscribe, assign)."
+            )
         self._found[id(asked)] = answer

@@ -216,17 +216,26 @@ class ConnectionOptions:
             return IdentityFiles(acl)
         return IdentityFiles(acl, True, self.tls_ca or "", self.tls_cert or "", self.tls_key or "")
 
-    def check_protected(self, brokers: Sequence[str], *, has_endpoints: bool) -> None:
+    def check_protected(self, brokers: Sequence[str], announced: Sequence[str]) -> None:
         """Refuse options that protect nothing: who sets them counts on them.
 
         Args:
             brokers: with which RocketMQ's protocol is talked.
-            has_endpoints: whether there are store processes too.
+            announced: the endpoints of store processes, as name servers know them.
 
         Raises:
-            OptionError: an option has no effect.
+            OptionError: an option has no effect, or one of the endpoints is not encrypted although
+                `tlsEnable` is set.
         """
-        if self.token_file is not None and not has_endpoints:
+        open_ones = [one for one in announced if parse_endpoint(one).can_be_overheard]
+        if self.uses_tls and open_ones:  # anyone who can register could get all rows
+            raise OptionError(
+                f"Option tlsEnable=true, but name servers tell the endpoint {some(open_ones)}, "
+                "which is not encrypted. Give the store process a certificate (tlsCertPath), so "
+                "that it announces grpc+tls; or, if you trust the network, name it with option "
+                "endpoint in place of namesrvAddr."
+            )
+        if self.token_file is not None and not announced:
             raise OptionError(
                 "Option tokenFile is for store processes only: RocketMQ's protocol, which is used "
                 f"for {some(brokers)}, has no tokens. Remove it, or use aclFile for brokers with "
@@ -241,7 +250,7 @@ class ConnectionOptions:
                 f"encrypted. Set tlsEnable=true, or tlsEnable=false if {files[0]} is meant only "
                 "for endpoints of store processes."
             )
-        if not has_endpoints:
+        if not announced:
             raise OptionError(f"Options {files[0]} and tlsEnable=false contradict each other.")
 
     def client(self, endpoint: str) -> StoreClient:

@@ -18,7 +18,7 @@ from rmqstore_spark.layout.constants import topic_fault
 from rmqstore_spark.layout.record.encode import EncodedRecords
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.produce.encoder import MessageEncoder, ReadyMessages
-from rmqstore_spark.produce.queue_choice import Queues, Router
+from rmqstore_spark.produce.queue_choice import ADD_QUEUES, Queues, Router
 from rmqstore_spark.produce.row_key import RowKeys
 
 if TYPE_CHECKING:
@@ -60,10 +60,12 @@ class Targets(Protocol[Sent]):
     Attributes:
         max_body: most bytes of a body.
         body_limit: what the error says of a body with more.
+        add_queues: how to add queues to a topic, as a sentence without its end.
     """
 
     max_body: int
     body_limit: str
+    add_queues: str
 
     def queues(self, topic: str) -> Queues:
         """Return the queues of a topic.
@@ -107,7 +109,7 @@ class RowEncoder(Generic[Sent]):
             by_key=options.queue_selector != "roundrobin",
             first_turn=first_turn,
             all_take_turns=True,
-            remedy=", or set another queueSelector",
+            remedy=f"{targets.add_queues}, or set another queueSelector",
         )
         self._encoder = MessageEncoder(
             router, keep_ids=options.preserve, clock=clock, row_keys=row_keys
@@ -188,6 +190,8 @@ class StoreBlocks:
         opened: the stores' replies to `open`.
         queues: returns the queues of a topic.
     """
+
+    add_queues = ADD_QUEUES
 
     def __init__(self, opened: Sequence[OpenReply], queues: Callable[[str], Queues]) -> None:
         self._opened = opened

@@ -50,12 +50,13 @@ def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -
     names = [place.name for place in places]
     foreign = [f"{place.name} ({place.address})" for place in places if not place.endpoint]
     if foreign:  # to which all of it is sent over their protocol
-        connection.check_protected(foreign, has_endpoints=False)
+        connection.check_protected(foreign, ())
         _check_sent(options, schema, f"The broker {some(foreign)}")
         return replace(options, exactly_once=False, to_brokers=True)
     if options.exactly_once:
         _check_repeatable(options, names, streaming=streaming)
     endpoints = tuple(dict.fromkeys(place.endpoint for place in places))
+    connection.check_protected((), endpoints)
     return replace(options, connection=replace(options.connection, endpoints=endpoints))
 
 
