@@ -1,1 +1,1 @@
-"""The tests; their folders mirror the package."""
+"""The tests; their folders mirror the package. `rocketmq` needs RocketMQ itself."""

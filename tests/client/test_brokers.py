@@ -34,8 +34,8 @@ from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import Served, broker, records_in
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, records_in
 from tests.remoting.reading import read_frames
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

@@ -18,8 +18,8 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import Served, broker, name_server
 from tests.client.tampering import Change, tampering
-from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration, topic
 from tests.support.processes.ports import free_port
 

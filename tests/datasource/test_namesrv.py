@@ -33,9 +33,9 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
+from tests.broker.broker import SMALL, Served, name_server, route
 from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
-from tests.face.broker import SMALL, Served, name_server, route
 from tests.namesrv.registering import registration, unregistration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

@@ -19,9 +19,9 @@ from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import Served, broker, name_server, records_in
 from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows
-from tests.face.broker import Served, broker, name_server, records_in
 from tests.namesrv.registering import registration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

@@ -20,9 +20,9 @@ from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from tests.broker.accounts import write_accounts
+from tests.broker.broker import Served, broker, name_server
 from tests.datasource.driving import Stream, batch_rows, plan_batch
-from tests.face.accounts import write_accounts
-from tests.face.broker import Served, broker, name_server
 from tests.namesrv.registering import registration
 from tests.support.certificates import make_certificates
 from tests.support.messages.blocks import encoded_traffic

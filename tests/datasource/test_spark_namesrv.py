@@ -11,8 +11,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.client import StoreClient
+from tests.broker.broker import route
 from tests.datasource.conftest import rows_of
-from tests.face.broker import route
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tests.face.real_client import cpp_command
+from tests.broker.real_client import cpp_command
 from tests.fault.power import why_no_loop_mounts
 from tests.fault.rounds.accounts import killed_lives
 from tests.fault.rounds.broker import broker_kills

@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from tests.face.broker import broker, name_server, route
+from tests.broker.broker import broker, name_server, route
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
 from tests.support.processes.serving import block_of, served
 from tests.support.stores.expected import backed_rows, log_rows, queue_key

@@ -14,7 +14,7 @@ from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.pipelines.copy_topic import JOB, copy_topic, main
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.reader import Store
-from tests.face.broker import broker, name_server, route
+from tests.broker.broker import broker, name_server, route
 from tests.pipelines.replaying import found, wanted
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import block_of, served
@@ -75,8 +75,8 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
         pulled = stack.enter_context(broker(tmp_path / "a", broker_name="a", namesrv_addr=servers))
         settings = {"broker_name": "b", "listen_port": free_port(), "namesrv_addr": servers}
         process = stack.enter_context(served(tmp_path / "b", vip_listen_port=0, **settings))
-        face = BrokerRunner(process.store, "", process.endpoint)
-        stack.callback(face.close)
+        runner = BrokerRunner(process.store, "", process.endpoint)
+        stack.callback(runner.close)
         pulled.store.create_topic("orders", write_queue_nums=6)
         queues = [number % 6 for number in range(50)]
         assert pulled.store.put(block_of(bodies, "orders", queues)).ok

@@ -29,8 +29,8 @@ from rmqstore_spark.errors import RmqStoreError, RowError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.wire.endpoint import announced_endpoint
+from tests.broker.broker import SMALL, name_server, route
 from tests.datasource.sink.test_sink_columns import fields
-from tests.face.broker import SMALL, name_server, route
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import served
 from tests.support.waiting import eventually

@@ -23,7 +23,7 @@ from rmqstore_spark.layout.spans import binary_array
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import batch, message, number, pull, records_in, route
+from tests.broker.broker import batch, message, number, pull, records_in, route
 from tests.fault.messages import TOPICS
 from tests.fault.rounds.process import say
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.face.real_client import RealClient
+from tests.broker.real_client import RealClient
 from tests.support.processes.delaying import rows_of
 
 __all__ = ["CPP_TOPIC", "CppApplication"]

@@ -17,7 +17,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import (
+from tests.broker.broker import (
     Heard,
     Served,
     broker,

@@ -16,8 +16,8 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.accounts import ADMIN, APP, ask, write_accounts
-from tests.face.broker import (
+from tests.broker.accounts import ADMIN, APP, ask, write_accounts
+from tests.broker.broker import (
     Heard,
     Served,
     batch,

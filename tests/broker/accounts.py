@@ -8,7 +8,7 @@ from pathlib import Path
 from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import Served
+from tests.broker.broker import Served
 
 __all__ = ["ADMIN", "APP", "RECORDED", "ask", "write_accounts"]
 

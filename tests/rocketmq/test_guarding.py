@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.files.own_names import GUARD_NAME
-from tests.broker.processes import Broker, Client
-from tests.broker.reading import bodies_of
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
+from tests.rocketmq.processes import Broker, Client
+from tests.rocketmq.reading import bodies_of
 from tests.support.processes.serving import StoreProcess, block_of
 
 Brokers = Callable[..., Broker]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
-from tests.face.broker import message
+from tests.broker.broker import message
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.wire.endpoint import announced_endpoint
-from tests.broker.processes import Client, RocketMq
+from tests.broker.broker import route
 from tests.datasource.driving import batch_rows, plan_batch
-from tests.face.broker import route
+from tests.rocketmq.processes import Client, RocketMq
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.ports import free_port

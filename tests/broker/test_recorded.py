@@ -12,7 +12,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import broker, message
+from tests.broker.broker import broker, message
 from tests.remoting.reading import read_frames
 from tests.support.recordings import Exchange, exchanges
 

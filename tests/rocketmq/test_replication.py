@@ -20,11 +20,11 @@ from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.replication import Replication
-from tests.broker.processes import SIZES, Broker, Client
-from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
 from tests.pipelines.processes import environment
+from tests.rocketmq.processes import SIZES, Broker, Client
+from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.messages.batches import bodies, commit_batch, expected, rows_block
 from tests.support.waiting import eventually
 

@@ -15,9 +15,9 @@ from rmqstore_spark.datasource.sink.outcome import Place
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import ServiceError
-from tests.broker.processes import Broker, RocketMq
+from tests.broker.broker import name_server, route
 from tests.datasource.driving import batch_rows
-from tests.face.broker import name_server, route
+from tests.rocketmq.processes import Broker, RocketMq
 from tests.support.certificates import make_certificates
 from tests.support.waiting import eventually
 

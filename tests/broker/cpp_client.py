@@ -1,6 +1,6 @@
 """The C++ client, as a process: sends messages, and consumes them.
 
-    python tests/face/cpp_client.py NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
+    python tests/broker/cpp_client.py NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
 
 It prints `sent MSGID BODY` and `got BODY TIMES KEY TAG`, sends COUNT messages, and
 one for each line that it reads then. At the end of its input it ends.

@@ -20,7 +20,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
-from tests.face.broker import Served, batch, broker, message
+from tests.broker.broker import Served, batch, broker, message
 
 LONG = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",

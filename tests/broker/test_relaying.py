@@ -14,7 +14,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
-from tests.face.broker import Heard, broker, heartbeat
+from tests.broker.broker import Heard, broker, heartbeat
 from tests.remoting.reading import read_frames
 from tests.support.recordings import exchanges, frames
 

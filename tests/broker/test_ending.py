@@ -20,7 +20,7 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
-from tests.face.broker import Heard
+from tests.broker.broker import Heard
 
 _FAILING = 7
 _CONFIG = StoreConfig(

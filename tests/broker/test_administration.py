@@ -13,7 +13,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import Served, broker, heartbeat, message, records_in
+from tests.broker.broker import Served, broker, heartbeat, message, records_in
 from tests.support.recordings import exchanges
 
 

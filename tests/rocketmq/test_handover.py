@@ -16,10 +16,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from tests.broker.processes import SIZES, Broker, Client, own_properties
-from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
+from tests.rocketmq.processes import SIZES, Broker, Client, own_properties
+from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.processes.halving import ends as settle
 from tests.support.processes.halving import half_config, put_halves, waiting_in
 from tests.support.processes.serving import eventually

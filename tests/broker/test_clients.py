@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.reader import Store
-from tests.face.accounts import write_accounts
-from tests.face.broker import broker, name_server, route
-from tests.face.real_client import RealClient, cpp_command, node_command
+from tests.broker.accounts import write_accounts
+from tests.broker.broker import broker, name_server, route
+from tests.broker.real_client import RealClient, cpp_command, node_command
 from tests.support.messages.batches import commit_batch, expected
 from tests.support.waiting import eventually
 

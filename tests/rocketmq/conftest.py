@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.processes import SIZES, Broker, Client, NameServer, RocketMq
 from tests.datasource.sink.serving import Served
+from tests.rocketmq.processes import SIZES, Broker, Client, NameServer, RocketMq
 from tests.support.processes.ports import free_port
 from tools.java import find_java
 

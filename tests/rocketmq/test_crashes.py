@@ -13,9 +13,9 @@ import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.guard import StoreGuard
-from tests.broker.processes import Broker, Client
-from tests.broker.reading import bodies_of, ends, verify
 from tests.cli.processes import ROOT, run
+from tests.rocketmq.processes import Broker, Client
+from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.messages.batches import PARTITIONS, ROWS, bodies, small_segments
 
 Brokers = Callable[..., Broker]

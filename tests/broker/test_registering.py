@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from tests.face.broker import broker, message, name_server, route
+from tests.broker.broker import broker, message, name_server, route
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 

@@ -11,9 +11,9 @@ import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.tls import client_context
-from tests.broker.processes import Admin, Broker, Client, RocketMq
 from tests.namesrv.registering import registration
 from tests.namesrv.serving import NamesrvProcess
+from tests.rocketmq.processes import Admin, Broker, Client, RocketMq
 from tests.support.certificates import make_certificates
 from tests.support.waiting import eventually
 

@@ -11,8 +11,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.errors import OptionError, RemotingError
-from tests.broker.processes import Broker, Client
 from tests.datasource.driving import batch_rows
+from tests.rocketmq.processes import Broker, Client
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

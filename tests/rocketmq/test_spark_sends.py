@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
-from tests.broker.processes import Broker
-from tests.face.broker import route
+from tests.broker.broker import route
+from tests.rocketmq.processes import Broker
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
