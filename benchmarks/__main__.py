@@ -12,6 +12,7 @@ from benchmarks.backfill import backfill_figures
 from benchmarks.blocks import block_figures
 from benchmarks.buffer import buffer_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
+from benchmarks.delays import delay_figures
 from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
 from benchmarks.idle import idle_figures
@@ -54,6 +55,7 @@ def main() -> None:
         "buffer": buffer_figures,
         "replication": replication_figures,
         "expiry": expiry_figures,
+        "delays": delay_figures,
         "recovery": recovery_figures,
         "service-memory": service_memory,
         "sidecar": sidecar_figures,
