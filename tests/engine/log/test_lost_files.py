@@ -39,7 +39,7 @@ def trimmed(
     store = copy_store(golden("trimmed"), tmp_path)
     if request.param == "killed":
         (store / "abort").touch()
-        monkeypatch.setattr("rmqstore_spark.engine.recovery.log_end._GRACE_MS", 0)
+        monkeypatch.setattr("rmqstore_spark.engine.recovery.log_end.GRACE_MS", 0)
         newest = load_records(golden("trimmed"))[-1].store_timestamp
         (store / "checkpoint").write_bytes(Checkpoint(newest, newest, newest).encode())
     return store
