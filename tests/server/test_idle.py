@@ -267,10 +267,10 @@ def test_the_memory_of_staged_rows_goes_back_to_the_system(
                 stream.send(block)
             stream.drain()
             assert client.stats()["stagedMemoryBytes"] > 150 << 20
-            assert resident(process) > before + (150 << 20)
+            assert resident(process) > before + (120 << 20)  # some of it was free before
             end(client, stream)
             eventually(lambda: client.stats()["stagedMemoryBytes"] == 0)
-            eventually(lambda: resident(process) < before + (80 << 20), 10)
+            eventually(lambda: resident(process) < before + (80 << 20))  # 5 s for the next stages
 
 
 def resident(process: StoreProcess) -> int:
