@@ -58,9 +58,9 @@ def test_rows_go_there_and_back_over_tls(rocketmq: RocketMq, port: int, tmp_path
         found = batch_rows("", subscribe="sent", **secure)
         assert sorted(bytes(row["body"]).decode() for row in found) == sorted(rows)
         for wrong, words in (
-            (plain, "It may talk TLS alone"),
+            (plain, "It may accept only TLS connections"),
             (anonymous, "does not answer"),
-            ({**secure, "tlsCaFile": given.client_cert}, "a certificate that does not count"),
+            ({**secure, "tlsCaFile": given.client_cert}, "presented an invalid certificate"),
         ):
             with pytest.raises(ServiceError, match=words):
                 batch_rows("", subscribe="sent", **{**wrong, "requestTimeout": "1s"})
