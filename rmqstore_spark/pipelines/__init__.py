@@ -8,7 +8,7 @@
     copy_topic         copies one topic; `targets` has the options of the sink, and `target_topics`
                        creates what is missing
 
-All of them use `arguments`, `places`, `session` and `failures`. The programs in `jobs/` call them,
+All of them use `arguments`, `session` and `failures`. The programs in `jobs/` call them,
 for spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
 
 From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only

@@ -18,12 +18,13 @@ from typer.core import TyperCommand
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 from rmqstore_spark.datasource.options.option import Option
 from rmqstore_spark.datasource.options.table import OPTIONS
-from rmqstore_spark.pipelines.places import place_option
 
-__all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser"]
+__all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_option"]
 
 _PREFIX: Final = "source_"
 _EPILOG: Final = "docs/jobs.md describes the jobs, docs/options.md the options of the source."
+_NAME_SERVERS: Final = re.compile(r"\s*namesrv://(.*)", re.IGNORECASE | re.DOTALL)
+_ENDPOINT: Final = re.compile(r"\s*grpc(\+\w+)?://", re.IGNORECASE)
 
 Endpoint = Annotated[
     str,
@@ -227,3 +228,16 @@ def as_parser(parse: Callable[[str], V]) -> Callable[[Any], V]:
             raise typer.BadParameter(str(error)) from None
 
     return parsed
+
+
+def place_option(text: str, *, otherwise: str) -> tuple[str, str]:
+    """Return the name and the value of the option that an argument stands for.
+
+    Args:
+        text: `namesrv://HOST:PORT`, several with `;` between; endpoints; or anything else.
+        otherwise: the option for anything else.
+    """
+    found = _NAME_SERVERS.fullmatch(text)
+    if found is not None:
+        return "namesrvAddr", found[1]
+    return "endpoint" if _ENDPOINT.match(text) else otherwise, text

@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.stores import check_pattern, check_topics, chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.pipelines.places import place_option
+from rmqstore_spark.pipelines.arguments import place_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
