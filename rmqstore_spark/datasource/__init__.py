@@ -16,6 +16,7 @@
     partitions   reads a partition in a task; `scanned` filters a log without queues
     failover     reads a partition from one replica after the other
     sink/        writes
+    garbage      keeps Spark's garbage collections between tasks short
     failures     shows errors to Spark's users
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the

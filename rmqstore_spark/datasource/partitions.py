@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
+from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
@@ -146,10 +147,15 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; return nothing for the one that Spark creates for an empty plan."""
     if isinstance(partition, PulledPartition):
-        return plain_errors_of(_pull(partition, options, projection))
+        return _run(_pull(partition, options, projection))
     if not isinstance(partition, StorePartition):
         return iter(())
-    return plain_errors_of(_read(partition, options, projection))
+    return _run(_read(partition, options, projection))
+
+
+def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with short_collections():
+        yield from plain_errors_of(batches)
 
 
 def _pull(

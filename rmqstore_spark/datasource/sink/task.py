@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
@@ -23,6 +24,7 @@ IDLE_SECONDS: Final = 20.0
 are idle for longer (streamIdleTimeout, a minute)."""
 
 
+@short_collections()
 def run_task(
     options: SinkOptions,
     columns: SinkColumns,
