@@ -9,12 +9,14 @@ from typing import Final
 
 from benchmarks.attacks import attack_figures
 from benchmarks.backfill import backfill_figures
+from benchmarks.beside import beside_figures
 from benchmarks.blocks import block_figures
 from benchmarks.buffer import buffer_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.delays import delay_figures
 from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
+from benchmarks.first_write import first_write_figures
 from benchmarks.idle import idle_figures
 from benchmarks.namesrv import namesrv_figures
 from benchmarks.planning import planning_figures
@@ -46,6 +48,8 @@ def main() -> None:
         "planning": planning_figures,
         "spark": spark_figures,
         "sink": sink_figures,
+        "first-write": first_write_figures,
+        "beside": beside_figures,
         "streams": stream_figures,
         "idle": idle_figures,
         "backfill": backfill_figures,

@@ -24,7 +24,7 @@ from rmqstore_spark.embedding import EmbeddedStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["sink_figures"]
+__all__ = ["ServedStore", "ordered_rows", "served_store", "sink_figures"]
 
 _CORES: Final = 2
 _MESSAGES: Final = {100: 1_000_000, 1024: 300_000, 4096: 100_000}
@@ -46,12 +46,12 @@ def sink_figures(stores: Stores) -> Iterator[Figure]:
     yield _disk_figure(stores.folder)
     with session() as spark:
         for size, count in _MESSAGES.items():
-            frame = _frame(spark, size, count)
-            with _served(stores.folder) as served:
+            frame = ordered_rows(spark, size, count)
+            with served_store(stores.folder) as served:
                 yield from _figures(frame, size, count, served)
-            with _served(stores.folder) as served:
+            with served_store(stores.folder) as served:
                 few = _WRITTEN_BYTES // record_size(size)
-                yield from _written_figures(_frame(spark, size, few), size, served)
+                yield from _written_figures(ordered_rows(spark, size, few), size, served)
 
 
 def _disk_figure(folder: Path) -> Figure:
@@ -75,7 +75,7 @@ def _disk_rate(folder: Path) -> float:
         return _DISK_BYTES / (time.perf_counter() - began)
 
 
-def _frame(spark: SparkSession, size: int, count: int) -> DataFrame:
+def ordered_rows(spark: SparkSession, size: int, count: int) -> DataFrame:
     """Rows that cost next to nothing to make: what is measured is writing them."""
     from pyspark.sql import functions
 
@@ -87,7 +87,7 @@ def _frame(spark: SparkSession, size: int, count: int) -> DataFrame:
     )
 
 
-class _Served(NamedTuple):
+class ServedStore(NamedTuple):
     """A store process of its own.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Served(NamedTuple):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[_Served]:
+def served_store(folder: Path) -> Iterator[ServedStore]:
     """A new store and its process, as it is configured without a word, and a client."""
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="sink-", dir=folder))
@@ -134,12 +134,12 @@ def _served(folder: Path) -> Iterator[_Served]:
         process = EmbeddedStore(path / "store")
         with process as endpoint, StoreClient(endpoint) as client:
             client.create_topic("orders", write_queue_nums=8, read_queue_nums=8)
-            yield _Served(path, endpoint, client, int(process.pid or 0))
+            yield ServedStore(path, endpoint, client, int(process.pid or 0))
     finally:
         shutil.rmtree(path)
 
 
-def _figures(frame: DataFrame, size: int, count: int, served: _Served) -> Iterator[Figure]:
+def _figures(frame: DataFrame, size: int, count: int, served: ServedStore) -> Iterator[Figure]:
     parquet = str(served.folder / "parquet")
     seconds = alternately({
         "exactly-once": lambda: served.write(frame, "exactly-once"),
@@ -196,7 +196,7 @@ def _compared(
     )
 
 
-def _written_figures(frame: DataFrame, size: int, served: _Served) -> Iterator[Figure]:
+def _written_figures(frame: DataFrame, size: int, served: ServedStore) -> Iterator[Figure]:
     """What the store process writes to disk for a batch, once its files exist."""
     served.write(frame, "at-least-once")
     _, once = _written(frame, "at-least-once", served)
@@ -216,7 +216,7 @@ def _written_figures(frame: DataFrame, size: int, served: _Served) -> Iterator[F
         )
 
 
-def _written(frame: DataFrame, guarantee: str, served: _Served) -> tuple[int, int]:
+def _written(frame: DataFrame, guarantee: str, served: ServedStore) -> tuple[int, int]:
     """Bytes by which the log grows with a frame, and bytes written to disk for all files."""
     log, written = served.log_bytes, served.written_bytes
     served.write(frame, guarantee)
