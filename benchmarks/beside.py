@@ -29,7 +29,7 @@ _AIM: Final = 0.2
 
 
 def beside_figures(stores: Stores) -> Iterator[Figure]:
-    """Commit large batches, and put one message after the other all the while."""
+    """Commit large batches, and put one message after the other meanwhile."""
     waits, refused, commits = [], 0, []
     for _ in range(_ROUNDS):
         with served_store(stores.folder) as store:
