@@ -49,6 +49,7 @@ def test_golden_stores(name: str, plan_by: str, golden: Golden, tmp_path: Path) 
 def test_a_store_is_read_through_its_process(tmp_path: Path) -> None:
     with served(tmp_path / "store", broker_name="ours") as here:
         assert here.store.put(block_of([b"a", b"b", b"c"], "orders")).ok
+        here.store.flush()
         run_backfill(here.endpoint, tmp_path / "out")
     rows = read_back(tmp_path / "out")
     assert [(row["brokerName"], row["topic"], row["body"]) for row in rows] == [
@@ -63,6 +64,7 @@ def test_a_broker_is_found_by_name_servers_and_pulled_from(tmp_path: Path) -> No
     ):
         here.store.create_topic("orders", write_queue_nums=1)
         assert here.store.put(block_of([b"a", b"b", b"c"], "orders")).ok
+        here.store.flush()
         eventually(lambda: route(servers, "orders") is not None)
         run_backfill(f"namesrv://{servers}", tmp_path / "out", "--subscribe", "orders")
     rows = read_back(tmp_path / "out")

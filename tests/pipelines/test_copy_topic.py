@@ -80,6 +80,7 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
         pulled.store.create_topic("orders", write_queue_nums=6)
         queues = [number % 6 for number in range(50)]
         assert pulled.store.put(block_of(bodies, "orders", queues)).ok
+        pulled.store.flush()
         eventually(
             lambda: brokers_of(servers, "orders") == 1 and brokers_of(servers, "TBW102") == 2
         )
