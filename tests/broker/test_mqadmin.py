@@ -192,6 +192,7 @@ def test_a_queue_is_shown_entry_by_entry_as_a_broker_shows_it(tmp_path: Path) ->
     theirs = recorded("mqadmin", RequestCode.QUERY_CONSUME_QUEUE)
     with broker(tmp_path / "store") as served:
         sent = asked(served, *(message(b"%d" % n, "RecPush", i="TAGS\x01TagA") for n in range(5)))
+        served.store.flush()
         view = {"topic": "RecPush", "queueId": 0, "index": 2, "count": 2}
         code = RequestCode.QUERY_CONSUME_QUEUE
         ours, behind, by_group, none = asked(

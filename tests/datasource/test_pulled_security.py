@@ -151,6 +151,7 @@ def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
     columns = find_columns(SCHEMA, options)
     assert SECRET.encode() not in pickle.dumps((options, columns))
     run_task(options, columns, iter([rows]), place, 0, place.micro_batch)
+    guarded.served.store.flush()
     found = batch_rows("", **{**guarded.options, "subscribe": "written"})
     assert {bytes(row["body"]) for row in found} == {b"one", b"two"}
     with pytest.raises(RmqStoreError, match="tokenFile is for store processes"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
+from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.support.stores.storing import until
@@ -58,6 +60,7 @@ class Served:
         Args:
             least: wait until there are so many; otherwise until the queues hold what the log does.
         """
+        self._wait_for_queues()
         deadline = time.monotonic() + _PATIENCE
         while True:
             rows = self._queued(topic, columns)
@@ -73,7 +76,18 @@ class Served:
 
     def commits(self) -> int:
         """How many markers of commits the log holds."""
+        self._wait_for_queues()
         return self._logged(_MARKERS)
+
+    def _wait_for_queues(self) -> None:
+        """Wait until the queues hold what the log does: a scan of a live store ends with them."""
+
+        def hold() -> bool:
+            with suppress(ServiceError), StoreClient(self.endpoint, retries=0) as client:
+                return not client.stats()["dispatchBehindBytes"]
+            return self.process.pid is None  # a process that was killed is behind with nothing
+
+        until(hold, _PATIENCE)
 
     def stages(self) -> int:
         """How many stages wait for their commit."""
