@@ -60,7 +60,8 @@ class Served:
         Args:
             least: wait until there are so many; otherwise until the queues hold what the log does.
         """
-        self._wait_for_queues()
+        if least is None:
+            self._wait_for_queues()
         deadline = time.monotonic() + _PATIENCE
         while True:
             rows = self._queued(topic, columns)
