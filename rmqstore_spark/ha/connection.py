@@ -13,11 +13,14 @@ import ssl
 import threading
 import time
 from contextlib import suppress
+from typing import Final
 
 from rmqstore_spark.remoting.tls import HANDSHAKE, tls_reason
 from rmqstore_spark.tlsstream import TlsStream
 
 __all__ = ["HaConnection"]
+
+_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 
 
 class HaConnection:
@@ -134,7 +137,7 @@ class HaConnection:
         """
         tls = self._tls
         if tls is None:
-            self._socket.sendall(data, socket.MSG_MORE if more else 0)
+            self._socket.sendall(data, _MORE if more else 0)
             return
         deadline = time.monotonic() + self._seconds
         left = memoryview(data)
