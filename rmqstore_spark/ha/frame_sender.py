@@ -33,7 +33,7 @@ class FrameSender:
     def sendable(self, at: int) -> int:
         """Return up to which offset `send` can send from an offset on.
 
-        That is the offset itself if there is no more, and at most the end of its segment.
+        That is the offset itself at the end of the log, and at most the end of its segment.
 
         Raises:
             SegmentExpiredError: the segment is gone.

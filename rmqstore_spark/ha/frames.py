@@ -105,7 +105,7 @@ def decode_header(head: bytes) -> tuple[int, int]:
     """Return the physical offset and the size that the header of a frame has.
 
     Raises:
-        ReplicationError: it is no frame's.
+        ReplicationError: these bytes cannot begin a frame.
     """
     offset, size = _HEADER.unpack(head)
     if offset < 0 or not 0 <= size <= MOST_FRAME_BYTES:
