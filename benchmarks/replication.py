@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.child import ROOT, in_child
+import numpy as np
+import psutil
+
+from benchmarks.child import in_child
 from benchmarks.figures import Figure
+from benchmarks.slaves import cpu_seconds, following, taking
 from benchmarks.stores import Stores
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -31,11 +34,18 @@ _BODY: Final = 1024
 _BLOCK_ROWS: Final = 2000
 _BYTES: Final = int(os.environ.get("BENCH_REPLICATION_MB", "2048")) << 20
 _SEGMENT: Final = 128 << 20
+_SEGMENTS: Final = f"--set=mappedFileSizeCommitLog={_SEGMENT}"
 _PUTS: Final = 300
+_PACED_MBS: Final = 200
+_PACED_SECONDS: Final = 4.0
+_CORES: Final = os.cpu_count() or 1
 _AIM_MBS: Final = 500.0
 _AIM_OF_DISK: Final = 0.8
 _AIM_MS: Final = 3.0
 _AIM_SLOWER: Final = 0.75
+_AIM_LONGER: Final = 1.25
+
+_Joining = Callable[[Master, Path], AbstractContextManager[psutil.Popen]]
 
 
 def replication_figures(stores: Stores) -> Iterator[Figure]:
@@ -44,7 +54,8 @@ def replication_figures(stores: Stores) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=stores.folder) as name:
         folder = Path(name)
         yield _catching_up(folder)
-        yield _two_followers(folder)
+        yield from _two_slaves(folder)
+        yield _at_a_rate(folder)
         yield _acknowledged(folder)
 
 
@@ -75,21 +86,103 @@ def _catching_up(folder: Path) -> Figure:
     )  # fmt: skip
 
 
-def _two_followers(folder: Path) -> Figure:
-    block = _block()
-    with _mastering(folder / "alone") as (store, _):
-        alone = _put(store, block, _BYTES // 4)
-    with _mastering(folder / "followed") as (store, master), ExitStack() as ends:
-        for name in ("a", "b"):
-            ends.enter_context(_following(master, folder / name))
-        while len(store.slaves) < 2:
+@dataclass(frozen=True)
+class _Putting:
+    """What puts reached, and what they and the slaves took.
+
+    Attributes:
+        rate: megabytes a second.
+        master: seconds of CPU a gigabyte of this process, with all its threads.
+        slaves: the same of each slave.
+    """
+
+    rate: float
+    master: float
+    slaves: Sequence[float]
+
+    @property
+    def bound(self) -> float:
+        """Megabytes a second that the machine's cores have time for, with all that is done."""
+        return 1000 * _CORES / (self.master + sum(self.slaves))
+
+    def __str__(self) -> str:
+        each = f", each slave {statistics.mean(self.slaves):.2f} s" if self.slaves else ""
+        return f"the process that puts takes {self.master:.2f} s of CPU a GB{each}"
+
+
+def _two_slaves(folder: Path) -> Iterator[Figure]:
+    alone = _putting(folder / "alone", [])
+    for name, join in (
+        ("that only take the bytes and report", lambda master, _: taking(master)),
+        ("that follow", lambda master, path: following(master, path, _SEGMENTS)),
+    ):
+        given = _putting(folder / name.split()[-1], [join, join])
+        ratio = given.rate / alone.rate
+        yield Figure(
+            _SECTION, f"puts with two slaves {name}", f"{given.rate:,.0f} MB/s", "with none",
+            f"{alone.rate:,.0f} MB/s", f"{ratio:.2f}", f"{_AIM_SLOWER}",
+            _met(ratio >= _AIM_SLOWER),
+            f"{given}: {_CORES} cores have time for {given.bound:,.0f} MB/s; with none, {alone}",
+        )  # fmt: skip
+
+
+def _putting(folder: Path, joining: Sequence[_Joining]) -> _Putting:
+    """Put as fast as possible, while slaves of these kinds are connected."""
+    with _joined(folder, joining) as (store, slaves):
+        processes = [psutil.Process(), *slaves]
+        begin, first = [cpu_seconds(each) for each in processes], store.published_end
+        rate = _put(store, _block(), _BYTES // 4)
+        while any(store.slaves.behind_bytes()):
             time.sleep(0.01)
-        followed = _put(store, block, _BYTES // 4)
+        gigabytes = (store.published_end - first) / 1e9
+        took = [cpu_seconds(each) - before for each, before in zip(processes, begin, strict=True)]
+    master, *others = [seconds / gigabytes for seconds in took]
+    return _Putting(rate, master, others)
+
+
+def _at_a_rate(folder: Path) -> Figure:
+    """Puts at a rate that leaves time for followers: what those add to a put."""
+    times = []
+    for name, count in (("calm", 0), ("calm-followed", 2)):
+        joining = [lambda master, path: following(master, path, _SEGMENTS)] * count
+        with _joined(folder / name, joining) as (store, _):
+            times.append(_paced_ms(store, _block()))
+    (alone, alone_p99), (followed, followed_p99) = times
     ratio = followed / alone
     return Figure(
-        _SECTION, "puts with two followers connected", f"{followed:,.0f} MB/s", "with none",
-        f"{alone:,.0f} MB/s", f"{ratio:.2f}", f"{_AIM_SLOWER}", _met(ratio >= _AIM_SLOWER),
+        _SECTION,
+        f"{_PACED_MBS} MB/s are put, two followers connected: median of a put of "
+        f"{_BLOCK_ROWS:,} messages",
+        f"{followed:.2f} ms", "with none", f"{alone:.2f} ms", f"{ratio:.2f}",
+        f"{_AIM_LONGER}", _met(ratio <= _AIM_LONGER),
+        f"p99 {followed_p99:.2f} ms; with none {alone_p99:.2f} ms",
     )  # fmt: skip
+
+
+@contextmanager
+def _joined(
+    folder: Path, joining: Sequence[_Joining]
+) -> Iterator[tuple[StoreWriter, list[psutil.Popen]]]:
+    """A master with slaves that are connected."""
+    with _mastering(folder / "master") as (store, master), ExitStack() as ends:
+        slaves = [
+            ends.enter_context(join(master, folder / f"slave{n}")) for n, join in enumerate(joining)
+        ]
+        while len(store.slaves) < len(slaves):
+            time.sleep(0.01)
+        yield store, slaves
+
+
+def _paced_ms(store: StoreWriter, block: U1) -> tuple[float, float]:
+    """Put blocks at `_PACED_MBS`; return the median and the 99th percentile of a put."""
+    times, due = [], time.perf_counter()
+    end = due + _PACED_SECONDS
+    while due < end:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        times.append(_put_ms(store, block))
+        due += len(block) / 1e6 / _PACED_MBS
+    median, high = np.percentile(times, [50, 99])
+    return float(median), float(high)
 
 
 def _acknowledged(folder: Path) -> Figure:
@@ -98,7 +191,7 @@ def _acknowledged(folder: Path) -> Figure:
         plain = _median_ms(store, block)
     with (
         _mastering(folder / "sync", broker_role="SYNC_MASTER", slave_timeout=60_000) as made,
-        _following(made[1], folder / "slave", "--set=haAcknowledge=received"),
+        following(made[1], folder / "slave", _SEGMENTS, "--set=haAcknowledge=received"),
     ):
         store = made[0]
         while not store.slaves.is_available(store.published_end):
@@ -125,18 +218,6 @@ def _mastering(path: Path, **settings: Any) -> Iterator[tuple[StoreWriter, Maste
             master.close()
 
 
-@contextmanager
-def _following(master: Master, path: Path, *settings: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "rmqstore_spark.cli", "follow", master.address, str(path)]
-    command += [f"--set=mappedFileSizeCommitLog={_SEGMENT}", *settings]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=ROOT, stdout=null, stderr=null) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
 def _block() -> U1:
     (block,) = encoded_traffic(Traffic(_BLOCK_ROWS, body_size=_BODY))
     return block
@@ -154,13 +235,15 @@ def _put(store: StoreWriter, block: U1, size: int) -> float:
 
 
 def _median_ms(store: StoreWriter, block: U1) -> float:
-    times = []
-    for _ in range(_PUTS):
-        begin = time.perf_counter()
-        if not store.put(block.copy()).ok:
-            raise RuntimeError("a put was not acknowledged")
-        times.append(time.perf_counter() - begin)
-    return 1000 * statistics.median(times)
+    return statistics.median(_put_ms(store, block) for _ in range(_PUTS))
+
+
+def _put_ms(store: StoreWriter, block: U1) -> float:
+    begin = time.perf_counter()
+    result = store.put(block.copy())
+    if not result.ok:
+        raise RuntimeError(f"a put was not acknowledged: {result.remark}")
+    return 1000 * (time.perf_counter() - begin)
 
 
 def _disk_rate(path: Path) -> float:

@@ -9,7 +9,7 @@
     follower_progress  how far behind its master a follower is
     metadata          copies a master's topics, groups and progress: `master_broker` asks for them
     master            lets slaves connect
-    slave_connection  one connection of a slave: `frame_batch` fills the frames for it
+    slave_connection  one connection of a slave: `frame_sender` sends it the log
     replication       starts what the role of a store needs
 
 Bytes arrive in `session` and go into the store through `StoreWriter.replica`. They leave a master

@@ -6,16 +6,21 @@ master what a slave uses: it is 0 in a plain one's first report, since no log ha
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
+from typing import Final
 
 from rmqstore_spark.remoting.tls import HANDSHAKE, tls_reason
 from rmqstore_spark.tlsstream import TlsStream
 
 __all__ = ["HaConnection"]
+
+_MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 
 
 class HaConnection:
@@ -33,6 +38,11 @@ class HaConnection:
         self._seconds = seconds
         self._tls: TlsStream | None = None
         self._changing = threading.Lock()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it uses TLS; known once the handshake is over."""
+        return self._tls is not None
 
     def settimeout(self, seconds: float) -> None:
         """Set how long a read or a write may take."""
@@ -114,8 +124,12 @@ class HaConnection:
                 count += more
         return count
 
-    def sendall(self, data: bytes | memoryview) -> None:
+    def sendall(self, data: bytes | memoryview, *, more: bool = False) -> None:
         """Send bytes. Only one thread may call this at a time.
+
+        Args:
+            data: the bytes.
+            more: whether others follow at once. A plain connection then waits for those.
 
         Raises:
             TimeoutError: the other end did not take them.
@@ -123,13 +137,40 @@ class HaConnection:
         """
         tls = self._tls
         if tls is None:
-            self._socket.sendall(data)
+            self._socket.sendall(data, _MORE if more else 0)
             return
         deadline = time.monotonic() + self._seconds
         left = memoryview(data)
         while left := left[tls.send(left) :]:
             if time.monotonic() > deadline:
                 raise TimeoutError("the other end reads too slowly")
+
+    def send_file(self, descriptor: int, offset: int, size: int) -> int:
+        """Send a part of a file without copying it, over a connection that is not encrypted.
+
+        Args:
+            descriptor: of the file.
+            offset: of the part's first byte in the file.
+            size: its bytes.
+
+        Returns:
+            The number of bytes sent: fewer if the file ends before.
+
+        Raises:
+            TimeoutError: the other end did not take them.
+            OSError: the connection broke.
+        """
+        sent, connected = 0, self._socket.fileno()
+        while sent < size:
+            try:
+                count = os.sendfile(connected, descriptor, offset + sent, size - sent)
+            except BlockingIOError:
+                self._await_room(connected)
+                continue
+            if not count:
+                break
+            sent += count
+        return sent
 
     def cut(self) -> None:
         """End the connection from any thread. Reads and writes that wait end too."""
@@ -140,6 +181,12 @@ class HaConnection:
     def close(self) -> None:
         """Close the socket. No thread may use it any more."""
         self._socket.close()
+
+    def _await_room(self, connected: int) -> None:
+        writable = select.poll()
+        writable.register(connected, select.POLLOUT)
+        if not writable.poll(self._seconds * 1000):
+            raise TimeoutError("the other end reads too slowly")
 
     def _shake_hands(self, context: ssl.SSLContext, master: str | None) -> None:
         with self._changing:  # in two steps, so that `cut` can end a handshake

@@ -22,6 +22,7 @@ __all__ = [
     "FrameDecoder",
     "ReceivedBytes",
     "ReportDecoder",
+    "decode_header",
     "encode_header",
     "encode_report",
 ]
@@ -75,7 +76,7 @@ class FrameDecoder:
             self._head += bytes(data[at : at + wanted])
             at = min(at + wanted, end)
             if len(self._head) == HEADER_SIZE:
-                self._offset, self._left = _decode_header(self._head)
+                self._offset, self._left = decode_header(self._head)
                 self._head = b""
                 if not self._left:
                     yield ReceivedBytes(self._offset, data[:0])
@@ -100,12 +101,12 @@ def encode_header(offset: int, size: int) -> bytes:
     return _HEADER.pack(offset, size)
 
 
-def encode_report(offset: int) -> bytes:
-    """Return a report."""
-    return _REPORT.pack(offset)
+def decode_header(head: bytes) -> tuple[int, int]:
+    """Return the physical offset and the size that the header of a frame has.
 
-
-def _decode_header(head: bytes) -> tuple[int, int]:
+    Raises:
+        ReplicationError: these bytes cannot begin a frame.
+    """
     offset, size = _HEADER.unpack(head)
     if offset < 0 or not 0 <= size <= MOST_FRAME_BYTES:
         raise ReplicationError(
@@ -113,3 +114,8 @@ def _decode_header(head: bytes) -> tuple[int, int]:
             "there a master's HA port at haMasterAddress? A broker's is its listenPort + 1."
         )
     return offset, size
+
+
+def encode_report(offset: int) -> bytes:
+    """Return a report."""
+    return _REPORT.pack(offset)

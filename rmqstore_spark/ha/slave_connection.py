@@ -21,7 +21,7 @@ from typing import Final
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import SegmentExpiredError
 from rmqstore_spark.ha.connection import HaConnection
-from rmqstore_spark.ha.frame_batch import FrameBatch
+from rmqstore_spark.ha.frame_sender import FrameSender
 from rmqstore_spark.ha.frames import ReportDecoder, encode_header
 
 __all__ = ["SlaveConnection"]
@@ -53,7 +53,6 @@ class SlaveConnection:
         self.peer = peer
         self._tls = tls
         self._log = store.published_log()
-        self._frames = FrameBatch(self._log, config.ha_transfer_batch_size)
         self._heartbeat = config.ha_send_heartbeat_interval / 1000
         self._patience = config.ha_housekeeping_interval / 1000
         self._store = store
@@ -67,6 +66,7 @@ class SlaveConnection:
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._connection = HaConnection(connection, self._patience)
+        self._frames = FrameSender(self._log, self._connection, config.ha_transfer_batch_size)
         self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
         try:
@@ -198,10 +198,10 @@ class SlaveConnection:
         """Send from an offset to the end of its segment; return where the sending has stopped."""
         told = time.monotonic()
         while at < limit and not self._closing:
-            frames, end = self._frames.fill(at)
+            end = self._frames.sendable(at)
             if end > at:
                 self._slave.sent = end  # before the slave can report it
-                self._connection.sendall(frames)
+                self._frames.send(at, end)
                 at, told = end, time.monotonic()
                 continue
             left = told + self._heartbeat - time.monotonic()

@@ -87,6 +87,9 @@ public class Client {
             case "call":
                 call(words[1]);
                 break;
+            case "consume":
+                consume(words[1], words[2], Integer.parseInt(words[3]));
+                break;
             case "flood":
                 flood(words[1], Integer.parseInt(words[2]));
                 break;
@@ -116,6 +119,32 @@ public class Client {
                     }
                     at = result.getNextBeginOffset();
                 }
+            }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** So many messages of a topic, as a member of a group gets them; says first that it waits. */
+    private void consume(String topic, String group, int count) throws Exception {
+        CountDownLatch left = new CountDownLatch(count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(fresh());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                answer(described(message, message.getQueueId()));
+                left.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            answer(new LinkedHashMap<>());
+            if (!left.await(180, TimeUnit.SECONDS)) {
+                throw new IllegalStateException(left.getCount() + " messages have not come");
             }
         } finally {
             consumer.shutdown();

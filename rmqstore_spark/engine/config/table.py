@@ -278,8 +278,9 @@ class StoreKeys:
         group=_REPLICATION, own=True,
     )  # fmt: skip
     ha_transfer_batch_size: int = number(
-        32 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
-        "broker's slave cannot take more than 4194292.", group=_REPLICATION, unit="bytes",
+        256 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
+        "broker's slave cannot take more than 4194292. (A broker's default is 32768.)",
+        group=_REPLICATION, unit="bytes",
     )  # fmt: skip
     ha_send_heartbeat_interval: int = number(
         5000, 10, _HOUR_MS, "A master or slave that has sent nothing for this time sends a "

@@ -65,6 +65,26 @@ class PublishedLog:
             return 0
         return min(self.end - at, self.segment_size - at % self.segment_size)
 
+    def segment(self, at: int) -> tuple[int, int]:
+        """Open the segment of a physical offset; return its descriptor and where it begins.
+
+        The descriptor is valid until the next call that reads another segment.
+
+        Raises:
+            SegmentExpiredError: the segment is gone.
+        """
+        start = at - at % self.segment_size
+        return self._descriptor(start), start
+
+    def shorter(self, at: int) -> SegmentExpiredError:
+        """Return the error for a segment that ends before what was published of it.
+
+        Args:
+            at: a physical offset in it.
+        """
+        path = self._path(at - at % self.segment_size)
+        return SegmentExpiredError("the segment has become shorter", file=path)
+
     def read_into(self, at: int, buffers: Sequence[memoryview]) -> None:
         """Fill buffers with bytes of one segment, which `readable` has allowed.
 
@@ -75,13 +95,12 @@ class PublishedLog:
         Raises:
             SegmentExpiredError: the segment is gone.
         """
-        start = at - at % self.segment_size
-        descriptor = self._descriptor(start)
+        descriptor, start = self.segment(at)
         left, offset = list(buffers), at - start
         while left:
             count = os.preadv(descriptor, left, offset)
             if not count:
-                raise SegmentExpiredError("the segment has become shorter", file=self._path(start))
+                raise self.shorter(at)
             offset += count
             while left and count >= len(left[0]):
                 count -= len(left.pop(0))
@@ -119,7 +138,7 @@ class PublishedLog:
                 self._descriptor(start), offsets[first:last] - start, lengths[first:last], out
             )
             if done < last - first:
-                raise SegmentExpiredError("the segment has become shorter", file=self._path(start))
+                raise self.shorter(start)
         return data, ends - lengths
 
     def close(self) -> None:
