@@ -12,6 +12,7 @@ from benchmarks.backfill import backfill_figures
 from benchmarks.beside import beside_figures
 from benchmarks.blocks import block_figures
 from benchmarks.buffer import buffer_figures
+from benchmarks.clients.figures import client_figures
 from benchmarks.decode import decode_figures, plan_figures, tag_figures
 from benchmarks.delays import delay_figures
 from benchmarks.expiry import expiry_figures
@@ -65,6 +66,7 @@ def main() -> None:
         "sidecar": sidecar_figures,
         "attacks": attack_figures,
         "namesrv": namesrv_figures,
+        "clients": client_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

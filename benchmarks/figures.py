@@ -31,7 +31,8 @@ GB, which needs 21 GB of disk during the run. Every ratio compares two things me
 run, except the ratios against RocketMQ. Those use `getMessage` and decode of RocketMQ 4.9.8,
 measured on a similar machine with 2 cores, and give a range: the lowest and the highest messages
 a second seen. The ratio is given against both ends. The aim counts as met if it is met against
-the higher end.
+the higher end. The sections on Java clients and on Spark with RocketMQ's own broker run RocketMQ
+itself: they need the folder of a release in `ROCKETMQ_HOME`, and both sides take turns there.
 
 Decode runs in one thread of one process, without Spark, from the page cache. Each figure is the
 median of several passes over a store. "preadv" is the cost of reading the same bytes without

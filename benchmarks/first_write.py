@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.child import in_child
 from benchmarks.figures import Figure
-from benchmarks.sink import ordered_rows, served_store
+from benchmarks.sink import rows_to_write, served_store
 from benchmarks.spark import session
 from benchmarks.stores import Stores
 
@@ -53,7 +53,7 @@ def first_write_figures(stores: Stores) -> Iterator[Figure]:
 def store_writes(folder: str) -> list[float]:
     """Seconds of the first and the second write of a new session into a new store."""
     with session() as spark, served_store(Path(folder)) as store:
-        frame = ordered_rows(spark, _BODY, _ROWS)
+        frame = rows_to_write(spark, _BODY, _ROWS)
         return [_seconds_of_store(store.endpoint, frame) for _ in range(2)]
 
 
@@ -67,7 +67,7 @@ def _seconds_of_store(endpoint: str, frame: DataFrame) -> float:
 def null_writes() -> list[float]:
     """Seconds of the same two writes into the sink that does nothing."""
     with session() as spark:
-        frame = ordered_rows(spark, _BODY, _ROWS)
+        frame = rows_to_write(spark, _BODY, _ROWS)
         return [_seconds_of_null(frame) for _ in range(2)]
 
 

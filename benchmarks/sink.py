@@ -24,7 +24,7 @@ from rmqstore_spark.embedding import EmbeddedStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ServedStore", "ordered_rows", "served_store", "sink_figures"]
+__all__ = ["ServedStore", "rows_to_write", "served_store", "sink_figures"]
 
 _CORES: Final = 2
 _MESSAGES: Final = {100: 1_000_000, 1024: 300_000, 4096: 100_000}
@@ -46,12 +46,12 @@ def sink_figures(stores: Stores) -> Iterator[Figure]:
     yield _disk_figure(stores.folder)
     with session() as spark:
         for size, count in _MESSAGES.items():
-            frame = ordered_rows(spark, size, count)
+            frame = rows_to_write(spark, size, count)
             with served_store(stores.folder) as served:
                 yield from _figures(frame, size, count, served)
             with served_store(stores.folder) as served:
                 few = _WRITTEN_BYTES // record_size(size)
-                yield from _written_figures(ordered_rows(spark, size, few), size, served)
+                yield from _written_figures(rows_to_write(spark, size, few), size, served)
 
 
 def _disk_figure(folder: Path) -> Figure:
@@ -75,7 +75,7 @@ def _disk_rate(folder: Path) -> float:
         return _DISK_BYTES / (time.perf_counter() - began)
 
 
-def ordered_rows(spark: SparkSession, size: int, count: int) -> DataFrame:
+def rows_to_write(spark: SparkSession, size: int, count: int) -> DataFrame:
     """Rows that cost next to nothing to make: what is measured is writing them."""
     from pyspark.sql import functions
 

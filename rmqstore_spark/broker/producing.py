@@ -39,10 +39,9 @@ from rmqstore_spark.layout.constants import (
     RETRY_GROUP_TOPIC_PREFIX,
     TRANSACTION_MASK,
 )
-from rmqstore_spark.layout.record.encode import MessageFields, encode_messages, encode_records
+from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import U1, array_spans, binary_array
-from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
@@ -249,21 +248,19 @@ class Producing:
                 f"a batch cannot hold transactional messages ({PROPERTY_TRAN_MSG}): send them one "
                 "by one",
             )
-        columns = record_batch(
-            {
-                "topic": pa.repeat(header.topic, count),
-                "queueId": pa.repeat(pa.scalar(header.queue_id, pa.int32()), count),
-                "flag": pa.array(batch.flags),
-                "sysFlag": pa.repeat(pa.scalar(header.sys_flag, pa.int32()), count),
-                "body": binary_array(batch.bodies),
-                "properties": joined,
-            },
-            Origin(header.born, request.connection.peer),
-            self._host,
+        alike = MessageFields(
+            header.topic.encode(),
+            b"",
+            b"",
+            request.connection.peer,
+            header.born,
+            header.queue_id,
+            0,
+            header.sys_flag,
+            0,
         )
-        return _Send(
-            request, header, header.queue_id, data=encode_records(columns).data, rows=count
-        )
+        records = encode_alike(alike, batch.flags, binary_array(batch.bodies), joined, self._host)
+        return _Send(request, header, header.queue_id, data=records.data, rows=count)
 
     def _singles(self, sends: Sequence[_Send]) -> U1:
         """Encode messages that came one by one."""
@@ -338,6 +335,8 @@ def _has_half(properties: pa.BinaryArray) -> bool:
 
 def _joined(own: pa.BinaryArray, shared: bytes) -> pa.BinaryArray:
     """Return properties with those that a whole batch shares behind them."""
-    closed = pc.replace_substring_regex(own, pattern=rb"\x02+$", replacement=b"")
+    closed = own
+    if pc.any(pc.ends_with(own, _LAST)).as_py():  # the next step takes long, and few need it
+        closed = pc.replace_substring_regex(own, pattern=rb"\x02+$", replacement=b"")
     joined = pc.binary_join_element_wise(closed, shared, _LAST)
     return pc.if_else(pc.equal(pc.binary_length(closed), 0), shared, joined)

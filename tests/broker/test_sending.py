@@ -69,6 +69,8 @@ def test_messages_are_stored_as_a_broker_stores_them(tmp_path: Path) -> None:
     assert [row["body"] for row in found] == ["über".encode(), b"long names", b"b0", b"b1"]
     assert dict(found[0]["properties"]) == {"KEYS": "k1", "TAGS": "a", "CLUSTER": "C1"}
     assert dict(found[2]["properties"]) == {"TAGS": "t", "CLUSTER": "C1"}
+    log = (path / "commitlog" / f"{0:020}").read_bytes()
+    assert log.count(b"TAGS\x01t\x02CLUSTER\x01C1") == 2  # one separator, as in a single message
     assert [row["queueId"] for row in found] == [2, 1, 3, 3]
     assert [row["queueOffset"] for row in found[2:]] == [0, 1]
     assert [row["flag"] for row in found] == [7, 0, 7, 7]

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.support.processes.ports import free_port
 from tests.support.processes.serving import eventually
 
 __all__ = [
-    *("SIZES", "Admin", "Broker", "Client", "NameServer", "RocketMq"),
+    *("SIZES", "Admin", "Broker", "Client", "NameServer", "Program", "RocketMq"),
     "own_properties",
 ]
 
@@ -33,9 +33,11 @@ SIZES = {
 _PATIENCE = 90.0
 _ADMIN_PATIENCE = 120.0
 
+_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For processes that start soon and do little."""
+
 # RocketMQ 4.9 reaches into parts of Java that are closed since 16.
 _JAVA_FLAGS = [
-    *("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
     *("--add-exports", "java.base/jdk.internal.ref=ALL-UNNAMED"),
     *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),
@@ -55,12 +57,16 @@ class RocketMq:
         home: its folder, which holds `lib/*.jar` and `conf/`.
         java: home of a JDK.
         folder: for the logs of its processes.
+        java_options: memory, garbage collector and compiler of its processes.
     """
 
-    def __init__(self, home: Path, java: Path, folder: Path) -> None:
+    def __init__(
+        self, home: Path, java: Path, folder: Path, java_options: Sequence[str] = _SMALL
+    ) -> None:
         self.home = home
         self.folder = folder
         self._java = java / "bin" / "java"
+        self._java_options = java_options
 
     def user_home(self) -> Path:
         """A folder for one process: it logs below it."""
@@ -70,7 +76,8 @@ class RocketMq:
         """Start one of its classes, or a source file."""
         return subprocess.Popen(
             [
-                *(str(self._java), f"-Duser.home={user_home}", *_JAVA_FLAGS),
+                *(str(self._java), f"-Duser.home={user_home}"),
+                *(*self._java_options, *_JAVA_FLAGS),
                 *("-cp", f"{self.home}/lib/*", *map(str, arguments)),
             ],
             cwd=user_home,
@@ -140,10 +147,14 @@ class _Server:
         assert self.ended() == 128 + signal.SIGTERM, self.output
 
     def _serving(self) -> None:
-        eventually(
-            lambda: "boot success" in self.output or self.process.poll() is not None, _PATIENCE
-        )
-        assert "boot success" in self.output, self.output
+        """Wait until it serves; end it if it does not."""
+        with ExitStack() as cleanup:
+            cleanup.push(self.__exit__)
+            eventually(
+                lambda: "boot success" in self.output or self.process.poll() is not None, _PATIENCE
+            )
+            assert "boot success" in self.output, self.output
+            cleanup.pop_all()
 
 
 class NameServer(_Server):
@@ -195,10 +206,7 @@ class Broker(_Server):
         super().__init__(rocketmq, main, {**given, **SIZES, **settings}, java_options)
 
     def __enter__(self) -> Broker:
-        with ExitStack() as cleanup:
-            cleanup.push(self)
-            self._serving()
-            cleanup.pop_all()
+        self._serving()
         return self
 
     def stop(self) -> None:
@@ -207,25 +215,23 @@ class Broker(_Server):
         assert not (self.store / "abort").exists()
 
 
-class Client:
-    """A client of RocketMQ; `Client.java` has its commands.
+class Program:
+    """A Java program that is told what to do by lines, and answers with lines of JSON.
 
     Args:
         rocketmq: the distribution.
-        name_server: where it asks for brokers.
-        broker: the broker's address.
+        source: its source file.
+        arguments: of its command line.
     """
 
-    def __init__(self, rocketmq: RocketMq, name_server: str, broker: str) -> None:
+    def __init__(self, rocketmq: RocketMq, source: Path, *arguments: str) -> None:
         self.process = rocketmq.start(
-            *(rocketmq.user_home(), Path(__file__).with_name("Client.java"), name_server, broker),
+            rocketmq.user_home(),
+            *(source, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-
-    def __enter__(self) -> Client:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
@@ -248,6 +254,22 @@ class Client:
     def ask(self, *words: object) -> list[dict[str, Any]]:
         """Give a command, and get its whole answer."""
         return list(self.answers(*words))
+
+
+class Client(Program):
+    """A client of RocketMQ; `Client.java` has its commands.
+
+    Args:
+        rocketmq: the distribution.
+        name_server: where it asks for brokers.
+        broker: the broker's address.
+    """
+
+    def __init__(self, rocketmq: RocketMq, name_server: str, broker: str) -> None:
+        super().__init__(rocketmq, Path(__file__).with_name("Client.java"), name_server, broker)
+
+    def __enter__(self) -> Client:
+        return self
 
     def pull(self, topic: str, tags: str = "*") -> list[dict[str, Any]]:
         """Consume a topic, or those of its messages with some tags."""

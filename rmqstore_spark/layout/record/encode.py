@@ -27,6 +27,7 @@ __all__ = [
     "RECORD_COLUMNS",
     "EncodedRecords",
     "MessageFields",
+    "encode_alike",
     "encode_messages",
     "encode_records",
 ]
@@ -133,16 +134,51 @@ def encode_messages(messages: Sequence[MessageFields], store_host: str) -> Encod
     """
     fields = list(zip(*messages, strict=True))
     topics, bodies, properties, born_hosts, born = fields[:5]
-    numbers = {host: number for number, host in enumerate(dict.fromkeys((*born_hosts, store_host)))}
-    packed = [encode_host(host) for host in numbers]
-    hosts = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
-    wide = np.array([len(p) == 20 for p in packed], np.uint8)
+    numbers, hosts, wide = _packed((*born_hosts, store_host))
     codes = [numbers[host] for host in born_hosts], [numbers[store_host]] * len(messages)
     ints = np.array([*fields[5:], *codes], np.int32)
     longs = np.zeros((len(_LONGS), len(messages)), np.int64)
     longs[_LONGS.index("bornTimestamp")] = born
     texts = [_joined(bodies), _joined(topics), _joined(properties)]
     return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
+
+
+def encode_alike(
+    shared: MessageFields,
+    flags: I4,
+    bodies: pa.BinaryArray,
+    properties: pa.BinaryArray,
+    store_host: str,
+) -> EncodedRecords:
+    """Encode messages that differ in nothing but their flags, bodies and properties.
+
+    Args:
+        shared: what they share; its flag, body and properties are not used. The topic is not too
+            long for the format.
+        flags: n.
+        bodies, properties: n, without nulls. No properties are too long for the format.
+        store_host: as in `encode_messages`.
+
+    Raises:
+        OptionError: a host is invalid.
+    """
+    count = len(flags)
+    numbers, hosts, wide = _packed((shared.born_host, store_host))
+    same = [*shared[5:], numbers[shared.born_host], numbers[store_host]]
+    ints = np.repeat(np.array(same, np.int32)[:, None], count, axis=1)
+    ints[_INTS.index("flag")] = flags
+    longs = np.zeros((len(_LONGS), count), np.int64)
+    longs[_LONGS.index("bornTimestamp")] = shared.born_timestamp
+    texts = [array_texts(bodies), _joined([shared.topic] * count), array_texts(properties)]
+    return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
+
+
+def _packed(hosts: Sequence[str]) -> tuple[dict[str, int], U1, U1]:
+    """Return the number of each host, all of them as bytes, and whether each is IPv6."""
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    packed = [encode_host(host) for host in numbers]
+    data = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
+    return numbers, data, np.array([len(p) == 20 for p in packed], np.uint8)
 
 
 def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:

@@ -18,7 +18,9 @@ from rmqstore_spark.layout.hosts import same_host
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record.encode import (
     RECORD_COLUMNS,
+    EncodedRecords,
     MessageFields,
+    encode_alike,
     encode_messages,
     encode_records,
 )
@@ -56,24 +58,47 @@ def test_both_kernels_write_the_same_bytes(
 def test_a_few_messages_are_encoded_as_columns_are(
     messages: list[RecordReport], store_host: str
 ) -> None:
+    given = [as_sent(each, store_host) for each in messages]
+    found = encode_messages([fields_of(each) for each in given], store_host)
+    assert_same(found, encode_records(record_batch(given)))
+
+
+@given(messages=st.lists(RECORDS, min_size=1, max_size=12), store_host=HOSTS)
+def test_messages_that_share_most_are_encoded_as_columns_are(
+    messages: list[RecordReport], store_host: str
+) -> None:
+    first = as_sent(messages[0], store_host)
     given = [
-        replace(
-            each, queue_offset=0, physical_offset=0, store_timestamp=0, store_host=store_host,
-            prepared_transaction_offset=0,
-        )
+        replace(first, flag=each.flag, body=each.body, properties_raw=each.properties_raw)
         for each in messages
-    ]  # fmt: skip
-    found = encode_messages(
-        [
-            MessageFields(
-                each.topic.encode(), each.body, each.properties_raw, each.born_host,
-                each.born_timestamp, each.queue_id, each.flag, each.sys_flag, each.reconsume_times,
-            )
-            for each in given
-        ],
+    ]
+    found = encode_alike(
+        fields_of(first)._replace(flag=-1, body=b"-", properties=b"-"),
+        np.array([each.flag for each in given], np.int32),
+        pa.array([each.body for each in given], pa.binary()),
+        pa.array([each.properties_raw for each in given], pa.binary()),
         store_host,
+    )
+    assert_same(found, encode_records(record_batch(given)))
+
+
+def as_sent(message: RecordReport, store_host: str) -> RecordReport:
+    """A message before the store knows it."""
+    return replace(
+        message, queue_offset=0, physical_offset=0, store_timestamp=0, store_host=store_host,
+        prepared_transaction_offset=0,
     )  # fmt: skip
-    expected = encode_records(record_batch(given))
+
+
+def fields_of(message: RecordReport) -> MessageFields:
+    return MessageFields(
+        message.topic.encode(), message.body, message.properties_raw, message.born_host,
+        message.born_timestamp, message.queue_id, message.flag, message.sys_flag,
+        message.reconsume_times,
+    )  # fmt: skip
+
+
+def assert_same(found: EncodedRecords, expected: EncodedRecords) -> None:
     assert found.data.tobytes() == expected.data.tobytes()
     assert found.starts.tolist() == expected.starts.tolist()
     assert found.sizes.tolist() == expected.sizes.tolist()
