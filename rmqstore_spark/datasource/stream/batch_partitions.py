@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batch_partitions"]
 
 _PACK: Final = 1 << 20
-_STRETCH: Final = 32 << 20
+_STRETCH: Final = 64 << 20
 _TASKS: Final = 4
 """Even for one, two and four cores. How many a cluster has is not known here, and each task looks
 at all its queues, so a query of many cores states `minPartitions`."""
