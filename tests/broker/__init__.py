@@ -1,6 +1,7 @@
 """A store process as a broker (`rmqstore_spark.broker`), without a broker of RocketMQ's.
 
 broker       a broker in this process, and requests to it
+halves       requests of producers of transactional messages
 accounts     accounts, and requests that are signed
 real_client, cpp_client, node/   RocketMQ's C++ and Node clients, in processes of their own
 

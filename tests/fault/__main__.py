@@ -21,13 +21,14 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tests.broker.real_client import cpp_command
 from tests.fault.power import why_no_loop_mounts
 from tests.fault.rounds.accounts import killed_lives
-from tests.fault.rounds.broker import broker_kills
 from tests.fault.rounds.delays import DelayAccount
 from tests.fault.rounds.disk import full_disks
 from tests.fault.rounds.expiry import ExpiryAccount
+from tests.fault.rounds.remoting.broker import broker_kills
+from tests.fault.rounds.remoting.clients import client_kills
+from tests.fault.rounds.remoting.kinds import kinds
 from tests.fault.rounds.replication import replication_kills
 from tests.fault.rounds.service import cut_connections, lost_answers, service_kills
 from tests.fault.rounds.staging import IN_FILES, IN_MEMORY, staging_kills
@@ -76,11 +77,9 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
             yield f"{what}, power cut", cut
     clustered = partial(broker_kills, rounds=rounds, first_seed=seed)
     yield "broker, name server or application killed, RocketMQ's protocol", clustered
-    if (cpp := cpp_command()) is not None:
-        yield (
-            "the same beside RocketMQ's C++ client",
-            partial(broker_kills, rounds=rounds // 4, first_seed=seed, cpp=cpp),
-        )
+    for client, make in kinds().items():
+        killed = partial(client_kills, rounds=rounds // 4, make=make, first_seed=seed)
+        yield f"{client}, broker or name server killed in each phase", killed
     for call in CALLS:
         yield f"killed at the k-th {call}, for every k", partial(by_calls, call=call)
     for call in CALLS:

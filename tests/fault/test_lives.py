@@ -10,10 +10,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import CLIENT, Claims, Outcome, compare_all
 from tests.fault.messages import block
 from tests.fault.rounds.accounts import START, Account, killed_lives
-from tests.fault.rounds.broker import Application, broker_kills, vanished
 from tests.fault.rounds.delays import DelayAccount
 from tests.fault.rounds.expiry import ExpiryAccount, expiring, put
 from tests.fault.rounds.process import MovingClock
+from tests.fault.rounds.remoting.broker import Application, broker_kills, vanished
 from tests.fault.rounds.staging import IN_FILES, staging_kills
 from tests.fault.rounds.transactions import TransactionAccount
 from tests.support.stores.storing import config

@@ -18,12 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
-from rmqstore_spark.client.brokers.answers import (
-    read_brokers,
-    read_names,
-    read_route,
-    read_topics,
-)
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
@@ -37,6 +31,7 @@ from rmqstore_spark.errors import (
     DataLossError,
     FrameError,
     OptionError,
+    RemotingError,
     ReplicationError,
     ServiceError,
 )
@@ -73,11 +68,8 @@ from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
-from rmqstore_spark.namesrv.registration import read_registration
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
-from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.server.flight.blockbatch import block_span
 from rmqstore_spark.server.flight.frames import (
     ProtocolError,
@@ -92,6 +84,7 @@ from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.failures import refused
 from rmqstore_spark.wire.protocol import Acknowledgement, block_number
+from tests.fuzz.remoting import frames, heartbeat, registration, route, sends
 from tests.support.messages.blocks import block_outcome
 
 __all__ = ["DECODERS", "check"]
@@ -330,28 +323,6 @@ def ledger(data: bytes) -> Any:
     return len(taken), repr(read_marker(data, 5)), repr(state)
 
 
-def frames(data: bytes) -> Any:
-    """Frames of RocketMQ's protocol; what was understood must come back as it is."""
-    found, error = FrameReader().feed(data)
-    for command in found:
-        assert FrameReader().feed(encode_frame(command)) == ([command], None)
-    return repr(found), str(error)
-
-
-def registration(data: bytes) -> Any:
-    """A broker's registration, by its first byte plain, of an old broker, or compressed."""
-    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "h:1"}
-    ext["compressed"] = str(data[:1] == b"\x02")
-    version = 1 if data[:1] == b"\x01" else 409
-    return repr(read_registration(Command(103, ext, data[1:], version=version)))
-
-
-def route(data: bytes) -> Any:
-    """What a name server or a broker answers: a route, brokers, topics, or names."""
-    read = (read_route, read_brokers, read_topics, read_names)[data[0] % 4 if data else 0]
-    return repr(read(Command(0, body=data[1:]), "it"))
-
-
 def pulled(data: bytes) -> Any:
     """Records that a broker sent for two pulls; whether it filtered is in the first byte."""
     kind, cut = data[:1], len(data) // 2
@@ -373,13 +344,13 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
-    frames, registration, accounts, route, pulled,
+    frames, registration, accounts, route, pulled, sends, heartbeat,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 
 _DECLARED: Final = (
     CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError, FrameError,
-    ServiceError, DataLossError,
+    ServiceError, DataLossError, RemotingError,
 )  # fmt: skip
 
 

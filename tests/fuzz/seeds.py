@@ -19,6 +19,7 @@ from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_uni
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
@@ -26,6 +27,8 @@ from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
+from tests.broker.broker import batch, heartbeat, message
+from tests.broker.halves import alive
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
 from tests.support.stores.golden import RecordReport
@@ -155,6 +158,20 @@ def _registrations() -> Iterator[bytes]:
     yield b"\2" + compressed(plain).body
 
 
+def _sends() -> Iterator[Command]:
+    yield message(b"body", i="TAGS\x01t\x02WAIT\x01true\x02TRAN_MSG\x01true", j="3", l="16")
+    yield batch([b"one", b"two"], b"KEYS\x01k")
+    long = {"topic": "T", "queueId": "-1", "sysFlag": "0", "bornTimestamp": "7", "flag": "1"}
+    yield Command(RequestCode.SEND_MESSAGE, {**long, "properties": "DELAY\x013"}, b"body")
+
+
+def _heartbeats() -> Iterator[Command]:
+    yield heartbeat("me", {"T": "a || b", "U": "*"})
+    yield alive("me", "pg")
+    of_cpp = {"consumeFromWhere": "1", "consumeType": 1, "messageModel": 1, "groupName": "g"}
+    yield Command(34, body=json.dumps({"clientID": "c", "consumerDataSet": [of_cpp]}).encode())
+
+
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
     servers = {"h:1": ["grpc://h:3"], "x": []}
@@ -205,6 +222,8 @@ _OF: dict[str, Callable[[], Any]] = {
     "frames": _frames,
     "registration": _registrations,
     "route": _tables,
+    "sends": lambda: map(encode_frame, _sends()),
+    "heartbeat": lambda: [request.body for request in _heartbeats()],
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
     ],

@@ -72,14 +72,25 @@ class RocketMq:
         """A folder for one process: it logs below it."""
         return Path(tempfile.mkdtemp(dir=self.folder))
 
+    def application(self, *arguments: str) -> list[str]:
+        """The command of the application that rounds of faults kill; compiles it."""
+        home, source = self.user_home(), Path(__file__).with_name("Application.java")
+        compiler = str(self._java.with_name("javac"))
+        subprocess.run(
+            [compiler, "-cp", f"{self.home}/lib/*", "-d", str(home), str(source)], check=True
+        )
+        return [*self._command(home, home), "Application", *arguments]
+
+    def _command(self, user_home: Path, *folders: Path) -> list[str]:
+        """The command of Java, with its own classes and those of some folders."""
+        classes = ":".join([f"{self.home}/lib/*", *map(str, folders)])
+        options = (f"-Duser.home={user_home}", *self._java_options, *_JAVA_FLAGS)
+        return [str(self._java), *options, "-cp", classes]
+
     def start(self, user_home: Path, *arguments: object, **pipes: Any) -> subprocess.Popen[str]:
         """Start one of its classes, or a source file."""
         return subprocess.Popen(
-            [
-                *(str(self._java), f"-Duser.home={user_home}"),
-                *(*self._java_options, *_JAVA_FLAGS),
-                *("-cp", f"{self.home}/lib/*", *map(str, arguments)),
-            ],
+            [*self._command(user_home), *map(str, arguments)],
             cwd=user_home,
             env={**os.environ, "ROCKETMQ_HOME": str(self.home)},
             text=True,

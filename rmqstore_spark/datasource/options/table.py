@@ -274,7 +274,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         BOTH,
         "Split ranges until there are about this many partitions. A stream that reads along the "
-        "CommitLog otherwise cuts a micro-batch for four cores, and every 32 MiB: set it if you "
+        "CommitLog otherwise cuts a micro-batch for four cores, and every 64 MiB: set it if you "
         "have more cores.",
         minimum=1,
     ),

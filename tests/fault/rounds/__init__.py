@@ -9,6 +9,5 @@ staging      clients that stage and commit batches over Flight
 accounts     rounds of a process that says what it does, and what the store must hold then
 process      what such processes have in common
 delays, transactions, expiry   three of them
-broker       a store process as a broker, with its name server and applications
-application, cpp   applications on RocketMQ's protocol, in Python and with RocketMQ's C++ client
+remoting/    a broker, its name server and their clients, on RocketMQ's protocol
 """

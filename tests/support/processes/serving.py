@@ -110,9 +110,13 @@ class StoreProcess:
         self.process.wait()
         self._output.close()
 
+    def is_settled(self) -> bool:
+        """Whether it serves, or has ended."""
+        return self.ready_file.exists() or self.process.poll() is not None
+
     def ready(self) -> dict[str, Any]:
         """What the ready file says, once it is there."""
-        eventually(lambda: self.ready_file.exists() or self.process.poll() is not None, _START)
+        eventually(self.is_settled, _START)
         assert self.ready_file.exists(), self.output
         told: dict[str, Any] = json.loads(self.ready_file.read_text())
         return told

@@ -1,6 +1,6 @@
 """An application on RocketMQ's protocol: senders and a consumer, in a process that is killed.
 
-    python -m tests.fault.rounds.application NAME_SERVER SEED NUMBER NUMBER NUMBER
+    python -m tests.fault.rounds.remoting.application NAME_SERVER SEED NUMBER NUMBER NUMBER
 
 Each sender has a connection, a queue, and numbers of its own from NUMBER on. It says `begin FIRST
 COUNT` and, once that is acknowledged, `done FIRST COUNT`. The consumer says `got QUEUE OFFSET
@@ -27,7 +27,7 @@ from tests.broker.broker import batch, message, number, pull, records_in, route
 from tests.fault.messages import TOPICS
 from tests.fault.rounds.process import say
 
-__all__ = ["GROUP", "TOPIC"]
+__all__ = ["GROUP", "TOPIC", "broker_of"]
 
 TOPIC: Final = TOPICS[0]
 GROUP: Final = "consumers"
@@ -104,11 +104,11 @@ async def _pull(client: RemotingClient, queue: int, offset: int) -> int:
     return number(answer, "nextBeginOffset")
 
 
-def _broker(name_server: str) -> str:
-    """The address of the broker, once the name server knows it."""
+def broker_of(name_server: str, topic: str) -> str:
+    """The address of the broker of a topic, once the name server knows it."""
     while True:
         try:
-            found = route(name_server, TOPIC)
+            found = route(name_server, topic)
         except ServiceError:
             found = None
         if found is not None:
@@ -122,6 +122,6 @@ async def _work(address: str, seed: int, numbers: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    _address = _broker(sys.argv[1])
+    _address = broker_of(sys.argv[1], TOPIC)
     say("ready")
     asyncio.run(_work(_address, int(sys.argv[2]), list(map(int, sys.argv[3:]))))
