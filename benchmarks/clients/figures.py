@@ -38,7 +38,7 @@ def client_figures(stores: Stores) -> Iterator[Figure]:
 
 
 def _rocketmq(folder: Path) -> RocketMq | None:
-    """Return the distribution of RocketMQ; None if there is none, and say so."""
+    """Find the distribution of RocketMQ. Without ROCKETMQ_HOME, print a hint and return None."""
     home = os.environ.get(_HOME)
     if not home:
         print(

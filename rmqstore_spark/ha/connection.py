@@ -139,19 +139,24 @@ class HaConnection:
         if tls is None:
             self._socket.sendall(data, _MORE if more else 0)
             return
-        deadline = time.monotonic() + self._seconds
+        deadline = self.deadline()
         left = memoryview(data)
         while left := left[tls.send(left) :]:
             if time.monotonic() > deadline:
                 raise TimeoutError("the other end reads too slowly")
 
-    def send_file(self, descriptor: int, offset: int, size: int) -> int:
+    def deadline(self) -> float:
+        """Return until when what is sent now must be sent, by `time.monotonic`."""
+        return time.monotonic() + self._seconds
+
+    def send_file(self, descriptor: int, offset: int, size: int, deadline: float) -> int:
         """Send a part of a file without copying it, over a connection that is not encrypted.
 
         Args:
             descriptor: of the file.
             offset: of the part's first byte in the file.
             size: its bytes.
+            deadline: see `deadline`. A slave that takes a little now and then does not extend it.
 
         Returns:
             The number of bytes sent: fewer if the file ends before.
@@ -165,7 +170,7 @@ class HaConnection:
             try:
                 count = os.sendfile(connected, descriptor, offset + sent, size - sent)
             except BlockingIOError:
-                self._await_room(connected)
+                self._await_room(connected, deadline)
                 continue
             if not count:
                 break
@@ -182,10 +187,11 @@ class HaConnection:
         """Close the socket. No thread may use it any more."""
         self._socket.close()
 
-    def _await_room(self, connected: int) -> None:
+    def _await_room(self, connected: int, deadline: float) -> None:
         writable = select.poll()
         writable.register(connected, select.POLLOUT)
-        if not writable.poll(self._seconds * 1000):
+        left = deadline - time.monotonic()
+        if left <= 0 or not writable.poll(left * 1000):
             raise TimeoutError("the other end reads too slowly")
 
     def _shake_hands(self, context: ssl.SSLContext, master: str | None) -> None:

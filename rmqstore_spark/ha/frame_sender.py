@@ -51,10 +51,11 @@ class FrameSender:
         if self._connection.is_encrypted:
             self._send_copy(at, end)
             return
+        deadline = self._connection.deadline()
         descriptor, begin = self._log.segment(at)
         for offset, size in self._frames(at, end):
             self._connection.sendall(encode_header(offset, size), more=True)
-            sent = self._connection.send_file(descriptor, offset - begin, size)
+            sent = self._connection.send_file(descriptor, offset - begin, size, deadline)
             if sent < size:
                 raise self._log.shorter(at)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -147,6 +149,29 @@ def test_a_slave_that_neither_reads_nor_reports_is_dropped(tmp_path: Path) -> No
         with PlainSlave(master.address):
             eventually(lambda: len(store.slaves) == 1)
             eventually(lambda: len(store.slaves) == 0)
+
+
+@pytest.mark.threat("Replication")
+def test_a_slave_that_reads_a_little_now_and_then_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes at most 1 MB a second, and 4 MB must be taken in half a second."""
+    # So that it makes room all the time: a system wakes a sender when a third of this is free.
+    monkeypatch.setattr("rmqstore_spark.ha.slave_connection._SEND_BUFFER", 64 << 10)
+    settings = {"ha_housekeeping_interval": 500, "ha_transfer_batch_size": (4 << 20) - 12}
+    with mastering(tmp_path, mapped_file_size_commit_log=64 << 20, **settings) as (store, master):
+        for _ in range(12):
+            assert store.put(rows_block([bytes(1 << 20)])).ok
+        with PlainSlave(master.address) as slave:
+            slave.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+            taken = 0
+            with suppress(ConnectionError):
+                slave.report(1)
+                while part := slave.connection.recv(10 << 10):
+                    taken += len(part)
+                    time.sleep(0.01)  # how fast it reads
+                    slave.report(1)
+            assert taken < store.published_end
 
 
 @pytest.mark.threat("Replication")
