@@ -16,7 +16,7 @@ from rich.table import Table
 
 import rmqstore_spark
 
-__all__ = ["Figure", "print_table", "write_results"]
+__all__ = ["Figure", "met", "print_table", "write_results"]
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 
@@ -74,6 +74,11 @@ class Figure:
         return (
             self.name, self.value, self.against, self.other, self.ratio, self.aim, self.met,
         )  # fmt: skip
+
+
+def met(is_met: bool) -> str:
+    """Return what the table says of an aim."""
+    return "yes" if is_met else "no"
 
 
 def print_table(figures: Sequence[Figure]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 
 from benchmarks.child import in_child
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, met
 from benchmarks.slaves import cpu_seconds, following, taking
 from benchmarks.stores import Stores
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -82,7 +82,7 @@ def _catching_up(folder: Path) -> Figure:
     aim = min(_AIM_MBS, _AIM_OF_DISK * disk)
     return Figure(
         _SECTION, "follower that catches up", f"{rate:,.0f} MB/s", "disk, sequential",
-        f"{disk:,.0f} MB/s", f"{rate / disk:.2f}", f"{aim:,.0f} MB/s", _met(rate >= aim),
+        f"{disk:,.0f} MB/s", f"{rate / disk:.2f}", f"{aim:,.0f} MB/s", met(rate >= aim),
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _two_slaves(folder: Path) -> Iterator[Figure]:
         yield Figure(
             _SECTION, f"puts with two slaves {name}", f"{given.rate:,.0f} MB/s", "with none",
             f"{alone.rate:,.0f} MB/s", f"{ratio:.2f}", f"{_AIM_SLOWER}",
-            _met(ratio >= _AIM_SLOWER),
+            met(ratio >= _AIM_SLOWER),
             f"{given}: {_CORES} cores have time for {given.bound:,.0f} MB/s; with none, {alone}",
         )  # fmt: skip
 
@@ -154,7 +154,7 @@ def _at_a_rate(folder: Path) -> Figure:
         f"{_PACED_MBS} MB/s are put, two followers connected: median of a put of "
         f"{_BLOCK_ROWS:,} messages",
         f"{followed:.2f} ms", "with none", f"{alone:.2f} ms", f"{ratio:.2f}",
-        f"{_AIM_LONGER}", _met(ratio <= _AIM_LONGER),
+        f"{_AIM_LONGER}", met(ratio <= _AIM_LONGER),
         f"p99 {followed_p99:.2f} ms; with none {alone_p99:.2f} ms",
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ def _acknowledged(folder: Path) -> Figure:
     more = synced - plain
     return Figure(
         _SECTION, "SYNC_MASTER: median of a put", f"{synced:.2f} ms", "ASYNC_MASTER",
-        f"{plain:.2f} ms", f"+{more:.2f} ms", f"+{_AIM_MS} ms", _met(more < _AIM_MS),
+        f"{plain:.2f} ms", f"+{more:.2f} ms", f"+{_AIM_MS} ms", met(more < _AIM_MS),
     )  # fmt: skip
 
 
@@ -258,7 +258,3 @@ def _disk_rate(path: Path) -> float:
     took = time.perf_counter() - begin
     path.unlink()
     return _BYTES / took / 1e6
-
-
-def _met(is_met: bool) -> str:
-    return "yes" if is_met else "no"

@@ -15,8 +15,8 @@ from typing import Final
 import psutil
 
 from benchmarks.clients.brokers import QUEUES
-from benchmarks.clients.rounds import count_of, met, seconds_of
-from benchmarks.figures import Figure
+from benchmarks.clients.rounds import count_of, seconds_of
+from benchmarks.figures import Figure, met
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

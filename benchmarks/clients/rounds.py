@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-__all__ = ["count_of", "in_turns", "met", "middle", "seconds_of"]
+__all__ = ["count_of", "in_turns", "middle", "seconds_of"]
 
 _PART: Final = float(os.environ.get("BENCH_CLIENTS_PART", "1"))
 """Part of the messages and of the time of a whole run, to try the benchmark."""
@@ -45,8 +45,3 @@ def in_turns(*ways: Callable[[], _Found]) -> tuple[list[_Found], ...]:
 def middle(values: Iterable[float]) -> float:
     """Return the median."""
     return statistics.median(values)
-
-
-def met(is_met: bool) -> str:
-    """Return what the table says of an aim."""
-    return "yes" if is_met else "no"

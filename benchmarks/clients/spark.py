@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.clients.brokers import QUEUES, Bench
-from benchmarks.clients.rounds import count_of, met, middle
-from benchmarks.figures import Figure
+from benchmarks.clients.rounds import count_of, middle
+from benchmarks.figures import Figure, met
 from benchmarks.sink import rows_to_write
 from benchmarks.spark import session
 
