@@ -77,11 +77,13 @@ class Files(Protocol):
         max_gap: the widest gap, in bytes, that is cheaper to read than to skip with a second
             request.
         max_waste: how many unwanted bytes may be read per byte that was requested.
+        stretch: how many bytes one call should read, when all bytes of a file are read in order.
     """
 
     is_local: bool
     max_gap: int
     max_waste: int
+    stretch: int
 
     @property
     def lists_trees(self) -> bool:

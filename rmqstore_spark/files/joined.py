@@ -67,6 +67,7 @@ class JoinedFiles:
         self.is_local = store[0].is_local
         self.max_gap = max(files.max_gap for files, _ in self._parts)
         self.max_waste = min(files.max_waste for files, _ in self._parts)
+        self.stretch = max(files.stretch for files, _ in self._parts)
         self._longer: dict[str, int] = {}  # paths whose file is not the store's, and whose it is
 
     def __reduce__(self) -> tuple[object, ...]:

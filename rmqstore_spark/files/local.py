@@ -52,6 +52,7 @@ class LocalFiles:
     lists_trees = False
     max_gap = 4096
     max_waste = 8
+    stretch = 1 << 20  # what is decoded next is still in the processor's cache
 
     def __init__(self, open_files: int = _OPEN_FILES, reads: DiskReads = PLAIN) -> None:
         self._open_files = open_files

@@ -61,6 +61,7 @@ class FsspecFiles:
     is_local = False
     max_gap = 4096
     max_waste = 1
+    stretch = _AT_ONCE_BYTES  # a request costs more than a cache gains
 
     def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
         self._fs = fs

@@ -99,6 +99,11 @@ class Segments:
         return self._file_sizes[0] if self._segments else 0
 
     @property
+    def stretch(self) -> int:
+        """How many bytes one call should read, when all are read in order."""
+        return self._files.stretch
+
+    @property
     def odd_sizes(self) -> list[Segment]:
         """Files whose length differs from the first one's; the last file may differ."""
         return [
