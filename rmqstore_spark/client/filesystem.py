@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from fsspec.spec import AbstractFileSystem
@@ -22,6 +23,8 @@ from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import (
     FileEntry,
     ListReply,
+    OffsetsReply,
+    OffsetsRequest,
     PathRequest,
     RangesRequest,
     WalkRequest,
@@ -67,6 +70,15 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         """The broker name of the store."""
         return self.client.open(()).broker_name
 
+    def queue_ends(self, topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return minOffset and maxOffset of the queues of some topics, by topic and queueId."""
+        asked = OffsetsRequest(tuple(topics))
+        found = self.client.connection.call(Actions.OFFSETS, asked, OffsetsReply).queues
+        return {
+            topic: {int(number): (q.min_offset, q.max_offset) for number, q in queues.items()}
+            for topic, queues in found.items()
+        }
+
     @property
     def is_written(self) -> bool:
         """Whether another process holds the lock of a store that is served read-only."""
@@ -110,7 +122,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         size = self.size(path) if end is None or end < 0 or (start or 0) < 0 else end
         first, last, _step = slice(start, end).indices(size)
         parts = [
-            self.read_ranges(path, [at], [min(_MAX_READ, last - at)])[0]
+            self.read_ranges([path], [at], [min(_MAX_READ, last - at)])[0]
             for at in range(first, last, _MAX_READ)
         ]
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -123,28 +135,42 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         on_error: str = "return",
         **_: Any,
     ) -> list[Any]:
-        """Read ranges of files; consecutive ranges of the same file share a request."""
+        """Read ranges of files in one request."""
         starts = [starts] * len(paths) if isinstance(starts, int) else list(starts)
         ends = [ends] * len(paths) if isinstance(ends, int) else list(ends)
-        found: list[Any] = []
-        while len(found) < len(paths):
-            first = len(found)
-            path = paths[first]
-            last = first
-            while last < len(paths) and paths[last] == path:
-                last += 1
-            lengths = [ends[n] - starts[n] for n in range(first, last)]
-            try:
-                found += self.read_ranges(path, starts[first:last], lengths)
-            except (OSError, RmqStoreError) as error:
-                if on_error == "raise":
-                    raise
-                found += [error] * (last - first)
+        lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+        try:
+            return list(self.read_ranges(paths, starts, lengths))
+        except (OSError, RmqStoreError) as error:
+            if on_error == "raise":
+                raise
+            if len(set(paths)) < 2:
+                return [error] * len(paths)
+        found: list[Any] = []  # one of the files is missing: find out which
+        for path, group in groupby(range(len(paths)), paths.__getitem__):
+            part = slice(len(found), len(found) + len(list(group)))
+            found += self.cat_ranges([path] * (part.stop - part.start), starts[part], ends[part])
         return found
 
-    def read_ranges(self, path: str, offsets: list[int], lengths: list[int]) -> list[bytes]:
-        """Read ranges of one file in one request. A range is shorter only where the file ends."""
-        ticket = encode(RangesRequest(self._inner(path), tuple(offsets), tuple(lengths)))
+    def read_ranges(
+        self, paths: Sequence[str], offsets: list[int], lengths: list[int]
+    ) -> list[bytes]:
+        """Read ranges of files in one request. A range is shorter only where its file ends.
+
+        Args:
+            paths: n, the file of each range.
+            offsets, lengths: n, the ranges.
+        """
+        files = [(path, len(list(group))) for path, group in groupby(paths)]
+        ticket = encode(
+            RangesRequest(
+                tuple(self._inner(path) for path, _ in files),
+                tuple(count for _, count in files),
+                tuple(offsets),
+                tuple(lengths),
+            )
+        )
+        path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
 
         def read() -> list[bytes]:
             ranges: list[bytes] = []
@@ -233,7 +259,7 @@ class _RemoteFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        data = self._fs.read_ranges(self._path, [self._at], [min(len(view), _MAX_READ)])[0]
+        data = self._fs.read_ranges([self._path], [self._at], [min(len(view), _MAX_READ)])[0]
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
