@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.client.store_client import StoreClient
@@ -162,37 +165,65 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             offsets, lengths: n, the ranges.
         """
         files = [(path, len(list(group))) for path, group in groupby(paths)]
-        ticket = encode(
-            RangesRequest(
-                tuple(self._inner(path) for path, _ in files),
-                tuple(count for _, count in files),
-                tuple(offsets),
-                tuple(lengths),
-            )
+        request = RangesRequest(
+            tuple(self._inner(path) for path, _ in files),
+            tuple(count for _, count in files),
+            tuple(offsets),
+            tuple(lengths),
         )
         path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
 
         def read() -> list[bytes]:
             ranges: list[bytes] = []
             pieces: list[Any] = []
-            reader = self.client.connection.get(ticket)
-            while True:
-                try:
-                    batch = reader.read_chunk().data
-                except StopIteration:
-                    break
-                for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
-                    pieces.append(data.as_buffer())
-                    if last:
-                        ranges.append(b"".join(pieces))
-                        pieces = []
+            for piece, last in self._pieces(request):
+                pieces.append(piece)
+                if last:
+                    ranges.append(b"".join(pieces))
+                    pieces = []
             if len(ranges) != len(offsets) or any(
                 len(data) > length for data, length in zip(ranges, lengths, strict=True)
             ):
-                raise RmqStoreError(f"{path}: the store process sent other ranges than requested.")
+                raise _other_ranges(path)
             return ranges
 
         return self._told(path, lambda: self.client.connection.repeated(read))
+
+    def read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
+        """Fill a buffer from a file; return the bytes read, fewer only at the file's end."""
+        done = 0
+        while done < len(out):
+            room = out[done : done + _MAX_READ]
+            count = self._read_into(path, offset + done, room)
+            done += count
+            if count < len(room):
+                break
+        return done
+
+    def _read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
+        request = RangesRequest((self._inner(path),), (1,), (offset,), (len(out),))
+
+        def read() -> int:
+            done = 0
+            for piece, _ in self._pieces(request):
+                if len(piece) > len(out) - done:
+                    raise _other_ranges(path)
+                out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+                done += len(piece)
+            return done
+
+        return self._told(path, lambda: self.client.connection.repeated(read))
+
+    def _pieces(self, request: RangesRequest) -> Iterator[tuple[pa.Buffer, bool]]:
+        """Yield the parts of a request's ranges, and whether each ends its range."""
+        reader = self.client.connection.get(encode(request))
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                return
+            for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
+                yield data.as_buffer(), last
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":
@@ -233,6 +264,10 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         }
 
 
+def _other_ranges(path: str) -> RmqStoreError:
+    return RmqStoreError(f"{path}: the store process sent other ranges than requested.")
+
+
 class _RemoteFile(io.RawIOBase):
     """One file, readable at any position. Nothing is cached, since the file can grow."""
 
@@ -258,8 +293,7 @@ class _RemoteFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._fs.read_ranges([self._path], [self._at], [min(len(view), _MAX_READ)])[0]
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+        out = np.frombuffer(buffer, np.uint8)[:_MAX_READ]
+        count = self._fs.read_into(self._path, self._at, out)
+        self._at += count
+        return count

@@ -215,7 +215,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("a small file system can be mounted by root alone")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    # Lazily: threads of a test that failed may still use it.
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def fill(path: Path) -> None:
