@@ -378,7 +378,11 @@ class RangesRequest:
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.lengths):
             raise ValueError("there must be as many lengths as offsets")
-        if len(self.counts) != len(self.paths) or sum(self.counts) != len(self.offsets):
+        if (
+            len(self.counts) != len(self.paths)
+            or min(self.counts, default=0) < 0
+            or sum(self.counts) != len(self.offsets)
+        ):
             raise ValueError("the counts must be those of the paths, and of all ranges")
 
 
