@@ -15,7 +15,7 @@ from rmqstore_spark.errors import InstallationError
 
 __all__ = ["check_packages", "require_spark", "use_this_python"]
 
-_PACKAGES: Final = ("fsspec", "isal", "lz4", "numpy", "pyarrow", "zstandard")
+_PACKAGES: Final = ("fsspec", "isal", "lz4", "msgspec", "numpy", "pyarrow", "zstandard")
 
 
 def use_this_python() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,31 @@ hypothesis.settings.load_profile(
 settle_surroundings()
 
 Golden = Callable[[str], Path]
+
+_OWN_FOLDER = pytest.StashKey[str]()
+_FAILED = (
+    pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR
+)  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses a folder
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each run a temporary folder of its own.
+
+    By default, a run ends by removing folders of earlier runs, and fails if it cannot: if a run
+    that was killed has left a file system mounted there, or another one is still at work.
+    """
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="rmqstore-tests-")
+        config.stash[_OWN_FOLDER] = config.option.basetemp
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remove the run's folder, unless a test has failed: what it wrote may show why."""
+    folder = session.config.stash.get(_OWN_FOLDER, None)
+    if folder is not None and exitstatus not in _FAILED:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.client.store_client import StoreClient
@@ -22,6 +26,8 @@ from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import (
     FileEntry,
     ListReply,
+    OffsetsReply,
+    OffsetsRequest,
     PathRequest,
     RangesRequest,
     WalkRequest,
@@ -67,6 +73,15 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         """The broker name of the store."""
         return self.client.open(()).broker_name
 
+    def queue_ends(self, topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return minOffset and maxOffset of the queues of some topics, by topic and queueId."""
+        asked = OffsetsRequest(tuple(topics))
+        found = self.client.connection.call(Actions.OFFSETS, asked, OffsetsReply).queues
+        return {
+            topic: {int(number): (q.min_offset, q.max_offset) for number, q in queues.items()}
+            for topic, queues in found.items()
+        }
+
     @property
     def is_written(self) -> bool:
         """Whether another process holds the lock of a store that is served read-only."""
@@ -110,7 +125,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         size = self.size(path) if end is None or end < 0 or (start or 0) < 0 else end
         first, last, _step = slice(start, end).indices(size)
         parts = [
-            self.read_ranges(path, [at], [min(_MAX_READ, last - at)])[0]
+            self.read_ranges([path], [at], [min(_MAX_READ, last - at)])[0]
             for at in range(first, last, _MAX_READ)
         ]
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -123,50 +138,92 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         on_error: str = "return",
         **_: Any,
     ) -> list[Any]:
-        """Read ranges of files; consecutive ranges of the same file share a request."""
+        """Read ranges of files in one request."""
         starts = [starts] * len(paths) if isinstance(starts, int) else list(starts)
         ends = [ends] * len(paths) if isinstance(ends, int) else list(ends)
-        found: list[Any] = []
-        while len(found) < len(paths):
-            first = len(found)
-            path = paths[first]
-            last = first
-            while last < len(paths) and paths[last] == path:
-                last += 1
-            lengths = [ends[n] - starts[n] for n in range(first, last)]
-            try:
-                found += self.read_ranges(path, starts[first:last], lengths)
-            except (OSError, RmqStoreError) as error:
-                if on_error == "raise":
-                    raise
-                found += [error] * (last - first)
+        lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+        try:
+            return list(self.read_ranges(paths, starts, lengths))
+        except (OSError, RmqStoreError) as error:
+            if on_error == "raise":
+                raise
+            if len(set(paths)) < 2:
+                return [error] * len(paths)
+        found: list[Any] = []  # one of the files is missing: find out which
+        for path, group in groupby(range(len(paths)), paths.__getitem__):
+            part = slice(len(found), len(found) + len(list(group)))
+            found += self.cat_ranges([path] * (part.stop - part.start), starts[part], ends[part])
         return found
 
-    def read_ranges(self, path: str, offsets: list[int], lengths: list[int]) -> list[bytes]:
-        """Read ranges of one file in one request. A range is shorter only where the file ends."""
-        ticket = encode(RangesRequest(self._inner(path), tuple(offsets), tuple(lengths)))
+    def read_ranges(
+        self, paths: Sequence[str], offsets: list[int], lengths: list[int]
+    ) -> list[bytes]:
+        """Read ranges of files in one request. A range is shorter only where its file ends.
+
+        Args:
+            paths: n, the file of each range.
+            offsets, lengths: n, the ranges.
+        """
+        files = [(path, len(list(group))) for path, group in groupby(paths)]
+        request = RangesRequest(
+            tuple(self._inner(path) for path, _ in files),
+            tuple(count for _, count in files),
+            tuple(offsets),
+            tuple(lengths),
+        )
+        path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
 
         def read() -> list[bytes]:
             ranges: list[bytes] = []
             pieces: list[Any] = []
-            reader = self.client.connection.get(ticket)
-            while True:
-                try:
-                    batch = reader.read_chunk().data
-                except StopIteration:
-                    break
-                for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
-                    pieces.append(data.as_buffer())
-                    if last:
-                        ranges.append(b"".join(pieces))
-                        pieces = []
+            for piece, last in self._pieces(request):
+                pieces.append(piece)
+                if last:
+                    ranges.append(b"".join(pieces))
+                    pieces = []
             if len(ranges) != len(offsets) or any(
                 len(data) > length for data, length in zip(ranges, lengths, strict=True)
             ):
-                raise RmqStoreError(f"{path}: the store process sent other ranges than requested.")
+                raise _other_ranges(path)
             return ranges
 
         return self._told(path, lambda: self.client.connection.repeated(read))
+
+    def read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
+        """Fill a buffer from a file; return the bytes read, fewer only at the file's end."""
+        done = 0
+        while done < len(out):
+            room = out[done : done + _MAX_READ]
+            count = self._read_into(path, offset + done, room)
+            done += count
+            if count < len(room):
+                break
+        return done
+
+    def _read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
+        request = RangesRequest((self._inner(path),), (1,), (offset,), (len(out),))
+
+        def read() -> int:
+            done = 0
+            for piece, _ in self._pieces(request):
+                if len(piece) > len(out) - done:
+                    raise _other_ranges(path)
+                out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+                done += len(piece)
+            return done
+
+        return self._told(path, lambda: self.client.connection.repeated(read))
+
+    def _pieces(self, request: RangesRequest) -> Iterator[tuple[pa.Buffer, bool]]:
+        """Yield the parts of a request's ranges, and whether each ends its range."""
+        reader = self.client.connection.get(encode(request))
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                return
+            for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
+                yield data.as_buffer(), last
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":
@@ -207,6 +264,10 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         }
 
 
+def _other_ranges(path: str) -> RmqStoreError:
+    return RmqStoreError(f"{path}: the store process sent other ranges than requested.")
+
+
 class _RemoteFile(io.RawIOBase):
     """One file, readable at any position. Nothing is cached, since the file can grow."""
 
@@ -232,8 +293,7 @@ class _RemoteFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._fs.read_ranges(self._path, [self._at], [min(len(view), _MAX_READ)])[0]
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+        out = np.frombuffer(buffer, np.uint8)[:_MAX_READ]
+        count = self._fs.read_into(self._path, self._at, out)
+        self._at += count
+        return count

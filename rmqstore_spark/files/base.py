@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from rmqstore_spark.errors import RmqStoreError, StoreAccessError
 
 __all__ = [
     "FileInfo",
+    "FileRange",
     "Files",
     "Int64Array",
     "Listing",
@@ -64,6 +65,14 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class FileRange(NamedTuple):
+    """A range of a file, in bytes."""
+
+    path: str
+    offset: int
+    length: int
+
+
 class Files(Protocol):
     """Read-only access to the files of a store, by path.
 
@@ -77,11 +86,15 @@ class Files(Protocol):
         max_gap: the widest gap, in bytes, that is cheaper to read than to skip with a second
             request.
         max_waste: how many unwanted bytes may be read per byte that was requested.
+        block: bytes that take hardly longer to read than one byte.
+        stretch: how many bytes one call should read, when all bytes of a file are read in order.
     """
 
     is_local: bool
     max_gap: int
     max_waste: int
+    block: int
+    stretch: int
 
     @property
     def lists_trees(self) -> bool:
@@ -150,6 +163,10 @@ class Files(Protocol):
         Returns:
             How many ranges were read in full: n, or the number of the first one that was cut short.
         """
+        ...
+
+    def read_many(self, ranges: Sequence[FileRange]) -> Sequence[bytes]:
+        """Read ranges of several files, each as `read` does, in as few requests as possible."""
         ...
 
     def close(self) -> None:

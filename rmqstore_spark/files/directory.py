@@ -67,6 +67,7 @@ class StoreDirectory:
         self.path = path
         self.commitlog_folders = tuple(commitlog_folders or (join(path, "commitlog"),))
         self._topology: Topology | None = None
+        self._extensions: Topology | None = None
 
     @classmethod
     def open(
@@ -155,6 +156,7 @@ class StoreDirectory:
         Raises:
             StoreAccessError: a folder may not be listed.
         """
+        self._extensions = None
         self._topology = Topology.load(self.files, join(self.path, "consumequeue"))
         return self._topology
 
@@ -173,8 +175,15 @@ class StoreDirectory:
 
     def queue_extension(self, topic: str, queue_id: int) -> Segments:
         """Return the files of a ConsumeQueue's extension units; empty if it has none."""
-        folder = join(self.path, "consumequeue_ext", topic, str(queue_id))
-        return Segments.load(self.files, [folder])
+        root = join(self.path, "consumequeue_ext")
+        folder = join(root, topic, str(queue_id))
+        if not self.files.lists_trees:
+            return Segments.load(self.files, [folder])
+        if self._extensions is None:
+            self._extensions = Topology.load(self.files, root)
+        return Segments(
+            self.files, [folder], [self._extensions.listings.get((topic, queue_id), [])]
+        )
 
     def batch_queues(self) -> Topology:
         """Return the topics and queues of RocketMQ 5's batch queues, which cannot be read."""

@@ -16,7 +16,15 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from rmqstore_spark.errors import OptionError, StoreAccessError, StoreNotFoundError
-from rmqstore_spark.files.base import FileInfo, Files, Int64Array, Listing, UInt8Array, join
+from rmqstore_spark.files.base import (
+    FileInfo,
+    FileRange,
+    Files,
+    Int64Array,
+    Listing,
+    UInt8Array,
+    join,
+)
 from rmqstore_spark.files.listing import walk_by_folder
 from rmqstore_spark.files.log.log_folders import list_or_nothing, segment_start
 from rmqstore_spark.files.own_names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
@@ -67,6 +75,8 @@ class JoinedFiles:
         self.is_local = store[0].is_local
         self.max_gap = max(files.max_gap for files, _ in self._parts)
         self.max_waste = min(files.max_waste for files, _ in self._parts)
+        self.block = max(files.block for files, _ in self._parts)
+        self.stretch = max(files.stretch for files, _ in self._parts)
         self._longer: dict[str, int] = {}  # paths whose file is not the store's, and whose it is
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -117,6 +127,10 @@ class JoinedFiles:
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return the bytes of a range; fewer only at the end of the file."""
         return self._first(path, lambda files, there: files.read(there, offset, length))
+
+    def read_many(self, ranges: Sequence[FileRange]) -> Sequence[bytes]:
+        """Read ranges of several files; see `Files.read_many`."""
+        return [self.read(*each) for each in ranges]
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out` and return the bytes read; fewer only at the end of the file."""

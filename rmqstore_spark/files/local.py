@@ -9,13 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join, translated
+from rmqstore_spark.files.base import (
+    FileInfo,
+    FileRange,
+    Int64Array,
+    Listing,
+    UInt8Array,
+    join,
+    translated,
+)
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import walk_by_folder
@@ -52,6 +60,8 @@ class LocalFiles:
     lists_trees = False
     max_gap = 4096
     max_waste = 8
+    block = 20 << 10
+    stretch = 1 << 20  # what is decoded next is still in the processor's cache
 
     def __init__(self, open_files: int = _OPEN_FILES, reads: DiskReads = PLAIN) -> None:
         self._open_files = open_files
@@ -112,6 +122,10 @@ class LocalFiles:
         except OSError as error:
             raise translated(error, path) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_many(self, ranges: Sequence[FileRange]) -> Sequence[bytes]:
+        """Read ranges of several files; see `Files.read_many`."""
+        return [self.read(*each) for each in ranges]
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out` and return the bytes read; fewer only at the end of the file."""

@@ -22,7 +22,15 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
-from rmqstore_spark.files.base import FileInfo, Int64Array, Listing, UInt8Array, join, translated
+from rmqstore_spark.files.base import (
+    FileInfo,
+    FileRange,
+    Int64Array,
+    Listing,
+    UInt8Array,
+    join,
+    translated,
+)
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import by_folder, described, last_part, walk_by_folder
 from rmqstore_spark.files.spans import plan_runs
@@ -40,6 +48,9 @@ _REQUEST_BYTES = 8 << 20
 
 # Concurrent requests ask for about this many bytes together.
 _AT_ONCE_BYTES = 32 << 20
+
+# A store process answers requests for so many files.
+_AT_ONCE = 4096
 
 # Longer reads check the file's size first: some handles allocate the whole length before they know
 # how many bytes there are.
@@ -61,6 +72,8 @@ class FsspecFiles:
     is_local = False
     max_gap = 4096
     max_waste = 1
+    block = 1 << 20
+    stretch = _AT_ONCE_BYTES  # a request costs more than a cache gains
 
     def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
         self._fs = fs
@@ -132,11 +145,19 @@ class FsspecFiles:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Return the bytes of a range; fewer only at the end of the file."""
-        return next(self._read_all(path, [(offset, length)])) if length > 0 else b""
+        return next(self._read_all([FileRange(path, offset, length)])) if length > 0 else b""
+
+    def read_many(self, ranges: Sequence[FileRange]) -> Sequence[bytes]:
+        """Read ranges of several files; see `Files.read_many`."""
+        return list(self._read_all(ranges))
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out` and return the bytes read; fewer only at the end of the file."""
-        return self._fill(path, [(offset, len(out))], out)
+        read_into = getattr(self._here(), "read_into", None)
+        if read_into is None:
+            return self._fill([FileRange(path, offset, len(out))], out)
+        with _failures(path):
+            return int(read_into(path, offset, out))
 
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array
@@ -147,16 +168,19 @@ class FsspecFiles:
         # A request ends where its window ends; otherwise it could grow as long as the whole file.
         windows = offsets // _REQUEST_BYTES
         runs = plan_runs(offsets, lengths, windows, max_gap=_REQUEST_GAP, max_waste=_REQUEST_GAP)
-        requests = list(zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True))
+        requests = [
+            FileRange(path, *each)
+            for each in zip(runs.offsets.tolist(), runs.lengths.tolist(), strict=True)
+        ]
         if len(requests) == len(offsets):
-            done = self._fill(path, requests, out)
+            done = self._fill(requests, out)
             return int(np.searchsorted(np.cumsum(lengths), done, side="right"))
         begins = np.cumsum(runs.lengths) - runs.lengths
         firsts: list[int] = np.searchsorted(runs.positions, begins).tolist()
         places = runs.positions - np.repeat(begins, np.diff([*firsts, len(offsets)]))
         at = 0
         for first, last, data in zip(
-            firsts, [*firsts[1:], len(offsets)], self._read_all(path, requests), strict=True
+            firsts, [*firsts[1:], len(offsets)], self._read_all(requests), strict=True
         ):
             got = np.frombuffer(data, np.uint8)
             whole = int(np.count_nonzero(places[first:last] + lengths[first:last] <= len(got)))
@@ -175,6 +199,19 @@ class FsspecFiles:
         """The store's own name, if a store process serves the files."""
         name: str | None = getattr(self._here(), "store_name", None)
         return name
+
+    def queue_ends(self, topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]] | None:
+        """Return minOffset and maxOffset of queues, if a store process serves the files.
+
+        Args:
+            topics: whose queues.
+
+        Returns:
+            The offsets by topic and queueId, of those queues that the process knows; None if no
+            process does.
+        """
+        ask = getattr(self._here(), "queue_ends", None)
+        return None if ask is None else ask(topics)
 
     @property
     def is_written(self) -> bool | None:
@@ -196,39 +233,37 @@ class FsspecFiles:
         # Unbuffered: on a growing store, bytes that a handle read ahead would soon be stale.
         return self._fs.open(path, "rb", cache_type="none")
 
-    def _fill(self, path: str, ranges: Iterable[tuple[int, int]], out: UInt8Array) -> int:
-        """Read (offset, length) ranges in order; return the bytes before the first gap."""
+    def _fill(self, ranges: Iterable[FileRange], out: UInt8Array) -> int:
+        """Read ranges in order; return the bytes before the first gap."""
         requests = [
-            (offset + at, min(_REQUEST_BYTES, length - at))
-            for offset, length in ranges
+            FileRange(path, offset + at, min(_REQUEST_BYTES, length - at))
+            for path, offset, length in ranges
             for at in range(0, length, _REQUEST_BYTES)
         ]
         done = 0
-        for (_, length), data in zip(requests, self._read_all(path, requests), strict=True):
+        for (_, _, length), data in zip(requests, self._read_all(requests), strict=True):
             out[done : done + len(data)] = np.frombuffer(data, np.uint8)
             done += len(data)
             if len(data) < length:
                 break
         return done
 
-    def _read_all(self, path: str, requests: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the bytes of each (offset, length), in order; fewer only at the end of the file."""
+    def _read_all(self, requests: Sequence[FileRange]) -> Iterator[bytes]:
+        """Yield the bytes of each range, in order; fewer only at the end of the file."""
         if not _takes_ranges(self._here()):
-            for offset, length in requests:
+            for path, offset, length in requests:
                 with _failures(path):
                     yield self._read_handle(path, offset, length)
             return
-        parts = np.cumsum([length for _, length in requests]) // _AT_ONCE_BYTES
-        for _, part in groupby(zip(parts.tolist(), requests, strict=True), itemgetter(0)):
-            ranges = [request for _, request in part]
-            with _failures(path):
+        for ranges in _at_once(requests):
+            with _failures(ranges[0].path):
                 found = self._fs.cat_ranges(
-                    [path] * len(ranges),
-                    [offset for offset, _ in ranges],
-                    [offset + length for offset, length in ranges],
+                    [path for path, _, _ in ranges],
+                    [offset for _, offset, _ in ranges],
+                    [offset + length for _, offset, length in ranges],
                     on_error="return",
                 )
-            for (offset, length), data in zip(ranges, found, strict=True):
+            for (path, offset, length), data in zip(ranges, found, strict=True):
                 yield self._checked(path, offset, length, data)
 
     def _checked(self, path: str, offset: int, length: int, data: bytes | Exception) -> bytes:
@@ -280,6 +315,14 @@ class FsspecFiles:
         if not isinstance(self._fs, AbstractArchiveFileSystem):
             for name in names:
                 self._handles.drop(join(folder, name))
+
+
+def _at_once(requests: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
+    """Group requests into those that are sent together."""
+    parts = np.cumsum([length for _, _, length in requests]) // _AT_ONCE_BYTES
+    parts += np.arange(len(requests)) // _AT_ONCE
+    for _, part in groupby(zip(parts.tolist(), requests, strict=True), itemgetter(0)):
+        yield [request for _, request in part]
 
 
 def _takes_ranges(fs: AbstractFileSystem) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +14,12 @@ from rmqstore_spark.errors import OptionError
 
 __all__ = ["encode_host", "encode_hosts", "same_host"]
 
-_PORT = 2
+_PORT: Final = 2
 """Bytes of a port, out of the four that a record has for it."""
+_KNOWN: Final = 4096
 
 
+@lru_cache(_KNOWN)  # messages that come one by one name the same clients again and again
 def encode_host(text: str) -> bytes:
     """Return the address and 4-byte port of `ip:port` or `[ip]:port`.
 

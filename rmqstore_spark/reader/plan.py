@@ -10,11 +10,11 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, decode_entries, live_mask
+from rmqstore_spark.layout.consumequeue import decode_entries, live_mask
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keys.search import index_pieces
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.queue import read_entry_bytes
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,
     LogSplit,
@@ -84,11 +84,18 @@ def average_size(store: Store, wanted: QueueRange) -> float:
 def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     """Return the extents of the ranges that are not empty."""
     wanted = [each for each in ranges if each.count]
-    samples = [_sample(store.queue(each.topic, each.queue_id), each) for each in wanted]
-    if not samples:
+    if not wanted:
         return []
-    entries = decode_entries(b"".join(samples))
-    owners = np.repeat(np.arange(len(wanted)), [len(data) // ENTRY_SIZE for data in samples])
+    samples = [
+        (number, store.queue(each.topic, each.queue_id), first, end)
+        for number, each in enumerate(wanted)
+        for first, end in _samples(each)
+    ]
+    data = read_entry_bytes([(queue, first, end) for _, queue, first, end in samples])
+    entries = decode_entries(b"".join(data))
+    owners = np.repeat(
+        [number for number, *_ in samples], [end - first for *_, first, end in samples]
+    )
     # Reading reports damaged entries. The estimate ignores them.
     sound = live_mask(entries) & (entries["size"] <= MAX_RECORD_SIZE)
     entries, owners = entries[sound], owners[sound]
@@ -109,12 +116,11 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     return extents
 
 
-def _sample(queue: Queue, wanted: QueueRange) -> bytes:
-    """Read the first and the last entries of a range; all of a short one."""
+def _samples(wanted: QueueRange) -> list[tuple[int, int]]:
+    """Return the first and the last offsets of a range; all of a short one."""
     if wanted.count <= 2 * _SAMPLE:
-        return queue.entry_bytes(wanted.start, wanted.end)
-    head = queue.entry_bytes(wanted.start, wanted.start + _SAMPLE)
-    return head + queue.entry_bytes(wanted.end - _SAMPLE, wanted.end)
+        return [(wanted.start, wanted.end)]
+    return [(wanted.start, wanted.start + _SAMPLE), (wanted.end - _SAMPLE, wanted.end)]
 
 
 def plan(

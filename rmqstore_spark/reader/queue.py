@@ -7,14 +7,14 @@ its record. See docs/format.md, "A ConsumeQueue entry" (upstream: ConsumeQueue).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.log.segments import Segments, read_ranges
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.consumequeue import (
     ENTRY_SIZE,
@@ -33,7 +33,7 @@ from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["Entries", "Queue"]
+__all__ = ["Entries", "Queue", "read_entry_bytes", "stated_offsets"]
 
 Entries = npt.NDArray[np.void]
 
@@ -93,6 +93,17 @@ class Queue:
         if self._min is None:
             self._min = self._find_min()
         return self._min
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both offsets are known."""
+        return self._min is not None and self._max is not None
+
+    def learn(self, ends: tuple[int, int]) -> None:
+        """Take over offsets that another process knows, as far as the listed files go."""
+        first, last = ends
+        if self.first_slot <= first <= last <= self.segments.end_offset // ENTRY_SIZE:
+            self._min, self._max = ends
 
     def forget(self) -> None:
         """Forget the offsets. They are looked up again on their next use."""
@@ -203,6 +214,11 @@ class Queue:
     def stated_offset(self, offset: int) -> int:
         """Return the physical offset that an entry states, even if the entry is damaged."""
         return self._entry(offset)[0]
+
+    def is_whole(self, offset: int) -> bool:
+        """Return whether one file holds the whole entry of an offset."""
+        at = offset * ENTRY_SIZE
+        return self.segments.locate(at).end - at >= ENTRY_SIZE
 
     @property
     def last_physical_offset(self) -> int:
@@ -356,3 +372,39 @@ class Queue:
         if first < end and self._backed(first):
             return first
         return bisect_left(range(end), True, first, key=self._backed)
+
+
+def read_entry_bytes(wanted: Sequence[tuple[Queue, int, int]]) -> list[bytes]:
+    """Read entries of several queues, as bytes, in as few requests as possible.
+
+    Args:
+        wanted: n queues of one store, the first offset of each, and one past the last.
+
+    Raises:
+        SegmentExpiredError, CorruptStoreError: as `Queue.entries`.
+    """
+    return read_ranges(
+        [
+            (queue.segments, start * ENTRY_SIZE, max(0, end - start) * ENTRY_SIZE)
+            for queue, start, end in wanted
+        ]
+    )
+
+
+def stated_offsets(wanted: Sequence[tuple[Queue, int]]) -> list[int]:
+    """Return the physical offsets that entries state, even if they are damaged.
+
+    Args:
+        wanted: n queues of one store, and an offset in each.
+
+    Raises:
+        SegmentExpiredError, CorruptStoreError: as `Queue.stated_offset`.
+    """
+    try:
+        data = read_entry_bytes([(queue, offset, offset + 1) for queue, offset in wanted])
+    except (SegmentExpiredError, CorruptStoreError):
+        return [queue.stated_offset(offset) for queue, offset in wanted]
+    return [
+        unpack_entry(entry)[0] if queue.is_whole(offset) else queue.stated_offset(offset)
+        for (queue, offset), entry in zip(wanted, data, strict=True)
+    ]

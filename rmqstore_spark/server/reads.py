@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Final
 
@@ -15,12 +16,15 @@ from rmqstore_spark.server.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
 
-__all__ = ["MOST_BYTES", "MOST_RANGES", "range_messages"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "range_messages"]
 
 MOST_BYTES: Final = 256 << 20
 """Maximum bytes of all ranges of one request."""
 
 MOST_RANGES: Final = 65_536
+
+MOST_FILES: Final = 4096
+"""Maximum files of one request."""
 
 _PIECE: Final = 2 << 20
 _ROOM_SECONDS: Final = 20.0
@@ -34,7 +38,7 @@ def range_messages(
 
     Args:
         view: the store's files.
-        request: the file and the ranges to read.
+        request: the files and the ranges to read.
         budget: the bytes on their way to clients. A message takes its share until the next one is
             requested, and must not be held for longer.
 
@@ -43,41 +47,106 @@ def range_messages(
 
     Raises:
         OverBudgetError: messages to other clients used up the budget for too long.
-        ViewError: the file does not exist, or the ranges are too many or too long.
+        ViewError: a file does not exist, or the ranges are too many or too long.
     """
     offsets = np.array(request.offsets, np.int64)
     lengths = np.array(request.lengths, np.int64)
-    if len(offsets) > MOST_RANGES or int(lengths.sum()) > MOST_BYTES:
+    files, size = len(request.paths), int(lengths.sum())
+    if len(offsets) > MOST_RANGES or size > MOST_BYTES or files > MOST_FILES:
         raise ViewError(
             DENIED,
-            f"A request may have {MOST_RANGES} ranges and {MOST_BYTES} bytes in all; this one "
-            f"has {len(offsets)} ranges of {int(lengths.sum())} bytes.",
+            f"A request may have {MOST_RANGES} ranges of {MOST_FILES} files and {MOST_BYTES} bytes "
+            f"in all; this one has {len(offsets)} ranges of {files} files, and {size} bytes.",
         )
     if len(offsets) and int(offsets.max()) > _FARTHEST:
         raise ViewError(NOT_FOUND, f"No file reaches as far as offset {int(offsets.max())}.")
-    starts, sizes, last = _pieces(offsets, lengths)
-    with view.open(request.path) as descriptor:
+    starts, sizes, last, ranges = _pieces(offsets, lengths)
+    numbers = np.repeat(np.arange(files), request.counts)[ranges]
+    with _Reading(view, request.paths) as reading:
         for first, end in _batches(sizes):
             there = slice(first, end)
             size = int(sizes[there].sum())
             with budget.use(size, _ROOM_SECONDS):
                 out = np.empty(size, np.uint8)
-                got = view.read(request.path, descriptor, starts[there], sizes[there], out)
+                got = reading.read(numbers[there], starts[there], sizes[there], out)
                 yield ranges_message(out, got, last[there])
                 del out  # free it before the next wait for room
 
 
+class _Reading:
+    """Reads pieces of files, one file after the other, and holds the last one open.
+
+    Args:
+        view: the store's files.
+        paths: the files.
+    """
+
+    def __init__(self, view: StoreView, paths: Sequence[str]) -> None:
+        self._view = view
+        self._paths = paths
+        self._opened = ExitStack()
+        self._number = -1
+        self._descriptor = -1
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def read(
+        self,
+        numbers: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int32],
+        out: npt.NDArray[np.uint8],
+    ) -> npt.NDArray[np.int64]:
+        """Read pieces into a buffer, one after the other.
+
+        Args:
+            numbers: n, the number of each piece's file, ascending.
+            starts, sizes: n, the pieces.
+            out: the buffer, as long as all pieces together.
+
+        Returns:
+            The bytes read of each piece; see `StoreView.read`.
+        """
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        got, at = np.empty(len(numbers), np.int64), 0
+        for begin, end in pairwise(bounds):
+            there = slice(begin, end)
+            path = self._open(int(numbers[begin]))
+            room = out[at : at + int(sizes[there].sum())]
+            got[there] = self._view.read(path, self._descriptor, starts[there], sizes[there], room)
+            at += int(got[there].sum())
+        return got
+
+    def _open(self, number: int) -> str:
+        if number != self._number:
+            self._opened.close()
+            self._descriptor = self._opened.enter_context(self._view.open(self._paths[number]))
+            self._number = number
+        return self._paths[number]
+
+
 def _pieces(
     offsets: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """Split long ranges into pieces: their starts, their sizes, whether each ends its range."""
+) -> tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int64]
+]:
+    """Split long ranges into pieces.
+
+    Returns:
+        Of each piece: its start, its size, whether it ends its range, and the range's number.
+    """
     counts = np.maximum(-(-lengths // _PIECE), 1)
     total = int(counts.sum())
+    ranges = np.repeat(np.arange(len(counts)), counts)
     nth = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     starts = np.repeat(offsets, counts) + nth * _PIECE
     sizes = np.minimum(np.repeat(lengths, counts) - nth * _PIECE, _PIECE).astype(np.int32)
     last = nth == np.repeat(counts, counts) - 1
-    return starts, sizes, last
+    return starts, sizes, last, ranges
 
 
 def _batches(sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:

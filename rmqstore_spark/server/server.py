@@ -358,7 +358,9 @@ class _FlightService(CallService):
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
         self._send(call, flight_data_head(schema, b"", 0))
-        with store.reading(request.path):
+        with ExitStack() as read:
+            for path in request.paths:
+                read.enter_context(store.reading(path))
             for header, body in range_messages(store.view, request, self._sent):
                 head = flight_data_head(header, b"", sum(map(len, body)))
                 self._send(call, head, *body)

@@ -362,15 +362,28 @@ class ListReply:
 
 @dataclass(frozen=True)
 class RangesRequest:
-    """Requests byte ranges of one file; a range is shorter only where the file ends."""
+    """Requests byte ranges of files; a range is shorter only where its file ends.
 
-    path: str
+    Attributes:
+        paths: the files.
+        counts: how many ranges of each, in the order of the ranges.
+        offsets, lengths: n, the ranges.
+    """
+
+    paths: tuple[str, ...]
+    counts: tuple[Int32, ...]
     offsets: tuple[int, ...]
     lengths: tuple[Int32, ...]
 
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.lengths):
             raise ValueError("there must be as many lengths as offsets")
+        if (
+            len(self.counts) != len(self.paths)
+            or min(self.counts, default=0) < 0
+            or sum(self.counts) != len(self.offsets)
+        ):
+            raise ValueError("the counts must be those of the paths, and of all ranges")
 
 
 @dataclass(frozen=True)

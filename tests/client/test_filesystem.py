@@ -6,15 +6,21 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.filesystem import StoreFileSystem
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
+from rmqstore_spark.reader.reading import read_split
+from rmqstore_spark.reader.rows.splits import QueueRange
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, block_of, served
@@ -53,10 +59,56 @@ def test_the_same_rows_as_from_the_files(here: Served, place: str) -> None:
         for queue_id in range(3):
             mine, theirs = far.queue("orders", queue_id), near.queue("orders", queue_id)
             assert (mine.min_offset, mine.max_offset) == (theirs.min_offset, theirs.max_offset)
+            assert mine.max_offset > mine.min_offset
             assert mine.offset_at(1_700_000_000_200) == theirs.offset_at(1_700_000_000_200)
         with_key = [query_by_key(store, "orders", "order-0000000042") for store in (far, near)]
         assert with_key[0].num_rows == 1
         assert with_key[0].drop_columns("brokerName") == with_key[1].drop_columns("brokerName")
+
+
+def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path / "store") as here:
+        here.store.create_topic("orders", write_queue_nums=40)
+        for block in encoded_traffic(Traffic(4000, topics={"orders": 40}, body_size=100)):
+            assert here.store.put(block).ok
+        here.store.flush()
+        requests = 0
+
+        def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **named: Any) -> Any:
+                nonlocal requests
+                requests += 1
+                return method(*args, **named)
+
+            return call
+
+        for name in ("get", "call"):
+            monkeypatch.setattr(Connection, name, counted(getattr(Connection, name)))
+        tables = {}
+        for place in (here.store.path, here.endpoint):
+            with Store.open(place) as store:
+                ranges = [
+                    QueueRange(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+                    for queue in store.queues()
+                ]
+                splits = plan_by_commitlog(store, ranges, PlanLimits(min_partitions=2))
+                assert len(splits) == 2
+                batches = [b for split in splits for b in read_split(store, split, ReadOptions())]
+                tables[place] = pa.Table.from_batches(batches).drop_columns("brokerName")
+                assert len(ranges) == 40
+        assert tables[here.store.path].num_rows == 4000
+        assert tables[here.store.path].equals(tables[here.endpoint])
+        assert 0 < requests < 30
+
+
+def test_one_of_several_files_is_missing(here: Served) -> None:
+    fs = StoreFileSystem(here.endpoint)
+    there, missing = (f"{here.endpoint}/commitlog/{name:020}" for name in (0, 7))
+    found = fs.cat_ranges([there, missing, there], [0, 0, 4], [4, 4, 8])
+    assert [type(each) for each in found] == [bytes, FileNotFoundError, bytes]
+    assert found[0] + found[2] == fs.cat_file(there, 0, 8)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([there, missing], 0, 4, on_error="raise")
 
 
 def test_what_is_put_is_seen_after_a_refresh(here: Served, place: str) -> None:

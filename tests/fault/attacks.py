@@ -249,7 +249,12 @@ def slow_senders(target: Target) -> str:
 def idle_readers(target: Target) -> str:
     """200 clients ask for 64 MB of the log each, and take nothing."""
     ticket = json.dumps(
-        {"path": "commitlog/" + "0" * 20, "offsets": [0] * 16, "lengths": [4 << 20] * 16}
+        {
+            "paths": ["commitlog/" + "0" * 20],
+            "counts": [16],
+            "offsets": [0] * 16,
+            "lengths": [4 << 20] * 16,
+        }
     ).encode()
     with ExitStack() as opened:
         for _ in range(target.count(200)):

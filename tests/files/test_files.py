@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.files.base import FileRange, Files, join
 from tests.files.conftest import Publish
 
 DATA = np.random.default_rng(7).integers(0, 256, 300_000, np.uint8).tobytes()
@@ -177,3 +177,18 @@ def test_many_more_files_than_handles(publish: Publish, tmp_path: Path) -> None:
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 3))
     for number in order.tolist():
         assert files.read(join(path, str(number)), 0, 10) == b"%d" % number
+
+
+def test_ranges_of_several_files_are_read(publish: Publish, folder: Path) -> None:
+    files, path = publish(folder)
+    expected = {
+        ("data", 5, 10): DATA[5:15],
+        ("data", len(DATA) - 5, 50): DATA[-5:],
+        ("a/b/c/deep", 1, 2): b"ee",
+        ("a/one", 0, 9): b"1",
+        ("data", 0, 7): DATA[:7],
+    }
+    ranges = [FileRange(join(path, name), *where) for name, *where in expected]
+    assert list(files.read_many(ranges)) == list(expected.values())
+    with pytest.raises(FileNotFoundError):
+        files.read_many([*ranges, FileRange(join(path, "nothing"), 0, 1)])

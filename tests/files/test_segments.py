@@ -12,7 +12,7 @@ from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.base import join
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.files.log.segments import MAX_ENTRY, Segments
+from rmqstore_spark.files.log.segments import MAX_ENTRY, Segments, read_ranges
 from tests.files.conftest import Publish
 from tests.support.stores.golden import load_meta, load_records
 
@@ -255,6 +255,17 @@ def test_a_read_ends_with_its_segment(log: Path, publish: Publish) -> None:
     assert segments.read_range(5990, 0) == b""
 
 
+def test_ranges_of_several_logs_are_read_at_once(log: Path, publish: Publish) -> None:
+    files, path = publish(log)
+    segments, other = (Segments.load(files, [path]) for _ in range(2))
+    wanted = [(segments, 5990, 2500), (other, 5000, 3), (segments, 7, 0), (other, 8999, 1)]
+    assert read_ranges(wanted) == [DATA[990:3490], DATA[:3], b"", DATA[3999:]]
+    assert read_ranges([(segments, 7, 0)]) == [b""]
+    assert read_ranges([]) == []
+    with pytest.raises(SegmentExpiredError, match="has expired"):
+        read_ranges([(segments, 5990, 10), (segments, 4999, 1)])
+
+
 @pytest.mark.parametrize("max_gap", [None, 0, 10, 5000])
 def test_entries_in_any_order(log: Path, publish: Publish, max_gap: int | None) -> None:
     files, path = publish(log)
@@ -392,6 +403,7 @@ def test_a_file_that_vanished_is_expired(log: Path, local: LocalFiles) -> None:
         lambda: segments.read(6100, 5),
         lambda: segments.read_into(6100, out),
         lambda: segments.read_entries([5000, 6100, 7000], [5, 5, 5]),
+        lambda: read_ranges([(segments, 5000, 5), (segments, 6100, 5)]),
     ):
         with pytest.raises(SegmentExpiredError) as caught:
             read()
@@ -428,6 +440,7 @@ def test_a_file_cut_short_is_damage(log: Path, local: LocalFiles) -> None:
             lambda: segments.read(6090, 5000),
             lambda: segments.read_into(6000, out),
             lambda at=6000 + length: segments.read_entries([5000, 6000, at], [9, 9, 1]),
+            lambda: read_ranges([(segments, 5000, 5), (segments, 6090, 2000)]),
         ):
             with pytest.raises(CorruptStoreError, match="ends early") as caught:
                 read()

@@ -110,7 +110,7 @@ def _messages() -> Iterator[bytes]:
 
     for found in (
         OpenRequest(("orders",)), StreamCommand("stage", stage_id="0" * 32),
-        RangesRequest("commitlog/0", (0, 5), (10, 20)),
+        RangesRequest(("commitlog/0",), (2,), (0, 5), (10, 20)),
     ):  # fmt: skip
         yield bytes([_KINDS.index(type(found))]) + encode(found)
 

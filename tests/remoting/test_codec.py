@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,20 @@ def _expected(frame: Frame) -> Command:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+@given(_commands(Form.JSON))
+def test_a_header_says_the_same_whatever_json_a_client_writes(command: Command) -> None:
+    header = json.loads(command.encode_header())
+    header["extFields"] = command.ext | {"a number": 1}  # Java's clients write texts only
+    found = decode_header(Form.JSON, json.dumps(header).encode())
+    assert found.ext.pop("a number") == "1"
+    assert found == replace(command, body=b"")
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    header = Command(1, {"key": "a\ud800"}, remark="\udc00").encode_header()
+    assert decode_header(Form.JSON, header) == Command(1, {"key": "a?"}, remark="?")
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -226,7 +226,11 @@ def test_other_calls_of_flight_are_not_there(raw: Any) -> None:
 
 
 def read(client: Any, **request: Any) -> bytes:
-    ticket = flight.Ticket(json.dumps({"offsets": [0], "lengths": [64], **request}).encode())
+    asked = {"offsets": [0], "lengths": [64], **request}
+    path, offsets = asked.pop("path"), asked["offsets"]
+    count = len(offsets) if isinstance(offsets, list) else 1
+    asked = {"paths": [path], "counts": [count], **asked}
+    ticket = flight.Ticket(json.dumps(asked).encode())
     table = client.do_get(ticket, flight.FlightCallOptions(timeout=20)).read_all()
     return b"".join(table.column("data").to_pylist())
 
@@ -327,6 +331,11 @@ def test_links_where_messages_lie_are_told_and_not_followed(
         {"offsets": 0},
         {"offsets": [0.5]},
         {"offsets": [True]},
+        {"counts": [2]},
+        {"counts": [-1, 2], "paths": ["config/topics.json"] * 2},
+        {"counts": [1, 0]},
+        {"counts": [], "paths": []},
+        {"counts": [1] + [0] * 4096, "paths": ["config/topics.json"] * 4097},
     ],
     ids=lambda request: str(request)[:40],
 )

@@ -102,7 +102,9 @@ def test_a_reader_that_does_not_read_is_ended(here: Served) -> None:
     (store / "index").mkdir(exist_ok=True)
     with (store / "index" / "large").open("wb") as large:
         large.truncate(256 << 20)
-    ticket = json.dumps({"path": "index/large", "offsets": [0], "lengths": [256 << 20]})
+    ticket = json.dumps(
+        {"paths": ["index/large"], "counts": [1], "offsets": [0], "lengths": [256 << 20]}
+    )
     client = flight.FlightClient(here.endpoint)
     reader = client.do_get(flight.Ticket(ticket.encode()))
     reader.read_chunk()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.base import Files, Int64Array, Listing, UInt8Array
+from rmqstore_spark.files.base import FileRange, Files, Int64Array, Listing, UInt8Array
 from rmqstore_spark.files.log.log_folders import (
     MAX_OFFSET,
     Segment,
@@ -24,7 +24,7 @@ from rmqstore_spark.files.log.log_folders import (
 )
 from rmqstore_spark.files.spans import plan_runs
 
-__all__ = ["MAX_ENTRY", "Segments"]
+__all__ = ["MAX_ENTRY", "Segments", "read_ranges"]
 
 # RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
 MAX_ENTRY = (16 << 20) + 4096
@@ -97,6 +97,16 @@ class Segments:
     def segment_size(self) -> int:
         """Bytes of the first file; 0 for a log without files."""
         return self._file_sizes[0] if self._segments else 0
+
+    @property
+    def block(self) -> int:
+        """Bytes that take hardly longer to read than one byte."""
+        return self._files.block
+
+    @property
+    def stretch(self) -> int:
+        """How many bytes one call should read, when all are read in order."""
+        return self._files.stretch
 
     @property
     def odd_sizes(self) -> list[Segment]:
@@ -179,6 +189,20 @@ class Segments:
             offset += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def pieces(self, offset: int, length: int) -> list[FileRange]:
+        """Return the parts of files that hold a range.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: as `locate`.
+        """
+        pieces = []
+        while length > 0:
+            segment = self.locate(offset)
+            count = min(length, segment.end - offset)
+            pieces.append(FileRange(segment.path, offset - segment.start, count))
+            offset, length = offset + count, length - count
+        return pieces
 
     def covers(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return which entries lie within one segment and have a valid length (1 to `MAX_ENTRY`).
@@ -319,6 +343,31 @@ class Segments:
                 "missing.",
             )
         return CorruptStoreError(f"log offset {offset} is past the end; {have}", file=self._folder)
+
+
+def read_ranges(wanted: Sequence[tuple[Segments, int, int]]) -> list[bytes]:
+    """Read ranges of logs on one file system in as few requests as possible.
+
+    Args:
+        wanted: n logs, the offset in each, and how many bytes, as for `Segments.read_range`.
+
+    Raises:
+        SegmentExpiredError, CorruptStoreError: as `Segments.read`, for any byte of the ranges.
+    """
+    pieces = [segments.pieces(offset, length) for segments, offset, length in wanted]
+    flat = [piece for part in pieces for piece in part]
+    if not flat:
+        return [b""] * len(wanted)
+    files = wanted[0][0]._files
+    try:
+        data = files.read_many(flat)
+    except FileNotFoundError:
+        data = []
+    if any(len(part) < piece.length for piece, part in zip(flat, data, strict=False)) or not data:
+        # A file is gone, or was cut short: this says which, and where.
+        return [segments.read_range(offset, length) for segments, offset, length in wanted]
+    parts = iter(data)
+    return [b"".join(itertools.islice(parts, len(part))) for part in pieces]
 
 
 def _int64(values: npt.ArrayLike) -> Int64Array:

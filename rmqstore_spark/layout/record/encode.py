@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -182,8 +183,8 @@ def _packed(hosts: Sequence[str]) -> tuple[dict[str, int], U1, U1]:
 
 
 def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:
-    offsets = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    # For a few texts, NumPy's own sum would take ten times as long.
+    offsets = np.array([*accumulate(map(len, parts), initial=0)], np.int32)
     return offsets, np.frombuffer(b"".join(parts), np.uint8)
 
 

@@ -93,6 +93,11 @@ class CommitLog:
         """One past the last byte of the last file; in a DLedger log, the last committed byte."""
         return self._dledger_end if self.dledger else self.plain.end_offset
 
+    @property
+    def stretch(self) -> int:
+        """How many bytes one call should read, when all are read in order."""
+        return self.plain.stretch
+
     def segments(self) -> Sequence[LogSegment]:
         """Return the files in the order of the log. The plain log ends where DLedger's begins."""
         return self._segments

@@ -2,8 +2,8 @@
 
 The body is most of a record, and its column is a copy of what the log holds. So if the records of a
 batch lie close together, the log is read directly into the buffer of the body column, in
-stretches that fit the processor's cache. The bodies are then moved together over the bytes between
-them.
+stretches: for local files, such that fit the processor's cache. The bodies are then moved together
+over the bytes between them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from rmqstore_spark.reader.rows.selection import Selection
 
 __all__ = ["RecordFetcher"]
 
-_STRETCH: Final = 1 << 20
 _WASTE: Final = 0.25
 
 
@@ -77,7 +76,8 @@ class RecordFetcher:
         offsets, sizes = batch.offsets, batch.sizes
         ends = offsets + sizes
         span = int(ends[-1] - offsets[0])
-        room = span if self._wants_bodies else min(span, 2 * _STRETCH + int(sizes.max()))
+        stretch = self._log.stretch
+        room = span if self._wants_bodies else min(span, 2 * stretch + int(sizes.max()))
         if self._wants_bodies:
             target = _body_buffer(room)
         else:
@@ -89,7 +89,7 @@ class RecordFetcher:
         first = 0
         while first < len(batch):
             begin = int(offsets[first])
-            last = max(int(np.searchsorted(ends, begin + _STRETCH, side="right")), first + 1)
+            last = max(int(np.searchsorted(ends, begin + stretch, side="right")), first + 1)
             length = int(ends[last - 1]) - begin
             at = space.tail
             self._log.read_into(begin, target[at : at + length])

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import EntryColumns, split_entries
+from rmqstore_spark.layout.consumequeue import (
+    ENTRY_SIZE,
+    EntryColumns,
+    decode_entries,
+    split_entries,
+)
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.queue import Queue, read_entry_bytes, stated_offsets
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
-from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange
+from rmqstore_spark.reader.rows.splits import LogSplit
 
 __all__ = ["merged"]
 
 _FEWEST: Final = 64
 _MOST: Final = 16_384
-_SHORT: Final = 1024  # reading this many entries costs no more than a few steps of a search
 _AT_ONCE: Final = 1 << 19  # entries that are merged without cursors
 _BUFFERED: Final = 1 << 20  # entries that all cursors together hold
 _ENOUGH: Final = 1 << 18  # entries in a window: enough to make the cost per queue small
@@ -84,18 +89,22 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
         CorruptStoreError: an entry is damaged, and the mode is FAILFAST.
         SegmentExpiredError: a queue's file has expired, and `fail_on_data_loss` is set.
     """
-    short = _merged_at_once(queues, split, options)
-    if short is not None:
-        if len(short):
-            yield short
+    whole = [range(wanted.start, wanted.end) for wanted in split.ranges]
+    is_short = sum(map(len, whole)) <= min(_AT_ONCE, sum(map(_block, queues)))
+    slots = whole if is_short else _slots(queues, split, options)
+    together = _merged_at_once(queues, split, slots, options)
+    if together is not None:
+        if len(together):
+            yield together
         return
+    if is_short:
+        slots = _slots(queues, split, options)
     topics = text_pool([queue.topic for queue in queues])
     queue_ids = np.array([queue.queue_id for queue in queues], np.int32)
     most = min(_MOST, max(_FEWEST, _BUFFERED // max(1, len(queues))))
     tags = TagFilter(options.tags) if options.tags is not None else None
     cursors = [
-        _Cursor(queue, _slots_of(queue, split, number, options), most, options)
-        for number, queue in enumerate(queues)
+        _Cursor(queue, there, most, options) for queue, there in zip(queues, slots, strict=True)
     ]
     heads = np.array([cursor.next_place() for cursor in cursors], np.int64)
     window = options.batch_bytes
@@ -103,12 +112,12 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
         found: list[tuple[int, EntryColumns, I8]] = []
         looked_at = 0
         for number in np.flatnonzero(heads < at + window).tolist():
-            for entries, slots in cursors[number].take(at + window):
+            for entries, own in cursors[number].take(at + window):
                 looked_at += len(entries)
                 if tags is not None:
                     keep = tags.may_match(queues[number], entries)
-                    entries, slots = entries[keep], slots[keep]
-                found.append((number, entries, slots))
+                    entries, own = entries[keep], own[keep]
+                found.append((number, entries, own))
             heads[number] = cursors[number].next_place()
         if looked_at < _ENOUGH:
             window *= 2
@@ -119,7 +128,7 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
             yield Selection(
                 offsets[order],
                 np.concatenate([e.sizes for _, e, _ in found])[order],
-                np.repeat(numbers, [len(slots) for _, _, slots in found])[order],
+                np.repeat(numbers, [len(own) for _, _, own in found])[order],
                 np.concatenate([s for _, _, s in found])[order],
                 topics,
                 queue_ids,
@@ -127,25 +136,20 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
 
 
 def _merged_at_once(
-    queues: Sequence[Queue], split: LogSplit, options: ReadOptions
+    queues: Sequence[Queue], split: LogSplit, slots: Sequence[range], options: ReadOptions
 ) -> Selection | None:
-    """Merge a split of short ranges with one read for each queue, as in a stream's micro-batches.
+    """Merge the entries of some slots of each queue, which are read together.
 
     Returns:
-        All entries of the split. None if the ranges are long, so that reading each of them whole
-        would be a waste, or if entries are missing or damaged, or have to be filtered.
+        Those entries that belong to the split. None if they are many, missing or damaged, or have
+        to be filtered.
     """
-    counts = np.array([wanted.count for wanted in split.ranges], np.int64)
-    if (
-        counts.sum() > min(_AT_ONCE, _SHORT * len(queues))
-        or options.tags is not None
-        or not options.fail_on_data_loss
-    ):
+    counts = np.array([len(there) for there in slots], np.int64)
+    if counts.sum() > _AT_ONCE or options.tags is not None or not options.fail_on_data_loss:
         return None
     try:
         data = b"".join(
-            queue.entry_bytes(wanted.start, wanted.end)
-            for queue, wanted in zip(queues, split.ranges, strict=True)
+            read_entry_bytes([(q, s.start, s.stop) for q, s in zip(queues, slots, strict=True)])
         )
     except (SegmentExpiredError, CorruptStoreError):
         return None
@@ -154,51 +158,105 @@ def _merged_at_once(
     is_next = numbers[1:] == numbers[:-1]
     if not live or (is_next & (entries.offsets[1:] < entries.offsets[:-1])).any():
         return None
-    # Each range is cut as `_slots_of` cuts it.
+    # Each range is cut as `_slots` cuts it.
     is_continued, is_unfinished = (
         np.isin(np.arange(len(queues)), some) for some in (split.continued, split.unfinished)
     )
     inside = (entries.offsets >= split.start) | ~is_continued[numbers]
     inside &= (entries.offsets < split.end) | ~is_unfinished[numbers]
-    starts = np.array([wanted.start for wanted in split.ranges], np.int64)
-    slots = np.arange(len(numbers)) + np.repeat(starts + counts - np.cumsum(counts), counts)
+    starts = np.array([there.start for there in slots], np.int64)
+    own = np.arange(len(numbers)) + np.repeat(starts + counts - np.cumsum(counts), counts)
     rows = np.flatnonzero(inside)
     rows = rows[np.argsort(entries.offsets[rows], kind="stable")]
     return Selection(
         entries.offsets[rows],
         entries.sizes[rows],
         numbers[rows],
-        slots[rows],
+        own[rows],
         text_pool([queue.topic for queue in queues]),
         np.array([queue.queue_id for queue in queues], np.int32),
     )
 
 
-def _slots_of(queue: Queue, split: LogSplit, number: int, options: ReadOptions) -> range:
-    """Return the slots of one of a split's ranges that belong to the split.
+def _slots(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> list[range]:
+    """Return the slots of each of a split's ranges that belong to the split.
 
     The splits on both sides of an edge find the same slot there with the same search. So no entry
     is left out or read twice, even if a damaged entry misleads the search.
     """
-    is_continued = number in split.continued
-    wanted = unexpired(queue, split.ranges[number], options, tell=not is_continued)
-    start = _first_at(queue, wanted, split.start) if is_continued else wanted.start
-    end = _first_at(queue, wanted, split.end) if number in split.unfinished else wanted.end
-    return range(start, end)
+    edges = []
+    for number, (queue, given) in enumerate(zip(queues, split.ranges, strict=True)):
+        is_continued = number in split.continued
+        wanted = unexpired(queue, given, options, tell=not is_continued)
+        first = _Edge(queue, split.start, wanted.start, wanted.end)
+        last = _Edge(queue, split.end, wanted.start, wanted.end)
+        edges.append(
+            (
+                first if is_continued else first.found(wanted.start),
+                last if number in split.unfinished else last.found(wanted.end),
+            )
+        )
+    _search([edge for pair in edges for edge in pair])
+    return [range(first.first, last.first) for first, last in edges]
 
 
-def _first_at(queue: Queue, wanted: QueueRange, place: int) -> int:
-    """Search a range for the first entry that states a physical offset or a greater one."""
-    first, end = wanted.start, wanted.end
-    while end - first > _SHORT:
-        middle = (first + end) // 2
-        if queue.stated_offset(middle) < place:
-            first = middle + 1
-        else:
-            end = middle
+@dataclass
+class _Edge:
+    """A search of a queue for the first entry that states a physical offset or a greater one.
+
+    Attributes:
+        queue: the queue.
+        place: the physical offset.
+        first, end: the entry is one of these slots, or `end`. They are equal when it is found.
+    """
+
+    queue: Queue
+    place: int
+    first: int
+    end: int
+
+    def found(self, slot: int) -> _Edge:
+        """End the search at a slot."""
+        self.first = self.end = slot
+        return self
+
+
+def _search(edges: Sequence[_Edge]) -> None:
+    """Take all searches to their ends, each step of all of them with one read."""
+    while wide := [edge for edge in edges if edge.end - edge.first > _block(edge.queue)]:
+        middles = [(edge.first + edge.end) // 2 for edge in wide]
+        stated = stated_offsets(list(zip((edge.queue for edge in wide), middles, strict=True)))
+        for edge, middle, offset in zip(wide, middles, stated, strict=True):
+            if offset < edge.place:
+                edge.first = middle + 1
+            else:
+                edge.end = middle
+    left = [edge for edge in edges if edge.first < edge.end]
     try:
-        stated = queue.entries(first, end)["physicalOffset"].tolist()
+        data = read_entry_bytes([(edge.queue, edge.first, edge.end) for edge in left])
     except (SegmentExpiredError, CorruptStoreError):
-        # A file is missing or was cut short. The search may not need it.
-        return bisect_left(range(end), place, first, key=queue.stated_offset)
-    return first + bisect_left(stated, place)
+        # A file is missing or was cut short. Only some of the searches may need it.
+        for edge in left:
+            _search_alone(edge)
+        return
+    for edge, entries in zip(left, data, strict=True):
+        _end_in(edge, entries)
+
+
+def _search_alone(edge: _Edge) -> None:
+    try:
+        _end_in(edge, edge.queue.entry_bytes(edge.first, edge.end))
+    except (SegmentExpiredError, CorruptStoreError):
+        slots, stated = range(edge.end), edge.queue.stated_offset
+        edge.found(bisect_left(slots, edge.place, edge.first, key=stated))
+
+
+def _end_in(edge: _Edge, entries: bytes) -> None:
+    """End a search in the entries that are left of it."""
+    stated = decode_entries(entries)["physicalOffset"].tolist()
+    edge.found(edge.first + bisect_left(stated, edge.place))
+
+
+def _block(queue: Queue) -> int:
+    """Return how many entries take hardly longer to read than one entry."""
+    return queue.segments.block // ENTRY_SIZE

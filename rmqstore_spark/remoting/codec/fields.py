@@ -70,9 +70,11 @@ class Fields:
         if found is None and default is not None:
             return default
         found = self.text(field)
-        if not _INTEGER.fullmatch(found) or not least <= int(found) <= most:
-            raise _refused(f"the field {field} must be a number from {least} to {most}", found)
-        return int(found)
+        if _INTEGER.fullmatch(found):
+            number = int(found)
+            if least <= number <= most:
+                return number
+        raise _refused(f"the field {field} must be a number from {least} to {most}", found)
 
     def flag(self, field: str) -> bool:
         """Return whether a field is `true`, in any case. C++'s "1" is not, as for RocketMQ."""

@@ -120,7 +120,7 @@ static PyObject *write_records(PyObject *self, PyObject *args)
         .body = {body_offsets, body, body_n}, .topic = {topic_offsets, topic, topic_n},
         .properties = {properties_offsets, properties, properties_n}, .magic = (uint32_t)magic};
     int64_t at = 0, size = 1;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(out_n, LONG_BLOCK)
     for (; i < n; i++) {
         size = write_record(&columns, i, out + at, out_n - at);
         if (size <= 0)
@@ -129,7 +129,7 @@ static PyObject *write_records(PyObject *self, PyObject *args)
         sizes[i] = (int32_t)size;
         at += size;
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(size != 0, SMALL)
     REQUIRE(i == n, "a column holds what no record can")
     release(&views);
@@ -163,7 +163,7 @@ static PyObject *join_texts(PyObject *self, PyObject *args)
     Py_ssize_t at = 0, i = 0;
     int sound = 1, full = 0;
     out_offsets[0] = 0;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOP(out_n, LONG_BLOCK)
     for (; i < n && sound && !full; i++) {
         for (Py_ssize_t c = 0; c < k; c++) {
             const uint8_t *text;
@@ -184,7 +184,7 @@ static PyObject *join_texts(PyObject *self, PyObject *args)
         }
         out_offsets[i + 1] = (int32_t)at;
     }
-    Py_END_ALLOW_THREADS
+    END_LOOP
     REQUIRE(sound, OUTSIDE)
     REQUIRE(!full, SMALL)
     release(&views);
