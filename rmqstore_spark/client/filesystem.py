@@ -26,8 +26,6 @@ from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import (
     FileEntry,
     ListReply,
-    OffsetsReply,
-    OffsetsRequest,
     PathRequest,
     RangesRequest,
     WalkRequest,
@@ -72,15 +70,6 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     def store_name(self) -> str:
         """The broker name of the store."""
         return self.client.open(()).broker_name
-
-    def queue_ends(self, topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
-        """Return minOffset and maxOffset of the queues of some topics, by topic and queueId."""
-        asked = OffsetsRequest(tuple(topics))
-        found = self.client.connection.call(Actions.OFFSETS, asked, OffsetsReply).queues
-        return {
-            topic: {int(number): (q.min_offset, q.max_offset) for number, q in queues.items()}
-            for topic, queues in found.items()
-        }
 
     @property
     def is_written(self) -> bool:
@@ -147,9 +136,10 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         except (OSError, RmqStoreError) as error:
             if on_error == "raise":
                 raise
-            if len(set(paths)) < 2:
+            is_of_one = isinstance(error, FileNotFoundError | StoreAccessError)
+            if not is_of_one or len(set(paths)) < 2:
                 return [error] * len(paths)
-        found: list[Any] = []  # one of the files is missing: find out which
+        found: list[Any] = []  # find out which of the files it is
         for path, group in groupby(range(len(paths)), paths.__getitem__):
             part = slice(len(found), len(found) + len(list(group)))
             found += self.cat_ranges([path] * (part.stop - part.start), starts[part], ends[part])

@@ -72,7 +72,7 @@ class FsspecFiles:
     is_local = False
     max_gap = 4096
     max_waste = 1
-    block = 1 << 20
+    block = 64 << 10
     stretch = _AT_ONCE_BYTES  # a request costs more than a cache gains
 
     def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
@@ -199,19 +199,6 @@ class FsspecFiles:
         """The store's own name, if a store process serves the files."""
         name: str | None = getattr(self._here(), "store_name", None)
         return name
-
-    def queue_ends(self, topics: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]] | None:
-        """Return minOffset and maxOffset of queues, if a store process serves the files.
-
-        Args:
-            topics: whose queues.
-
-        Returns:
-            The offsets by topic and queueId, of those queues that the process knows; None if no
-            process does.
-        """
-        ask = getattr(self._here(), "queue_ends", None)
-        return None if ask is None else ask(topics)
 
     @property
     def is_written(self) -> bool | None:

@@ -94,17 +94,6 @@ class Queue:
             self._min = self._find_min()
         return self._min
 
-    @property
-    def is_known(self) -> bool:
-        """Whether both offsets are known."""
-        return self._min is not None and self._max is not None
-
-    def learn(self, ends: tuple[int, int]) -> None:
-        """Take over offsets that another process knows, as far as the listed files go."""
-        first, last = ends
-        if self.first_slot <= first <= last <= self.segments.end_offset // ENTRY_SIZE:
-            self._min, self._max = ends
-
     def forget(self) -> None:
         """Forget the offsets. They are looked up again on their next use."""
         self.segments.refresh()

@@ -324,24 +324,7 @@ class Store:
         self._skips.tell(self.directory, self.log.plain.strays)
         known = self.directory.topology.queues
         names = list(known) if topics is None else list(topics)
-        found = [self.queue(name, n) for name in names for n in known.get(name, ())]
-        self._learn_ends(found)
-        return found
-
-    def _learn_ends(self, queues: Sequence[Queue]) -> None:
-        """Ask the process that serves the store, if one does, where the queues begin and end.
-
-        Finding an end in the files of a queue takes a dozen requests.
-        """
-        ask = getattr(self.directory.files, "queue_ends", None)
-        unknown = [queue for queue in queues if not queue.is_known]
-        if ask is None or len(unknown) < 2:
-            return
-        ends = ask(sorted({queue.topic for queue in unknown})) or {}
-        for queue in unknown:
-            known = ends.get(queue.topic, {}).get(queue.queue_id)
-            if known is not None:
-                queue.learn(known)
+        return [self.queue(name, n) for name in names for n in known.get(name, ())]
 
     # ---- messages ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from rmqstore_spark.server.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "range_messages"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_messages"]
 
 MOST_BYTES: Final = 256 << 20
 """Maximum bytes of all ranges of one request."""
@@ -31,6 +31,24 @@ _ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 
 
+def check_request(request: RangesRequest) -> None:
+    """Check the bounds of a request; do so before anything is held for it.
+
+    Raises:
+        ViewError: the files or ranges are too many, or too long.
+    """
+    files, ranges, size = len(request.paths), len(request.offsets), sum(request.lengths)
+    if ranges > MOST_RANGES or size > MOST_BYTES or files > MOST_FILES:
+        raise ViewError(
+            DENIED,
+            f"A request may have {MOST_RANGES} ranges of {MOST_FILES} files and {MOST_BYTES} bytes "
+            f"in all; this one has {ranges} ranges of {files} files, and {size} bytes.",
+        )
+    farthest = max(request.offsets, default=0)
+    if farthest > _FARTHEST:
+        raise ViewError(NOT_FOUND, f"No file reaches as far as offset {farthest}.")
+
+
 def range_messages(
     view: StoreView, request: RangesRequest, budget: Budget
 ) -> Iterator[tuple[bytes, list[bytes | memoryview]]]:
@@ -38,7 +56,7 @@ def range_messages(
 
     Args:
         view: the store's files.
-        request: the files and the ranges to read.
+        request: the files and the ranges to read, checked by `check_request`.
         budget: the bytes on their way to clients. A message takes its share until the next one is
             requested, and must not be held for longer.
 
@@ -47,21 +65,12 @@ def range_messages(
 
     Raises:
         OverBudgetError: messages to other clients used up the budget for too long.
-        ViewError: a file does not exist, or the ranges are too many or too long.
+        ViewError: a file does not exist.
     """
     offsets = np.array(request.offsets, np.int64)
     lengths = np.array(request.lengths, np.int64)
-    files, size = len(request.paths), int(lengths.sum())
-    if len(offsets) > MOST_RANGES or size > MOST_BYTES or files > MOST_FILES:
-        raise ViewError(
-            DENIED,
-            f"A request may have {MOST_RANGES} ranges of {MOST_FILES} files and {MOST_BYTES} bytes "
-            f"in all; this one has {len(offsets)} ranges of {files} files, and {size} bytes.",
-        )
-    if len(offsets) and int(offsets.max()) > _FARTHEST:
-        raise ViewError(NOT_FOUND, f"No file reaches as far as offset {int(offsets.max())}.")
     starts, sizes, last, ranges = _pieces(offsets, lengths)
-    numbers = np.repeat(np.arange(files), request.counts)[ranges]
+    numbers = np.repeat(np.arange(len(request.paths)), request.counts)[ranges]
     with _Reading(view, request.paths) as reading:
         for first, end in _batches(sizes):
             there = slice(first, end)

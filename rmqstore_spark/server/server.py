@@ -43,7 +43,7 @@ from rmqstore_spark.server.flight.messages import (
 from rmqstore_spark.server.flight.status import EndedError, Status
 from rmqstore_spark.server.flight.stream import Stream
 from rmqstore_spark.server.puts import BlockStreams
-from rmqstore_spark.server.reads import range_messages
+from rmqstore_spark.server.reads import check_request, range_messages
 from rmqstore_spark.server.stores.by_name import StoresByName
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.view import ViewError
@@ -358,9 +358,10 @@ class _FlightService(CallService):
             message.release()
         schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
         self._send(call, flight_data_head(schema, b"", 0))
-        with ExitStack() as read:
-            for path in request.paths:
-                read.enter_context(store.reading(path))
+        check_request(request)
+        with ExitStack() as held:
+            for path in set(request.paths):
+                held.enter_context(store.reading(path))
             for header, body in range_messages(store.view, request, self._sent):
                 head = flight_data_head(header, b"", sum(map(len, body)))
                 self._send(call, head, *body)

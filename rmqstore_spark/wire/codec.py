@@ -8,7 +8,7 @@ msgspec 0.22 was measured against `tests/wire/test_codec.py`, and is not used. I
 two equal keys. It accepts unknown fields of dataclasses, so that all messages, also those of
 `types`, would have to be its own Structs. It bounds a number or text only where a field says so. It
 can neither write nor read the name of a file that is not UTF-8, which Python holds as surrogates.
-Besides it takes 11 ms to import, in each of Spark's tasks.
+Besides it takes 11 ms to import, in each of Spark's tasks that have no other use for it.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ class RangesRequest:
 
     Attributes:
         paths: the files.
-        counts: how many ranges of each, in the order of the ranges.
+        counts: how many ranges of each, at least one, in the order of the ranges.
         offsets, lengths: n, the ranges.
     """
 
@@ -380,7 +380,7 @@ class RangesRequest:
             raise ValueError("there must be as many lengths as offsets")
         if (
             len(self.counts) != len(self.paths)
-            or min(self.counts, default=0) < 0
+            or 0 in self.counts
             or sum(self.counts) != len(self.offsets)
         ):
             raise ValueError("the counts must be those of the paths, and of all ranges")

@@ -335,7 +335,10 @@ def test_links_where_messages_lie_are_told_and_not_followed(
         {"counts": [-1, 2], "paths": ["config/topics.json"] * 2},
         {"counts": [1, 0]},
         {"counts": [], "paths": []},
-        {"counts": [1] + [0] * 4096, "paths": ["config/topics.json"] * 4097},
+        {
+            "paths": ["config/topics.json"] * 4097,
+            **{name: [1] * 4097 for name in ("counts", "offsets", "lengths")},
+        },
     ],
     ids=lambda request: str(request)[:40],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
@@ -126,22 +126,22 @@ class AppendedTogether:
     @property
     def end(self) -> int:
         """Physical offset of the byte after the last record."""
-        return self.blocks[-1].end
+        return max(block.end for block in self.blocks)
 
     def to_queues(self, queues: ConsumeQueues) -> None:
         """Write the records' entries."""
-        waiting: dict[Route, tuple[int, list[Entries]]] = {}
+        waiting: dict[Route, _Run] = {}
         for block in self.blocks:
             for route, first, entries in block.runs():
-                begin, parts = waiting.setdefault(route, (first, []))
-                if first == begin + sum(map(len, parts)):
-                    parts.append(entries)
-                    continue
-                # The topic was deleted and created again in between.
-                _append(queues, route, begin, parts)
-                waiting[route] = first, [entries]
-        for route, (begin, parts) in waiting.items():
-            _append(queues, route, begin, parts)
+                run = waiting.get(route)
+                if run is None or run.end != first:
+                    if run is not None:  # the queue begins again, or leaves slots out
+                        run.write(queues, route)
+                    run = waiting[route] = _Run(first, first)
+                run.parts.append(entries)
+                run.end += len(entries)
+        for route, run in waiting.items():
+            run.write(queues, route)
 
     def keys(self) -> tuple[I4, I8, I8]:
         """Return the records' index keys."""
@@ -149,7 +149,15 @@ class AppendedTogether:
         return np.concatenate(hashes), np.concatenate(offsets), np.concatenate(times)
 
 
-def _append(queues: ConsumeQueues, route: Route, first: int, parts: Sequence[Entries]) -> None:
-    # NumPy would join the entries themselves in this machine's byte order.
-    data = np.concatenate([part.view(np.uint8) for part in parts])
-    queues.append(route.topic, route.queue_id, data.view(ENTRY_DTYPE), first)
+@dataclass
+class _Run:
+    """Entries of a queue, from one offset to another, in parts."""
+
+    first: int
+    end: int
+    parts: list[Entries] = field(default_factory=list)
+
+    def write(self, queues: ConsumeQueues, route: Route) -> None:
+        # NumPy would join the entries themselves in this machine's byte order.
+        data = np.concatenate([part.view(np.uint8) for part in self.parts])
+        queues.append(route.topic, route.queue_id, data.view(ENTRY_DTYPE), self.first)

@@ -2,8 +2,8 @@
 
 The body is most of a record, and its column is a copy of what the log holds. So if the records of a
 batch lie close together, the log is read directly into the buffer of the body column, in
-stretches: for local files, such that fit the processor's cache. The bodies are then moved together
-over the bytes between them.
+stretches; those of local files fit the processor's cache. The bodies are then moved together over
+the bytes between them.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ __all__ = ["merged"]
 _FEWEST: Final = 64
 _MOST: Final = 16_384
 _AT_ONCE: Final = 1 << 19  # entries that are merged without cursors
+_SEARCHED: Final = 1 << 20  # entries that are searched at once
 _BUFFERED: Final = 1 << 20  # entries that all cursors together hold
 _ENOUGH: Final = 1 << 18  # entries in a window: enough to make the cost per queue small
 _NEVER: Final = 1 << 62
@@ -90,7 +91,9 @@ def merged(queues: Sequence[Queue], split: LogSplit, options: ReadOptions) -> It
         SegmentExpiredError: a queue's file has expired, and `fail_on_data_loss` is set.
     """
     whole = [range(wanted.start, wanted.end) for wanted in split.ranges]
-    is_short = sum(map(len, whole)) <= min(_AT_ONCE, sum(map(_block, queues)))
+    is_short = sum(map(len, whole)) <= min(
+        _AT_ONCE, len(queues) * (_block(queues[0]) if queues else 0)
+    )
     slots = whole if is_short else _slots(queues, split, options)
     together = _merged_at_once(queues, split, slots, options)
     if together is not None:
@@ -223,7 +226,10 @@ class _Edge:
 
 def _search(edges: Sequence[_Edge]) -> None:
     """Take all searches to their ends, each step of all of them with one read."""
-    while wide := [edge for edge in edges if edge.end - edge.first > _block(edge.queue)]:
+    left = [edge for edge in edges if edge.first < edge.end]
+    block = _block(left[0].queue) if left else 0
+    wide = left
+    while wide := [edge for edge in wide if edge.end - edge.first > block]:
         middles = [(edge.first + edge.end) // 2 for edge in wide]
         stated = stated_offsets(list(zip((edge.queue for edge in wide), middles, strict=True)))
         for edge, middle, offset in zip(wide, middles, stated, strict=True):
@@ -231,19 +237,25 @@ def _search(edges: Sequence[_Edge]) -> None:
                 edge.first = middle + 1
             else:
                 edge.end = middle
-    left = [edge for edge in edges if edge.first < edge.end]
+    at_once = max(1, _SEARCHED // max(1, block))
+    for first in range(0, len(left), at_once):
+        _end_all(left[first : first + at_once])
+
+
+def _end_all(edges: Sequence[_Edge]) -> None:
+    """End searches in the entries that are left of them, which are read together."""
     try:
-        data = read_entry_bytes([(edge.queue, edge.first, edge.end) for edge in left])
+        data = read_entry_bytes([(edge.queue, edge.first, edge.end) for edge in edges])
     except (SegmentExpiredError, CorruptStoreError):
         # A file is missing or was cut short. Only some of the searches may need it.
-        for edge in left:
-            _search_alone(edge)
+        for edge in edges:
+            _end_alone(edge)
         return
-    for edge, entries in zip(left, data, strict=True):
+    for edge, entries in zip(edges, data, strict=True):
         _end_in(edge, entries)
 
 
-def _search_alone(edge: _Edge) -> None:
+def _end_alone(edge: _Edge) -> None:
     try:
         _end_in(edge, edge.queue.entry_bytes(edge.first, edge.end))
     except (SegmentExpiredError, CorruptStoreError):
@@ -252,8 +264,7 @@ def _search_alone(edge: _Edge) -> None:
 
 
 def _end_in(edge: _Edge, entries: bytes) -> None:
-    """End a search in the entries that are left of it."""
-    stated = decode_entries(entries)["physicalOffset"].tolist()
+    stated = decode_entries(entries)["physicalOffset"]
     edge.found(edge.first + bisect_left(stated, edge.place))
 
 

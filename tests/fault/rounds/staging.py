@@ -24,7 +24,7 @@ from tests.support.processes.serving import StoreProcess, eventually
 __all__ = ["IN_FILES", "IN_MEMORY", "staging_kills"]
 
 IN_MEMORY: Final = "stagingMemoryBytes=400000000"
-"""The default: all that these clients stage stays in memory."""
+"""All that these clients stage stays in memory."""
 IN_FILES: Final = "stagingMemoryBytes=2000"
 """Hardly any of it does."""
 

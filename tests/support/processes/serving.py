@@ -132,8 +132,10 @@ class StoreProcess:
         return os.pread(self._output.fileno(), 1 << 20, 0).decode()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal; return after SIGSTOP when it stands still, or has ended."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait(self) -> int:
         """Wait until it has ended; returns its exit code."""
