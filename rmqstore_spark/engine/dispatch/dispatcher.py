@@ -1,10 +1,9 @@
-"""Dispatches appended blocks to queues and index, in a thread that stays close behind the log.
+"""Dispatches appended blocks to queues and index, in a thread at most one batch behind the log.
 
-`submit` hands over a block. It waits while 256 KiB or more are not done, so the log hardly runs
-ahead of its queues, and memory stays bounded. Small blocks that have gathered are dispatched
-together: each costs about as much as all of them. On a full disk the thread holds its blocks, and
-one more: a put may already be in the log when the problem is noticed. It continues once there is
-room. Any other failure is permanent, and all later calls fail.
+`submit` hands over a block, and waits until the block before it is done. So the log never runs
+ahead of its queues, and memory stays bounded. On a full disk the thread holds its block, and one
+more: a put may already be in the log when the problem is noticed. It continues once there is room.
+Any other failure is permanent, and all later calls fail.
 """
 
 from __future__ import annotations
@@ -14,23 +13,110 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Protocol
 
-from rmqstore_spark.engine.dispatch.appended import Appended, AppendedTogether, DispatchJob
+import numpy as np
+
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
+from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["Dispatcher"]
+__all__ = ["Appended", "DispatchJob", "Dispatcher"]
 
 _log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
-_MOST_WAITING: Final = 256 << 10
-"""Bytes of blocks that are not done, above which no other one is taken."""
+_MOST_STALLED: Final = 2
+"""The most blocks that are held while there is no room."""
+
+
+class DispatchJob(Protocol):
+    """Records that are in the log, and belong into queues and index."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        ...
+
+    @property
+    def store_timestamp(self) -> int:
+        """The storeTimestamp of the last record, milliseconds."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the byte after the last record; 0 without records."""
+        ...
+
+    def to_queues(self, queues: ConsumeQueues, /) -> None:
+        """Write the records' entries. After a failure it is called again."""
+        ...
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return hash, physical offset and storeTimestamp of each index key of the records."""
+        ...
+
+
+@dataclass(frozen=True)
+class Appended:
+    """A block that is in the log.
+
+    Attributes:
+        block: its stamped records. If `hashes` is set, their bytes may be left out.
+        physical_offset: n, where each starts in the log.
+        queue_offset: n, the offset of each in its queue.
+        store_timestamp: of all records, milliseconds.
+        hashes: the keys of the records as `index_hashes` returns them, if they are known already.
+    """
+
+    block: Block
+    physical_offset: I8
+    queue_offset: I8
+    store_timestamp: int
+    hashes: tuple[I4, I4] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return int(self.block.sizes.sum())
+
+    def to_queues(self, queues: ConsumeQueues) -> None:
+        """Write the records' entries."""
+        entries, bounds = queue_entries(self.block, self.physical_offset)
+        first = self._first_offsets(len(bounds) - 1)
+        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+            if begin < end:
+                route = self.block.routes[number]
+                part = entries[begin:end]
+                queues.append(route.topic, route.queue_id, part, int(first[number]))
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return the records' index keys."""
+        block = self.block
+        hashes, rows = self.hashes or index_hashes(block.data, block.starts, block.sizes)
+        times = np.full(len(rows), self.store_timestamp, np.int64)
+        return hashes, self.physical_offset[rows], times
+
+    def _first_offsets(self, routes: int) -> I8:
+        """Return the queue offset of the first queued record of each route."""
+        rows = np.flatnonzero(self.block.queued)[::-1]
+        first = np.zeros(routes, np.int64)
+        first[self.block.route_of[rows]] = self.queue_offset[rows]
+        return first
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the byte after its last record; 0 for an empty block."""
+        if not len(self.physical_offset):
+            return 0
+        return int(self.physical_offset[-1]) + int(self.block.sizes[-1])
 
 
 class Dispatcher:
@@ -56,13 +142,11 @@ class Dispatcher:
         self._health = health
         self._changed = threading.Condition()
         self._jobs: deque[DispatchJob] = deque()
-        self._behind = 0
         self._closing = False
         self._done_timestamp = 0
         self._done_until = 0
         self._failure: Exception | None = None
         self._stalled: StoreWriteError | None = None
-        self._stalled_jobs = 0
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
         self._thread.start()
 
@@ -79,7 +163,8 @@ class Dispatcher:
     @property
     def behind_bytes(self) -> int:
         """Bytes of the log whose records are not in queues and index yet."""
-        return self._behind
+        with self._changed:
+            return sum(job.size for job in self._jobs)
 
     @property
     def done_until(self) -> int:
@@ -98,7 +183,7 @@ class Dispatcher:
             return ready
 
     def submit(self, job: DispatchJob) -> None:
-        """Hand over a block; waits until those before it are done, or are few and small.
+        """Hand over a block; waits until the block before it is done.
 
         Raises:
             StoreWriteError: dispatching has failed permanently.
@@ -107,7 +192,6 @@ class Dispatcher:
             self._changed.wait_for(self._has_room)
             self._raise_failure()
             self._jobs.append(job)
-            self._behind += job.size
             self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -142,11 +226,7 @@ class Dispatcher:
         return not self._jobs or self._failure is not None
 
     def _has_room(self) -> bool:
-        if self._is_idle():
-            return True
-        if self._stalled is not None:
-            return len(self._jobs) <= self._stalled_jobs
-        return self._behind < _MOST_WAITING
+        return self._is_idle() or (self._stalled is not None and len(self._jobs) < _MOST_STALLED)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -159,7 +239,7 @@ class Dispatcher:
                 self._changed.wait_for(lambda: self._jobs or self._closing)
                 if not self._jobs or (self._closing and self._stalled is not None):
                     return
-                job, count = self._next()
+                job = self._jobs[0]
             try:
                 done = self._dispatch(job)
             except Exception as error:  # noqa: BLE001 - the next caller gets it
@@ -171,23 +251,10 @@ class Dispatcher:
                     if self._failure is None:
                         self._done_timestamp = job.store_timestamp
                         self._done_until = max(self._done_until, job.end)
-                    for _ in range(count):
-                        self._behind -= self._jobs.popleft().size
+                    self._jobs.popleft()
                 self._changed.notify_all()
                 if self._failure is not None or (not done and self._closing):
                     return
-
-    def _next(self) -> tuple[DispatchJob, int]:
-        """Return what to dispatch next, and how many jobs that is."""
-        blocks, size = list[Appended](), 0
-        for job in self._jobs:
-            size += job.size
-            if not isinstance(job, Appended) or (blocks and size > _MOST_WAITING):
-                break
-            blocks.append(job)
-        if len(blocks) < 2:
-            return self._jobs[0], 1
-        return AppendedTogether(blocks), len(blocks)
 
     def _dispatch(self, job: DispatchJob) -> bool:
         """Dispatch a block; wait for room if needed. Return False if `close` comes first."""
@@ -216,8 +283,6 @@ class Dispatcher:
                         error,
                     )
                 with self._changed:
-                    if self._stalled is None:
-                        self._stalled_jobs = len(self._jobs)
                     self._stalled = error
                     self._changed.notify_all()
             else:

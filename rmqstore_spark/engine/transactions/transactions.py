@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from rmqstore_spark.engine.admission import Admission
@@ -194,10 +193,6 @@ class Transactions:
         if half.physical_offset < self._store.log.min_offset:
             self._counts[ENDED_BEFORE] += 1
             return Ended(ENDED_BEFORE)  # segments with half messages that wait do not expire
-        if half.queue_offset >= self._store.queues.max_offset(TRANS_HALF_TOPIC, 0):
-            # It may have ended before its entry was written.
-            with self._explained("It cannot be found out whether the transaction has ended"):
-                self._await_queues()
         old = self._log.find(half)
         if old is None or old.group != group:
             return unknown(half, group)
@@ -337,28 +332,21 @@ class Transactions:
             RefusedError: it cannot be found.
         """
         if self._known is None:
-            with self._explained("It cannot be found out which transactions wait"):
+            try:
                 self._known = self._begin()
+            except (RmqStoreError, OSError) as error:
+                raise RefusedError(
+                    f"It cannot be found out which transactions wait: {error}",
+                    "SERVICE_NOT_AVAILABLE",
+                ) from error
         return self._known
-
-    @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """Turn a failure of the store into a refusal."""
-        try:
-            yield
-        except (RmqStoreError, OSError) as error:
-            raise RefusedError(f"{what}: {error}", "SERVICE_NOT_AVAILABLE") from error
-
-    def _await_queues(self) -> None:
-        """Wait until the queues hold everything that is in the log."""
-        while not self._dispatcher.drain(_DRAIN_S):
-            if self._dispatcher.stalled is not None:
-                raise self._dispatcher.stalled
 
     def _begin(self) -> WaitingTransactions:
         if not self.has_halves:
             return WaitingTransactions(())
-        self._await_queues()
+        while not self._dispatcher.drain(_DRAIN_S):
+            if self._dispatcher.stalled is not None:
+                raise self._dispatcher.stalled
         found, done = recall(self._store.path)
         waiting = WaitingTransactions(found.waiting)
         self._half_end = found.half_end

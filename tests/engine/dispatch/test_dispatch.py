@@ -5,14 +5,12 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.dispatch.appended import Appended, AppendedTogether
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
@@ -20,12 +18,10 @@ from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import read_block
-from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
-from tests.support.waiting import eventually
 
 Golden = Callable[[str], Path]
 
@@ -61,15 +57,11 @@ def parts(
     return queues, indexes, keeper, Dispatcher(queues, indexes, keeper, Health(str(store)))
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
 @pytest.mark.parametrize("name", ["basic", "flags", "tiny"])
-def test_queues_and_index_are_those_of_a_broker(
-    golden: Golden, tmp_path: Path, name: str, together: bool
-) -> None:
+def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str) -> None:
     folder = golden(name)
     queues, indexes, keeper, dispatcher = parts(tmp_path / "s", folder)
-    jobs = list(appended(folder))
-    for job in [AppendedTogether(jobs)] if together else jobs:
+    for job in appended(folder):
         dispatcher.submit(job)
     assert dispatcher.drain()
     dispatcher.flush(sync_index=True)
@@ -100,22 +92,16 @@ class SlowQueues(ConsumeQueues):
         super().append(*args)  # type: ignore[arg-type]  # as given
 
 
-def message(body: int, number: int) -> Appended:
-    """The message of a number in its queue."""
-    fields = MessageFields(b"topic", bytes(body), b"", "127.0.0.1:1", 0, 0, 0, 0, 0)
-    block = read_block(encode_messages([fields], "127.0.0.1:1").data)
-    return Appended(block, np.array([number << 20]), np.array([number]), 1_800_000_000_000)
-
-
-def test_the_log_waits_for_a_large_block(tmp_path: Path) -> None:
+def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
+    jobs = appended(golden("tiny"))
     queues = SlowQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    first = message(256 << 10, 0)
+    first = next(jobs)
     dispatcher.submit(first)
     queues.reached.acquire()
     assert dispatcher.behind_bytes == first.size
     assert not dispatcher.wait_ready(0.01)
-    second = threading.Thread(target=dispatcher.submit, args=(message(1, 1),))
+    second = threading.Thread(target=dispatcher.submit, args=(next(jobs),))
     second.start()
     second.join(0.05)
     assert second.is_alive()
@@ -125,30 +111,6 @@ def test_the_log_waits_for_a_large_block(tmp_path: Path) -> None:
     assert dispatcher.drain()
     assert dispatcher.behind_bytes == 0
     dispatcher.close()
-
-
-def test_small_blocks_that_have_gathered_are_written_together(tmp_path: Path) -> None:
-    queues = SlowQueues(str(tmp_path))
-    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    dispatcher.submit(message(1, 0))
-    queues.reached.acquire()
-    for number in range(1, 100):
-        dispatcher.submit(message(1, number))
-    assert dispatcher.wait_ready(0)
-    queues.go.release(2)
-    assert dispatcher.drain()
-    dispatcher.close()
-    held = queues.read("topic", 0, 0, 100)
-    assert held["physicalOffset"].tolist() == [number << 20 for number in range(100)]
-
-
-def test_a_queue_that_begins_again_is_written_in_order(tmp_path: Path) -> None:
-    queues = ConsumeQueues(str(tmp_path), file_size=2000)
-    older = [message(1, number) for number in range(3)]
-    newer = replace(message(1, 0), physical_offset=np.array([3 << 20]))
-    AppendedTogether([*older, newer]).to_queues(queues)
-    assert queues.max_offset("topic", 0) == 1
-    assert queues.read("topic", 0, 0, 1)["physicalOffset"].tolist() == [3 << 20]
 
 
 class FullQueues(ConsumeQueues):
@@ -173,12 +135,12 @@ def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
     jobs = list(appended(golden("tiny")))[:3]
     queues = FullQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    dispatcher.submit(jobs[0])
-    eventually(lambda: dispatcher.stalled is not None)
-    submitting = threading.Thread(target=dispatcher.submit, args=(jobs[1],))
-    submitting.start()
-    submitting.join(10)
-    assert not submitting.is_alive()
+    for job in jobs[:2]:
+        submitting = threading.Thread(target=dispatcher.submit, args=(job,))
+        submitting.start()
+        submitting.join(10)
+        assert not submitting.is_alive()
+    assert dispatcher.stalled is not None
     assert dispatcher.behind_bytes == sum(job.size for job in jobs[:2])
     assert not dispatcher.wait_ready(0.01)
     assert not dispatcher.drain(0.01)
@@ -196,11 +158,11 @@ def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) ->
     keeper = CheckpointKeeper(str(tmp_path))
     dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper, Health(str(tmp_path)))
     dispatcher.submit(next(jobs))
-    with pytest.raises(StoreWriteError):
-        dispatcher.drain()
     for _ in range(2):
         with pytest.raises(StoreWriteError, match="Restart the store process"):
             dispatcher.submit(next(jobs))
+    with pytest.raises(StoreWriteError):
+        dispatcher.drain()
     assert isinstance(dispatcher.failure, StoreWriteError)
     assert keeper.value.logics_msg_timestamp == 0
     dispatcher.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,35 +124,6 @@ def test_what_waits_in_a_brokers_store_goes_on(
     new = next(r for r in rows if r["uniqKey"] == found[0].key)
     assert new["preparedTransactionOffset"] == found[0].place.physical_offset
     assert [one.place.queue_offset for one in waiting_in(path)] == sorted(newest)[1:]
-
-
-class Held:
-    """Holds up the dispatcher when it has written the entries of a queue."""
-
-    def __init__(self) -> None:
-        self.reached, self.go = threading.Event(), threading.Event()
-
-    def queue_grew(self, _topic: str, _queue_id: int) -> None:
-        self.reached.set()
-        self.go.wait()
-
-
-def test_one_that_ended_before_its_queue_was_written_is_known(tmp_path: Path) -> None:
-    with StoreWriter.open(tmp_path / "s", half_config(), clock=Clock()) as store:
-        put_halves(store, [b"first"])
-        held = Held()
-        store.watch_queues(held)
-        put_halves(store, [b"in between"])
-        assert held.reached.wait(30)
-        (half,) = put_halves(store, [b"a"])
-        assert ends(store, [half], is_commit=True) == ["COMMITTED"]
-        answers: list[list[str]] = []
-        again = threading.Thread(target=lambda: answers.append(ends(store, [half], is_commit=True)))
-        again.start()
-        again.join(0.1)
-        held.go.set()
-        again.join(30)
-        assert answers == [["ENDED_BEFORE"]]
 
 
 def test_each_ends_once(tmp_path: Path) -> None:
