@@ -53,6 +53,8 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     cachable = False  # a connection belongs to the code that opened the store
     takes_ranges = True
     """One request can hold many ranges; see `FsspecFiles`."""
+    fills_buffers = True
+    """It has `read_into`; see `FsspecFiles`."""
 
     def __init__(self, endpoint: str, **options: Any) -> None:
         super().__init__()

@@ -153,11 +153,11 @@ class FsspecFiles:
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out` and return the bytes read; fewer only at the end of the file."""
-        read_into = getattr(self._here(), "read_into", None)
-        if read_into is None:
+        fs = self._here()
+        if not getattr(fs, "fills_buffers", False):
             return self._fill([FileRange(path, offset, len(out))], out)
         with _failures(path):
-            return int(read_into(path, offset, out))
+            return int(fs.read_into(path, offset, out))
 
     def read_spans(
         self, path: str, offsets: Int64Array, lengths: Int64Array, out: UInt8Array

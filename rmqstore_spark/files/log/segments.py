@@ -362,8 +362,8 @@ def read_ranges(wanted: Sequence[tuple[Segments, int, int]]) -> list[bytes]:
     try:
         data = files.read_many(flat)
     except FileNotFoundError:
-        data = []
-    if any(len(part) < piece.length for piece, part in zip(flat, data, strict=False)) or not data:
+        data = [b""] * len(flat)
+    if any(len(part) < piece.length for piece, part in zip(flat, data, strict=True)):
         # A file is gone, or was cut short: this says which, and where.
         return [segments.read_range(offset, length) for segments, offset, length in wanted]
     parts = iter(data)
