@@ -13,7 +13,7 @@ from benchmarks.beside import beside_figures
 from benchmarks.blocks import block_figures
 from benchmarks.buffer import buffer_figures
 from benchmarks.clients.figures import client_figures
-from benchmarks.decode import decode_figures, plan_figures, tag_figures
+from benchmarks.decode import column_figures, decode_figures, plan_figures, tag_figures
 from benchmarks.delays import delay_figures
 from benchmarks.expiry import expiry_figures
 from benchmarks.figures import Figure, print_table, write_results
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="of the stores")
     measured: dict[str, Callable[[Stores], Iterator[Figure]]] = {
         "decode": decode_figures,
+        "columns": column_figures,
         "plan": plan_figures,
         "tags": tag_figures,
         "planning": planning_figures,

@@ -21,7 +21,14 @@ from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["decode_figures", "measure", "measure_raw", "plan_figures", "tag_figures"]
+__all__ = [
+    "column_figures",
+    "decode_figures",
+    "measure",
+    "measure_raw",
+    "plan_figures",
+    "tag_figures",
+]
 
 ROCKETMQ: Final = {100: (0.7e6, 1.2e6), 1024: (0.36e6, 0.73e6), 4096: (0.27e6, 0.5e6)}
 """Messages a second by body size: RocketMQ 4.9.8 getMessage+decode on a 2-core machine."""
@@ -29,11 +36,19 @@ ROCKETMQ: Final = {100: (0.7e6, 1.2e6), 1024: (0.36e6, 0.73e6), 4096: (0.27e6, 0
 THREE: Final = ("topic", "queueOffset", "body")
 _PASSES: Final = 7
 _OF_PREADV: Final = 0.5
+_COLUMN_PASSES: Final = 5
+_CHEAPEST: Final = "storeSize"
+_BATCH_ROWS: Final = (2_500, 5_000, 20_000, 40_000)
 _PREADV: Final = 1 << 20
 
 
 def measure(
-    store: str, columns: Sequence[str] | None, by: str, passes: int, tags: Sequence[str] | None
+    store: str,
+    columns: Sequence[str] | None,
+    by: str,
+    passes: int,
+    tags: Sequence[str] | None = None,
+    rows: int = ReadOptions.batch_rows,
 ) -> list[float]:
     """Nanoseconds a message of the store (not: of the result), once a pass.
 
@@ -41,10 +56,12 @@ def measure(
         columns: None for all.
         by: `queue` or `commitlog`.
         tags: only messages with one of these.
+        rows: the most of a batch.
     """
     options = ReadOptions(
-        columns=tuple(columns or COLUMNS),
+        columns=tuple(COLUMNS if columns is None else columns),
         tags=None if tags is None else frozenset(tags),
+        batch_rows=rows,
     )
     with Store.open(store) as opened:
         queues = opened.queues()
@@ -109,7 +126,7 @@ def decode_figures(stores: Stores) -> Iterator[Figure]:
             for columns, aim in ((None, 2), (THREE, 5)):
                 times = in_child(
                     "benchmarks.decode:measure", plain=case.plain, store=store, columns=columns,
-                    by=case.by, passes=2 if case.plain else _PASSES, tags=None,
+                    by=case.by, passes=2 if case.plain else _PASSES,
                 )  # fmt: skip
                 time = statistics.median(times)
                 yield _figure(body, case, columns, aim, time, raw[case.queues])
@@ -165,7 +182,6 @@ def plan_figures(stores: Stores) -> Iterator[Figure]:
                 by: statistics.median(
                     in_child(
                         "benchmarks.decode:measure", store=store, columns=columns, by=by, passes=3,
-                        tags=None,
                     )
                 )
                 for by in ("commitlog", "queue")
@@ -181,6 +197,36 @@ def plan_figures(stores: Stores) -> Iterator[Figure]:
                 "3",
                 "yes" if ratio >= 3 else "no",
             )
+
+
+def column_figures(stores: Stores) -> Iterator[Figure]:
+    """What each column adds to the cheapest one, and all of them in batches of other sizes."""
+    for body in BODY_SIZES[:2]:
+        section = f"Decode, what a column costs, 64 queues by commitlog, bodies of {body} B"
+        store = str(stores(Shape(body, 64)))
+        alone = _pass_ns(store, (_CHEAPEST,))
+        yield Figure(section, f"{_CHEAPEST} alone", f"{alone:,.0f} ns")
+        for name in COLUMNS:
+            if name != _CHEAPEST:
+                more = _pass_ns(store, (_CHEAPEST, name)) - alone
+                yield Figure(section, f"{name} as well", f"{more:+,.0f} ns")
+        whole = _pass_ns(store, None)
+        for rows in _BATCH_ROWS:
+            time = _pass_ns(store, None, rows)
+            yield Figure(
+                section, f"all columns, batches of {rows:,} rows", f"{time:,.0f} ns",
+                f"of {ReadOptions.batch_rows:,} rows", f"{whole:,.0f} ns", f"{time / whole:.2f}",
+            )  # fmt: skip
+
+
+def _pass_ns(
+    store: str, columns: Sequence[str] | None, rows: int = ReadOptions.batch_rows
+) -> float:
+    times = in_child(
+        "benchmarks.decode:measure", store=store, columns=columns, by="commitlog",
+        passes=_COLUMN_PASSES, rows=rows,
+    )  # fmt: skip
+    return float(statistics.median(times))
 
 
 def tag_figures(stores: Stores) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import rmqstore_spark
 
-__all__ = ["Figure", "met", "print_table", "write_results"]
+__all__ = ["Figure", "met", "print_table", "ratio_cells", "spread", "write_results"]
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
 
@@ -79,6 +79,28 @@ class Figure:
 def met(is_met: bool) -> str:
     """Return what the table says of an aim."""
     return "yes" if is_met else "no"
+
+
+def ratio_cells(
+    ratio: float, at_least: float | None = None, at_most: float | None = None
+) -> tuple[str, str, str]:
+    """Return the cells `ratio`, `aim` and `met` of a comparison with at most one aim.
+
+    A ratio that is short of its aim, and equals it when it is rounded, gets a third decimal.
+    """
+    if at_least is not None:
+        aim, bound, is_met = f"{at_least:g}", at_least, ratio >= at_least
+    elif at_most is not None:
+        aim, bound, is_met = f"at most {at_most:g}", at_most, ratio <= at_most
+    else:
+        return f"{ratio:.2f}", "", ""
+    hides = not is_met and f"{ratio:.2f}" == f"{bound:.2f}"
+    return f"{ratio:.{3 if hides else 2}f}", aim, met(is_met)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the lowest and the highest of some ratios."""
+    return f"{min(values):.2f} to {max(values):.2f}"
 
 
 def print_table(figures: Sequence[Figure]) -> None:

@@ -7,6 +7,7 @@ as much disk as `--cold` and `--hot` together, and is removed at the end.
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.figures import Figure, print_table
-from benchmarks.spark import ROOT, alternately, session
+from benchmarks.figures import Figure, print_table, ratio_cells, spread
+from benchmarks.spark import ROOT, Turns, session
 from benchmarks.stores import Shape, Stores, record_size
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
@@ -70,7 +71,7 @@ def sidecar_figures(stores: Stores, sizes: Sizes = Sizes()) -> Iterator[Figure]:
             for cache in ("spare", "use"):
                 yield _cached(path, folder, sizes, cache)
             yield from _puts(store, path, folder)
-    yield _rows(stores, sizes)
+    yield from _rows(stores, sizes)
 
 
 def _cached(path: Path, folder: Path, sizes: Sizes, cache: str) -> Figure:
@@ -159,12 +160,12 @@ def _put(store: StoreWriter, block: U1) -> None:
         raise RuntimeError(f"a put failed: {result.status}")
 
 
-def _rows(stores: Stores, sizes: Sizes) -> Figure:
+def _rows(stores: Stores, sizes: Sizes) -> Iterator[Figure]:
     shape = Shape(_BODY, 8, sizes.rows // record_size(_BODY) // 1000 * 1000)
     path = stores(shape)
     with (
         tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder,
-        _sidecar(path, Path(folder)) as endpoint,
+        StoreProcess(path, Path(folder), "--read-only") as sidecar,
         session() as spark,
     ):
 
@@ -172,25 +173,25 @@ def _rows(stores: Stores, sizes: Sizes) -> Figure:
             frame = spark.read.format("rmqstore").option(option, place).load()
             frame.write.format("noop").mode("overwrite").save()
 
-        seconds = alternately(
+        turns = Turns(
             {
-                "path": lambda: read("path", str(path)),
-                "sidecar": lambda: read("endpoint", endpoint),
-            }
+                "from the path": lambda: read("path", str(path)),
+                "through the sidecar": lambda: read("endpoint", sidecar.endpoint),
+            },
+            sidecar.process.pid,
         )
-    near, far = (shape.count / seconds[name] for name in ("path", "sidecar"))
-    ratio = far / near
-    return Figure(
+    what = f"Spark reads {_BODY:,} B messages"
+    ratios = turns.ratios("through the sidecar", "from the path")
+    yield Figure(
         _SECTION,
-        f"Spark reads {_BODY:,} B messages through the sidecar",
-        f"{far:,.0f} rows/s",
+        f"{what} through the sidecar",
+        f"{shape.count / turns['through the sidecar']:,.0f} rows/s",
         "from the path",
-        f"{near:,.0f} rows/s",
-        f"{ratio:.2f}",
-        f"{_AIM}",
-        "yes" if ratio >= _AIM else "no",
-        "Spark's two cores also do the sidecar's work",
+        f"{shape.count / turns['from the path']:,.0f} rows/s",
+        *ratio_cells(statistics.median(ratios), _AIM),
+        f"{spread(ratios)}; Spark's two cores also do the sidecar's work",
     )
+    yield from turns.cpu_figures(_SECTION, what, shape.count)
 
 
 @contextmanager

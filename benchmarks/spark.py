@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import benchmarks
-from benchmarks.figures import Figure
+from benchmarks.cpu import Cpu, measured_cpu
+from benchmarks.figures import Figure, ratio_cells, spread
 from benchmarks.stores import Shape, Stores, record_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["alternately", "memory_figures", "session", "spark_figures"]
+__all__ = ["Turns", "memory_figures", "session", "spark_figures"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _CORES: Final = 2
@@ -74,15 +75,52 @@ def _read(
     reader.load(str(store)).write.format("noop").mode("overwrite").save()
 
 
-def alternately(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Median seconds of each way; they take turns, so that the machine's mood hits all alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(_ROUNDS + 1):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(found[1:]) for name, found in seconds.items()}
+class Turns:
+    """Several ways to do the same; they take turns, so that the machine's mood hits all alike.
+
+    The first round warms up, and does not count.
+
+    Args:
+        ways: name to what is done.
+        store: process number of the store process that they use.
+
+    Attributes:
+        cpu: name to the CPU of all rounds that count.
+    """
+
+    def __init__(self, ways: Mapping[str, Callable[[], None]], store: int | None = None) -> None:
+        self._seconds: dict[str, list[float]] = {name: [] for name in ways}
+        self.cpu = {name: Cpu() for name in ways}
+        for number in range(_ROUNDS + 1):
+            for name, way in ways.items():
+                began = time.perf_counter()
+                with measured_cpu(store) as spent:
+                    way()
+                if number:
+                    self._seconds[name].append(time.perf_counter() - began)
+                    self.cpu[name].add(spent)
+
+    def __getitem__(self, name: str) -> float:
+        """Return the median of a way's seconds."""
+        return statistics.median(self._seconds[name])
+
+    def ratios(self, name: str, other: str) -> list[float]:
+        """Return how many times as fast as another way a way was, in each round."""
+        pairs = zip(self._seconds[name], self._seconds[other], strict=True)
+        return [theirs / own for own, theirs in pairs]
+
+    def cpu_figures(self, section: str, what: str, count: int) -> Iterator[Figure]:
+        """What an item of each way took, and what the cores have time for."""
+        for name, cpu in self.cpu.items():
+            bound, rate = cpu.bound(count * _ROUNDS), count / self[name]
+            yield Figure(
+                section,
+                f"{what}, {name}: CPU",
+                cpu.of_each(count * _ROUNDS),
+                f"what {_CORES} busy cores would reach",
+                f"{bound / 1e6:.2f} M/s",
+                f"{rate / bound:.2f}",
+            )
 
 
 def spark_figures(stores: Stores) -> Iterator[Figure]:
@@ -100,7 +138,7 @@ def spark_figures(stores: Stores) -> Iterator[Figure]:
 def _against_ready_made(
     spark: SparkSession, store: Path, shape: Shape, what: str, schema: str | None, size: int
 ) -> Iterator[Figure]:
-    seconds = alternately({
+    turns = Turns({
         "rmqstore": lambda: _read(
             spark, "rmqstore", store, schema, maxBytesPerPartition=size),
         "readymade": lambda: _read(
@@ -109,47 +147,52 @@ def _against_ready_made(
         "queue": lambda: _read(
             spark, "rmqstore", store, schema, planBy="queue"),
     })  # fmt: skip
-    ratio = seconds["readymade"] / seconds["rmqstore"]
+    section = _section(shape)
+    ratios = turns.ratios("rmqstore", "readymade")
     yield Figure(
-        f"Spark, noop sink, local[{_CORES}], 64 queues, {shape.body_size} B",
-        f"{what}",
-        _rate(shape, seconds["rmqstore"]),
+        section,
+        what,
+        _rate(shape, turns["rmqstore"]),
         "ready-made batches",
-        _rate(shape, seconds["readymade"]),
-        f"{ratio:.2f}",
-        f"{_AIMS[what]}",
-        "yes" if ratio >= _AIMS[what] else "no",
+        _rate(shape, turns["readymade"]),
+        *ratio_cells(statistics.median(ratios), _AIMS[what]),
+        note=f"{spread(ratios)} in {_ROUNDS} rounds",
     )
-    ratio = seconds["queue"] / seconds["rmqstore"]
+    ratio = turns["queue"] / turns["rmqstore"]
     yield Figure(
-        f"Spark, noop sink, local[{_CORES}], 64 queues, {shape.body_size} B",
+        section,
         f"{what}, planBy=commitlog",
-        _rate(shape, seconds["rmqstore"]),
+        _rate(shape, turns["rmqstore"]),
         "planBy=queue",
-        _rate(shape, seconds["queue"]),
+        _rate(shape, turns["queue"]),
         f"{ratio:.1f}",
     )
+    yield from turns.cpu_figures(section, what, shape.count)
 
 
 def _against_the_whole(
     spark: SparkSession, store: Path, shape: Shape, size: int
 ) -> Iterator[Figure]:
-    seconds = alternately({
+    turns = Turns({
         "all": lambda: _read(spark, "rmqstore", store, None, maxBytesPerPartition=size),
         "some": lambda: _read(
             spark, "rmqstore", store, None, maxBytesPerPartition=size, tags="Tag07"),
     })  # fmt: skip
-    ratio = seconds["all"] / seconds["some"]
+    ratio = turns["all"] / turns["some"]
     yield Figure(
-        f"Spark, noop sink, local[{_CORES}], 64 queues, {shape.body_size} B",
+        _section(shape),
         "tags that 1 % have, all columns",
-        f"{seconds['some']:.2f} s",
+        f"{turns['some']:.2f} s",
         "no tags",
-        f"{seconds['all']:.2f} s",
+        f"{turns['all']:.2f} s",
         f"{ratio:.1f}",
         "10",
         "yes" if ratio >= 10 else "no",
     )
+
+
+def _section(shape: Shape) -> str:
+    return f"Spark, noop sink, local[{_CORES}], 64 queues, {shape.body_size} B"
 
 
 def _rate(shape: Shape, seconds: float) -> str:

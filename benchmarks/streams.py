@@ -10,12 +10,13 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from benchmarks.figures import Figure
+from benchmarks.cpu import Cpu, measured_cpu
+from benchmarks.figures import Figure, ratio_cells, spread
 from benchmarks.spark import session
 from benchmarks.stores import Shape, Stores, record_size
 from rmqstore_spark.client import StoreClient
@@ -32,6 +33,8 @@ _QUEUES: Final = (4, 64, 1_000)
 _MESSAGES: Final = 3_000_000
 _LARGE: Final = 500_000
 _AIM: Final = 0.85
+_BATCH: Final = "the same rows in a batch query"
+_STEPS: Final = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
 _SMALL: Final = 1_000
 _SMALL_BATCHES: Final = 40
 _SMALL_AIM: Final = 1.2
@@ -50,29 +53,54 @@ def stream_figures(stores: Stores) -> Iterator[Figure]:
     with session() as spark:
         spark.sparkContext.setLogLevel("ERROR")  # else each trigger that overruns is logged
         for queues in _QUEUES:
-            yield _large(spark, stores(Shape(100, queues, _MESSAGES)), queues)
+            yield from _large(spark, stores(Shape(100, queues, _MESSAGES)), queues)
         yield _small(spark, stores(Shape(100, 64, _MESSAGES)))
         yield from _tail(spark)
 
 
-def _large(spark: SparkSession, store: Path, queues: int) -> Figure:
-    batches, streams = [], []
-    for _ in range(_ROUNDS + 1):  # in turns: the machine is not the same all the time
-        batches.append(_batch_rate(spark, store))
-        took = _triggers(spark, store, maxOffsetsPerTrigger=_LARGE)
-        streams.append(_LARGE * len(took) / sum(took))
-    batch, stream = statistics.median(batches[1:]), statistics.median(streams[1:])
-    ratio = stream / batch
-    return Figure(
+def _large(spark: SparkSession, store: Path, queues: int) -> Iterator[Figure]:
+    what = f"{queues:,} queues, micro-batches of {_LARGE:,}"
+    rates: dict[str, list[float]] = {_BATCH: [], what: []}
+    cpu = {name: Cpu() for name in rates}
+    steps: list[Mapping[str, float]] = []
+    for number in range(_ROUNDS + 1):  # in turns: the machine is not the same all the time
+        with measured_cpu() as of_batch:
+            rates[_BATCH].append(_batch_rate(spark, store))
+        with measured_cpu() as of_stream:
+            took = _triggers(spark, store, maxOffsetsPerTrigger=_LARGE)
+        rates[what].append(_LARGE * len(took) / sum(one["triggerExecution"] for one in took))
+        if number:
+            cpu[_BATCH].add(of_batch)
+            cpu[what].add(of_stream)
+            steps += took
+    batch, stream = (statistics.median(found[1:]) for found in rates.values())
+    ratios = [of / other for other, of in zip(*rates.values(), strict=True)][1:]
+    yield Figure(
         _SECTION,
-        f"{queues:,} queues, micro-batches of {_LARGE:,}",
+        what,
         f"{stream / 1e6:.2f} M/s",
-        "the same rows in a batch query",
+        _BATCH,
         f"{batch / 1e6:.2f} M/s",
-        f"{ratio:.2f}",
-        f"{_AIM}",
-        "yes" if ratio >= _AIM else "no",
-        note="without the first micro-batch, which starts the processes",
+        *ratio_cells(statistics.median(ratios), _AIM),
+        note=f"{spread(ratios)}, without the first micro-batch, which starts the processes; "
+        f"medians: {_medians(steps)}",
+    )
+    rows = _ROUNDS * _MESSAGES
+    yield Figure(
+        _SECTION,
+        f"{what}: CPU of a row",
+        cpu[what].of_each(rows),
+        _BATCH,
+        cpu[_BATCH].of_each(rows),
+        f"{cpu[what].seconds / cpu[_BATCH].seconds:.2f}",
+    )
+
+
+def _medians(steps: Sequence[Mapping[str, float]]) -> str:
+    """What the steps of micro-batches took, as Spark reports them."""
+    return ", ".join(
+        f"{name} {statistics.median(step.get(name, 0.0) for step in steps) * 1e3:.0f} ms"
+        for name in _STEPS
     )
 
 
@@ -88,7 +116,7 @@ def _small(spark: SparkSession, store: Path) -> Figure:
                 maxOffsetsPerTrigger=_SMALL,
                 startingOffsets=json.dumps({"orders": starts}),
             )
-            seconds.append(statistics.median(took))
+            seconds.append(statistics.median(one["triggerExecution"] for one in took))
     auto, queue = (statistics.median(found[plan_by][1:]) for plan_by in ("auto", "queue"))
     ratio = auto / queue
     return Figure(
@@ -111,8 +139,8 @@ def _batch_rate(spark: SparkSession, store: Path) -> float:
     return _MESSAGES / (time.perf_counter() - began)
 
 
-def _triggers(spark: SparkSession, store: Path, **options: Any) -> list[float]:
-    """Seconds of each whole micro-batch of a stream over a store, but the first."""
+def _triggers(spark: SparkSession, store: Path, **options: Any) -> list[Mapping[str, float]]:
+    """Seconds of the steps of each whole micro-batch of a stream over a store, but the first."""
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as checkpoint:
         given = {"startingOffsets": "earliest", **options}
         frame = spark.readStream.format("rmqstore").options(**given).load(str(store))
@@ -124,7 +152,7 @@ def _triggers(spark: SparkSession, store: Path, **options: Any) -> list[float]:
     whole = [p for p in done if p["numInputRows"] == most][1:]
     if not whole:
         raise AssertionError(f"{len(done)} micro-batches, and no second one of {most:,} rows")
-    return [p["durationMs"]["triggerExecution"] / 1000 for p in whole]
+    return [{name: took / 1e3 for name, took in p["durationMs"].items()} for p in whole]
 
 
 def _tail(spark: SparkSession) -> Iterator[Figure]:
@@ -204,32 +232,60 @@ class _Followed:
         """Wait until so many rows have been collected."""
         self.wait(lambda: len(self.read) >= count)
 
-    def durations(self, name: str) -> list[float]:
-        """Seconds that a step of the warm micro-batches took, as Spark reports them."""
-        return [p["durationMs"].get(name, 0) / 1000 for p in self._warm()]
+    def steps(self) -> list[Mapping[str, float]]:
+        """Seconds of the steps of the warm micro-batches, as Spark reports them."""
+        return [{name: ms / 1e3 for name, ms in p["durationMs"].items()} for p in self._warm()]
 
     def starts(self) -> list[float]:
         """Seconds from the start of each warm trigger to `foreachBatch`."""
-        return [
-            self.begun[p["batchId"]]
-            - datetime.fromisoformat(p["timestamp"].replace("Z", "+00:00")).timestamp()
-            for p in self._warm()
-        ]
+        return [self.begun[p["batchId"]] - _began(p) for p in self._warm()]
+
+    def arrivals(self) -> Iterator[_Arrival]:
+        """Each row of the warm micro-batches of one row."""
+        done = self._progress()
+        ends = {p["batchId"]: _began(p) + p["durationMs"]["triggerExecution"] / 1e3 for p in done}
+        rows = {number: value for number, _, value in self.read}
+        for p in self._warm():
+            if p["numInputRows"] == 1:
+                number = p["batchId"]
+                put, noticed = rows[number], _began(p) + p["durationMs"]["latestOffset"] / 1e3
+                is_free = ends.get(number - 1, 0.0) <= put
+                yield _Arrival(noticed - put, self.begun[number] - put, is_free)
+
+    def _progress(self) -> list[dict[str, Any]]:
+        done = (json.loads(progress.json) for progress in self._query.recentProgress)
+        return [p for p in done if p["numInputRows"] and p["batchId"] in self.begun]
 
     def _warm(self) -> list[dict[str, Any]]:
-        done = [json.loads(progress.json) for progress in self._query.recentProgress]
-        return [p for p in done if p["numInputRows"] and p["batchId"] in self.begun][_TAIL_WARM:]
+        return self._progress()[_TAIL_WARM:]
+
+
+class _Arrival(NamedTuple):
+    """A message that came alone.
+
+    Attributes:
+        noticed: seconds from its put to the answer of `latestOffset`.
+        begun: seconds from its put to `foreachBatch`.
+        is_free: whether the micro-batch before it had ended when it was put.
+    """
+
+    noticed: float
+    begun: float
+    is_free: bool
+
+
+def _began(progress: Mapping[str, Any]) -> float:
+    """Return when a trigger began, in seconds since 1970."""
+    return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def _tail_figures(followed: _Followed, idle: _Followed) -> Iterator[Figure]:
     begun = [followed.begun[n] - put for n, _, put in followed.read][_TAIL_WARM:]
     read = [after - put for _, after, put in followed.read][_TAIL_WARM:]
     starts, floor = followed.starts(), idle.starts()
-    steps = ", ".join(
-        f"{name} {statistics.median(followed.durations(name)) * 1e3:.0f} "
-        f"({statistics.median(idle.durations(name)) * 1e3:.0f})"
-        for name in ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
-    )
+    steps = f"medians: {_medians(followed.steps())}; Spark alone: {_medians(idle.steps())}"
+    arrivals = list(followed.arrivals())
+    free = [one for one in arrivals if one.is_free]
     # Messages come at any time, and wait for the next trigger: half an interval, or all of it.
     for what, of, wait in (("median", statistics.median, 0.5), ("p99", _p99, 1.0)):
         yield _latency(
@@ -240,11 +296,18 @@ def _tail_figures(followed: _Followed, idle: _Followed) -> Iterator[Figure]:
             f"until its rows are read: {of(read) * 1e3:.0f} ms",
         )
         yield _latency(
+            f"from put to foreachBatch, if no micro-batch is at work: {what}",
+            of([one.begun for one in free]),
+            "the answer of latestOffset",
+            of([one.noticed for one in free]),
+            f"{len(free)} of {len(arrivals)} messages",
+        )
+        yield _latency(
             f"from a trigger to foreachBatch: {what}",
             of(starts),
             "Spark alone, a row of its rate source",
             of(floor),
-            f"medians in ms (Spark alone): {steps}",
+            steps if what == "median" else "",
         )
 
 
