@@ -14,7 +14,7 @@ from tests.fault.rounds.delays import DelayAccount
 from tests.fault.rounds.expiry import ExpiryAccount, expiring, put
 from tests.fault.rounds.process import MovingClock
 from tests.fault.rounds.remoting.broker import Application, broker_kills, vanished
-from tests.fault.rounds.staging import IN_FILES, staging_kills
+from tests.fault.rounds.staging import IN_FILES, IN_MEMORY, staging_kills
 from tests.fault.rounds.transactions import TransactionAccount
 from tests.support.stores.storing import config
 from tests.support.waiting import eventually
@@ -58,8 +58,9 @@ def test_what_expires_too_early_is_found_out(
     assert account.compare(tmp_path / "store") == Outcome(0, 0, ())
 
 
-def test_batches_of_several_clients(tmp_path: Path) -> None:
-    tally = staging_kills(tmp_path, 2, IN_FILES)
+@pytest.mark.parametrize("memory", [IN_FILES, IN_MEMORY], ids=["files", "memory"])
+def test_batches_of_several_clients(tmp_path: Path, memory: str) -> None:
+    tally = staging_kills(tmp_path, 2, memory)
     tally.require_none()
     assert tally.acknowledged > 0
 
