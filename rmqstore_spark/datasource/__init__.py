@@ -14,6 +14,7 @@
     batch        plans a batch query
     stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
     partitions   reads a partition in a task; `scanned` filters a log without queues
+    ahead        reads the next batch of a remote store while Spark takes the one before
     failover     reads a partition from one replica after the other
     sink/        writes
     garbage      keeps Spark's garbage collections between tasks short

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
@@ -10,6 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from rmqstore_spark.datasource.ahead import one_ahead
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
 from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.opening import patience_s
@@ -20,6 +21,7 @@ from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.spec import AnySource, SourceBroker, StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
+from rmqstore_spark.files.open import local_path
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
@@ -147,10 +149,12 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; return nothing for the one that Spark creates for an empty plan."""
     if isinstance(partition, PulledPartition):
-        return _run(_pull(partition, options, projection))
+        return _run(one_ahead(_pull(partition, options, projection)))
     if not isinstance(partition, StorePartition):
         return iter(())
-    return _run(_read(partition, options, projection))
+    batches = _read(partition, options, projection)
+    # A remote store is waited for. A local one only costs CPU, which other tasks can use.
+    return _run(batches if local_path(partition.store.url) else one_ahead(batches))
 
 
 def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -160,7 +164,7 @@ def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _pull(
     partition: PulledPartition, options: Options, projection: Projection
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     wanted = read_options(options, projection)
     schema = projection.arrow_schema()
     store = partition.broker.open()
@@ -174,7 +178,7 @@ def _pull(
 
 def _read(
     partition: StorePartition, options: Options, projection: Projection
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import ScanSplit
 
