@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -279,6 +280,26 @@ def test_a_silent_master_is_left_and_asked_again(
         with following(tmp_path, master.address, **given) as (store, _):
             caught_up(store, len(log))
     assert master.connections >= 2
+
+
+def test_a_slow_master_is_followed(source: tuple[Path, bytes], tmp_path: Path) -> None:
+    """A frame takes several times as long as a master may be silent."""
+    _, log = source
+    size = int.from_bytes(log[:4], "big")
+
+    def slow(first: int) -> Iterator[bytes]:
+        (frame,) = frames(log[:size], first, size)
+        step = len(frame) // 20
+        for at in range(0, len(frame), step):
+            time.sleep(0.05)
+            yield frame[at : at + step]
+
+    with PlainMaster(Script(slow)) as master:
+        given = {"ha_housekeeping_interval": 300}
+        with following(tmp_path, master.address, **given) as (store, follower):
+            caught_up(store, size)
+            assert follower.failure is None
+    assert log_bytes(tmp_path, 0, size) == log[:size]
 
 
 def test_a_slave_takes_nothing_from_clients(tmp_path: Path) -> None:
