@@ -270,11 +270,15 @@ def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[Chos
 
     for store in stores:
         names = chosen_names(options, store)
-        if not isinstance(store, Store):
+        queues: Sequence[AnyQueue]
+        if isinstance(store, Store):
+            queues = store.named_queues(names)
+        else:
             store.look(names)
             names = store.used(names)
-        for name in names:
-            yield ChosenQueue(QueueKey(store.broker_name, *name), store, store.queue(*name))
+            queues = [store.queue(*name) for name in names]
+        for name, queue in zip(names, queues, strict=True):
+            yield ChosenQueue(QueueKey(store.broker_name, *name), store, queue)
 
 
 def chosen_names(options: Options, store: AnyStore) -> list[tuple[str, int]]:

@@ -97,6 +97,11 @@ class Files(Protocol):
     stretch: int
 
     @property
+    def reads_together(self) -> bool:
+        """Whether `read_many` takes hardly longer than one `read`."""
+        ...
+
+    @property
     def lists_trees(self) -> bool:
         """Whether `walk` lists a whole tree with one request, so that depth costs nothing."""
         ...

@@ -67,6 +67,7 @@ class JoinedFiles:
     """
 
     lists_trees = False
+    reads_together = False
 
     def __init__(self, store: tuple[Files, str], archives: Sequence[tuple[Files, str]]) -> None:
         self._store = store

@@ -58,6 +58,7 @@ class LocalFiles:
 
     is_local = True
     lists_trees = False
+    reads_together = False
     max_gap = 4096
     max_waste = 8
     block = 20 << 10

@@ -284,6 +284,11 @@ class FsspecFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
+    def reads_together(self) -> bool:
+        """Whether several ranges take one request, or several at once."""
+        return _takes_ranges(self._fs)
+
+    @property
     def lists_trees(self) -> bool:
         """Whether one call lists all files below a folder."""
         kind = type(self._fs)

@@ -9,7 +9,7 @@ plan       cuts queue ranges or the log into splits
 reading    reads a split of any kind
 keys/      finds messages by key, through the index or in the log
 rows/      turns queue entries and records into rows
-queue      reads one ConsumeQueue
+queue      reads one ConsumeQueue; `queue_ends` looks up the offsets of many
 log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 transactions    finds the transactions that wait for their end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -33,11 +34,25 @@ from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["Entries", "Queue", "read_entry_bytes", "stated_offsets"]
+__all__ = ["BLOCK", "Entries", "Queue", "ReadAhead", "read_entry_bytes", "stated_offsets"]
 
 Entries = npt.NDArray[np.void]
 
-_BLOCK: Final = 200  # reading this many entries costs about as much as reading one
+BLOCK: Final = 200
+"""Entries that take about as long to read as one."""
+
+
+@dataclass
+class ReadAhead:
+    """What has been read of a queue before it asks for it; see `reader.queue_ends`.
+
+    Attributes:
+        entries: the bytes of entries, by offset.
+        records: the bytes of records, by physical offset.
+    """
+
+    entries: dict[int, bytes] = field(default_factory=dict)
+    records: dict[int, bytes] = field(default_factory=dict)
 
 
 class Queue:
@@ -52,6 +67,9 @@ class Queue:
         cut: returns the physical offset past which no entry counts, and whether the store's broker
             was killed. Its argument is the end of an entry's record. If that is past the known end
             of the log, `cut` lists the log again.
+
+    Attributes:
+        ahead: what has been read ahead for a lookup of the offsets; None otherwise.
     """
 
     def __init__(
@@ -71,6 +89,7 @@ class Queue:
         self._cut = cut
         self._max: int | None = None
         self._min: int | None = None
+        self.ahead: ReadAhead | None = None
 
     def __repr__(self) -> str:
         return f"Queue({self.topic!r}, {self.queue_id})"
@@ -79,6 +98,11 @@ class Queue:
     def first_slot(self) -> int:
         """Offset of the first entry in the files, including expired and filler entries."""
         return -(-self.segments.min_offset // ENTRY_SIZE)
+
+    @property
+    def knows_ends(self) -> bool:
+        """Whether both offsets have been looked up."""
+        return self._max is not None and self._min is not None
 
     @property
     def max_offset(self) -> int:
@@ -111,7 +135,7 @@ class Queue:
             self._max = None
         elif self._max is not None and not self._same_end():
             self._max = None
-        if self._min is not None and not self._backed(self._min):
+        if self._min is not None and not self.is_backed(self._min):
             self._min = None
         return before != (self.min_offset, self.max_offset)
 
@@ -121,8 +145,8 @@ class Queue:
         is_full = self._max * ENTRY_SIZE >= self.segments.end_offset
         if is_full and self.segments.refresh():
             return False
-        return not self._written(self._max) and (
-            self._max <= self.first_slot or self._written(self._max - 1)
+        return not self.is_written(self._max) and (
+            self._max <= self.first_slot or self.is_written(self._max - 1)
         )
 
     def entries(self, start: int, end: int) -> Entries:
@@ -145,6 +169,8 @@ class Queue:
         """Read entries like `entries`, as bytes."""
         if end <= start:
             return b""
+        if self.ahead is not None and all(n in self.ahead.entries for n in range(start, end)):
+            return b"".join(self.ahead.entries[slot] for slot in range(start, end))
         return self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
 
     def live_columns(self, start: int, end: int) -> EntryColumns:
@@ -204,6 +230,10 @@ class Queue:
         """Return the physical offset that an entry states, even if the entry is damaged."""
         return self._entry(offset)[0]
 
+    def stated_record(self, offset: int) -> tuple[int, int]:
+        """Return physical offset and size of the record that an entry states."""
+        return self._entry(offset)[:2]
+
     def is_whole(self, offset: int) -> bool:
         """Return whether one file holds the whole entry of an offset."""
         at = offset * ENTRY_SIZE
@@ -245,25 +275,28 @@ class Queue:
             entry["physicalOffset"].astype(np.int64), entry["size"].astype(np.int32)
         )[0]:
             return physical, None
-        raw = np.frombuffer(self._log.read(physical, min(size, MAX_RECORD_SIZE)), np.uint8)
+        data = b"" if self.ahead is None else self.ahead.records.get(physical, b"")
+        raw = np.frombuffer(data or self._log.read(physical, min(size, MAX_RECORD_SIZE)), np.uint8)
         return physical, decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
 
     def _entry(self, slot: int) -> tuple[int, int, bool]:
         """Return physicalOffset, size, and whether the entry of a slot is a filler."""
-        data = self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE)
+        data = b"" if self.ahead is None else self.ahead.entries.get(slot, b"")
+        data = data or self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE)
         if len(data) < ENTRY_SIZE:
             return -1, 0, False
         physical, size, code = unpack_entry(data)
         return physical, size, (physical, size, code) == (0, FILLER_SIZE, 0)
 
-    def _written(self, slot: int) -> bool:
+    def is_written(self, slot: int) -> bool:
+        """Return whether there is an entry in a slot."""
         try:
             physical, size, _ = self._entry(slot)
         except (SegmentExpiredError, CorruptStoreError):
             return False
         return physical >= 0 and size > 0
 
-    def _backed(self, slot: int) -> bool:
+    def is_backed(self, slot: int) -> bool:
         """Return whether a slot below the maximum is a message that has not expired.
 
         A damaged entry counts as such a message, so that reading it reports the damage.
@@ -275,7 +308,7 @@ class Queue:
         return not filler and (physical < 0 or size <= 0 or physical >= self._log.min_offset)
 
     def _find_max(self) -> int:
-        end = self._written_end()
+        end = self.written_end()
         first = self.first_slot
         if end == first:
             return end
@@ -287,7 +320,7 @@ class Queue:
             end = bisect_left(range(end), True, first, key=self._is_stale)
         return end
 
-    def _written_end(self) -> int:
+    def written_end(self) -> int:
         """Return one past the last written entry. Entries are written in order."""
         end = self._written_in_known_files()
         # A full file may be followed by one that was created after the folder was listed.
@@ -309,29 +342,29 @@ class Queue:
         If the broker was killed, a crash lost the unwritten entry, and those after it do not count.
         In other stores the unwritten entry is damage, and reading it must report that.
         """
-        blocks = -(-(last - first) // _BLOCK)
+        blocks = -(-(last - first) // BLOCK)
         end, block = first, 0
         while True:
             empty = bisect_left(
-                range(blocks), True, block, key=lambda b: not self._written(first + b * _BLOCK)
+                range(blocks), True, block, key=lambda b: not self.is_written(first + b * BLOCK)
             )
             if empty > block:
                 end = max(end, self._written_in_block(first, empty - 1, last))
             if empty >= blocks or self._cut(0)[1]:
                 return end
             behind = self._written_in_block(first, empty, last)
-            if behind > first + empty * _BLOCK:
+            if behind > first + empty * BLOCK:
                 end, block = behind, empty + 1
                 continue
             later = [b for b in (empty + 1, empty + 8) if b < blocks]
-            block = next((b for b in later if self._written(first + b * _BLOCK)), -1)
+            block = next((b for b in later if self.is_written(first + b * BLOCK)), -1)
             if block < 0:
                 return end
 
     def _written_in_block(self, first: int, block: int, last: int) -> int:
         """Return one past the last written entry of a block; its first slot if there is none."""
-        start = first + block * _BLOCK
-        written = np.flatnonzero(written_mask(self.entries(start, min(start + _BLOCK, last))))
+        start = first + block * BLOCK
+        written = np.flatnonzero(written_mask(self.entries(start, min(start + BLOCK, last))))
         return start + (int(written[-1]) + 1 if len(written) else 0)
 
     def _past(self, slot: int, log_end: int) -> bool:
@@ -358,9 +391,9 @@ class Queue:
 
     def _find_min(self) -> int:
         first, end = self.first_slot, self.max_offset
-        if first < end and self._backed(first):
+        if first < end and self.is_backed(first):
             return first
-        return bisect_left(range(end), True, first, key=self._backed)
+        return bisect_left(range(end), True, first, key=self.is_backed)
 
 
 def read_entry_bytes(wanted: Sequence[tuple[Queue, int, int]]) -> list[bytes]:

@@ -29,6 +29,7 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
+from rmqstore_spark.reader.queue_ends import look_up_ends
 from rmqstore_spark.reader.rows.read import read_queue_split
 from rmqstore_spark.reader.rows.scan import read_scan_split
 from rmqstore_spark.reader.rows.splits import (
@@ -324,7 +325,18 @@ class Store:
         self._skips.tell(self.directory, self.log.plain.strays)
         known = self.directory.topology.queues
         names = list(known) if topics is None else list(topics)
-        return [self.queue(name, n) for name in names for n in known.get(name, ())]
+        return self.named_queues((name, n) for name in names for n in known.get(name, ()))
+
+    def named_queues(self, names: Iterable[tuple[str, int]]) -> list[Queue]:
+        """Return some queues, as `queue` does; look up their offsets if that is worth it.
+
+        Args:
+            names: topic and queueId of each.
+        """
+        found = [self.queue(topic, queue_id) for topic, queue_id in names]
+        if self.directory.files.reads_together:
+            look_up_ends(self.log, found)
+        return found
 
     # ---- messages ------------------------------------------------------------------------------
 

@@ -47,12 +47,12 @@ class Choice:
             chosen = [name for name in known if self.everything or not is_system_topic(name)]
         else:
             chosen = [name for name in dict.fromkeys(self.topics) if name in known]
-        return [
-            store.queue(name, queue_id)
+        return store.named_queues(
+            (name, queue_id)
             for name in chosen
             for queue_id in known[name]
             if self.queue_ids is None or queue_id in self.queue_ids
-        ]
+        )
 
     def _require_named(self, store: Store) -> None:
         if self.topics is None:

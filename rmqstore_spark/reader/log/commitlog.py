@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.log.log_folders import Segment
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.log.segments import Segments, read_ranges
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
@@ -173,6 +173,17 @@ class CommitLog:
             CorruptStoreError: the offset is past the log's end.
         """
         return self._side(offset).read(offset, length)
+
+    def read_all(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read spans of the log in as few requests as possible.
+
+        Args:
+            spans: n, the physical offset of each, and its size in bytes.
+
+        Raises:
+            SegmentExpiredError, CorruptStoreError: as `read`.
+        """
+        return read_ranges([(self._side(offset), offset, size) for offset, size in spans])
 
     def read_into(self, offset: int, out: U1) -> int:
         """Fill `out` from the log. Return the bytes read; fewer if the segment ends."""

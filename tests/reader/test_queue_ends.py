@@ -1,0 +1,102 @@
+"""The offsets of many queues, looked up together: the same as one by one, with few requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.remote import FsspecFiles
+from rmqstore_spark.reader.store import Store
+from tests.support.messages.traffic import Traffic
+from tests.support.stores.golden import GOLDEN_NAMES
+from tests.support.stores.records import store_kwargs
+from tests.support.stores.storebuilder import build_store
+
+Ends = dict[tuple[str, int], tuple[int, int] | str]
+
+
+class Together(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A file system that reads many ranges with one request, and counts the requests."""
+
+    cachable = False
+    takes_ranges = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests = 0
+
+    def cat_ranges(self, paths: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        self.requests += 1
+        return super().cat_ranges(paths, *arguments, **options)
+
+
+def together(path: Path, commitlog_paths: Sequence[str] | None = None) -> tuple[Store, Together]:
+    files = Together()
+    return Store(StoreDirectory(FsspecFiles(files), str(path), commitlog_paths), "b"), files
+
+
+def ends_of(store: Store) -> Ends:
+    """The offsets of all queues, or what is wrong with them."""
+    found: Ends = {}
+    for queue in store.queues():
+        try:
+            found[queue.topic, queue.queue_id] = (queue.min_offset, queue.max_offset)
+        except RmqStoreError as error:
+            found[queue.topic, queue.queue_id] = type(error).__name__
+    return found
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_stores(name: str, golden: Callable[[str], Path]) -> None:
+    folder = golden(name)
+    store, _ = together(folder / "store", **store_kwargs(folder))
+    with store, Store.open(folder / "store", **store_kwargs(folder)) as local:
+        assert ends_of(store) == ends_of(local)
+
+
+def test_the_requests_do_not_grow_with_the_queues(tmp_path: Path) -> None:
+    counts = []
+    for queues in (2, 60):
+        path = tmp_path / str(queues)
+        build_store(path, Traffic(600 * queues, topics={"orders": queues}, body_size=10))
+        store, files = together(path)
+        with store, Store.open(path) as local:
+            files.requests = 0
+            assert ends_of(store) == ends_of(local)
+            assert all(end[1] == 600 for end in ends_of(store).values())
+            counts.append(files.requests)
+    assert counts[0] == counts[1] < 15
+
+
+@pytest.mark.parametrize("expired", [0, 1, 4])
+def test_queues_whose_first_entries_have_expired(tmp_path: Path, expired: int) -> None:
+    path = tmp_path / "store"
+    traffic = Traffic(20_000, topics={"orders": 3, "pay": 2}, body_size=100)
+    build_store(path, traffic, segment_size=1 << 20, queue_entries=3_000)
+    for segment in sorted((path / "commitlog").iterdir())[:expired]:
+        segment.unlink()
+    store, _ = together(path)
+    with store, Store.open(path) as local:
+        found = ends_of(store)
+        assert found == ends_of(local)
+        assert all((first > 0) == (expired > 0) for first, _ in found.values())
+
+
+def test_a_queue_that_cannot_be_read_says_so_itself(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build_store(path, Traffic(3_000, topics={"orders": 3}, body_size=10))
+    store, _ = together(path)
+    with store, Store.open(path) as local:
+        for one in (store, local):
+            assert len(one.directory.topology.queues["orders"]) == 3
+        for file in (path / "consumequeue" / "orders" / "1").iterdir():
+            file.write_bytes(b"short")
+        found = ends_of(store)
+        assert found == ends_of(local)
+        assert found["orders", 0] == found["orders", 2] == (0, 1_000)
