@@ -38,7 +38,6 @@ _WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 0.5
 _OF_QUIET: Final = 0.05
 _AT_ONCE: Final = 0.05
-_STEP: Final = 0.025
 _STEPS: Final = 12
 
 
@@ -116,7 +115,6 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = not isinstance(limit, ReadAllAvailable)
         patience = self._patience()
         give_up = self._clock() + patience
-        step = max(_STEP, patience / _STEPS)
         follower = self._follower
         follower.start_from(start)
         while True:
@@ -127,7 +125,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._answered = self._clock()
             if follower.is_at_end or self._answered >= give_up:
                 return start
-            self._sleep(step)
+            self._sleep(patience / _STEPS)
 
     def _patience(self) -> float:
         """Return how many seconds to wait for news: the longer without news, the more.
