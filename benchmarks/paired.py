@@ -48,6 +48,9 @@ class _Value(NamedTuple):
         return self.number / other.number if self.is_rate else other.number / self.number
 
 
+_NOTHING: Final = _Value("", 0.0, False)
+
+
 def main() -> None:
     """Parse the command line, and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paired", description=__doc__)
@@ -114,10 +117,10 @@ def _figures(checkout: Path, name: str, folder: Path) -> dict[str, _Value]:
 def _compared(
     name: str, commit: str, turns: Sequence[tuple[dict[str, _Value], dict[str, _Value]]]
 ) -> Iterator[Figure]:
-    first_before, first_now = turns[0]
-    for what in first_before:
-        if what not in first_now:
-            continue
+    sides = [side for turn in turns for side in turn]
+    for what in sides[0]:
+        if any(side.get(what, _NOTHING).number <= 0 for side in sides):
+            continue  # one side does not measure it, or it has no ratio
         ratios = [now[what].as_good_as(before[what]) for before, now in turns]
         ratio = statistics.median(ratios)
         before, now = (

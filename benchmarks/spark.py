@@ -93,11 +93,12 @@ class Turns:
         self.cpu = {name: Cpu() for name in ways}
         for number in range(_ROUNDS + 1):
             for name, way in ways.items():
-                began = time.perf_counter()
                 with measured_cpu(store) as spent:
+                    began = time.perf_counter()
                     way()
+                    seconds = time.perf_counter() - began
                 if number:
-                    self._seconds[name].append(time.perf_counter() - began)
+                    self._seconds[name].append(seconds)
                     self.cpu[name].add(spent)
 
     def __getitem__(self, name: str) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import BLOCK, Queue, ReadAhead, read_entry_bytes
@@ -24,6 +24,10 @@ _TOGETHER: Final = 100
 """Queues whose entries are in memory at one time."""
 _STEPS: Final = 4
 """Steps of a bisection that are taken at once. They can read 15 entries, and do read 4 of them."""
+_MOST_RECORD: Final = 64 << 10
+"""Bytes of a record that is read ahead."""
+_OF_A_QUEUE: Final = (SegmentExpiredError, CorruptStoreError, FileNotFoundError)
+"""What is wrong with one queue does not concern the others."""
 _NEAR: Final = 8 * BLOCK
 """Entries that are read at once when a bisection has come as close: 32 KB."""
 
@@ -38,19 +42,23 @@ def look_up_ends(log: CommitLog, queues: Sequence[Queue]) -> None:
         queues: the queues.
     """
     unknown = [queue for queue in queues if not queue.knows_ends and len(queue.segments)]
-    for first in range(0, len(unknown), _TOGETHER):
-        part = unknown[first : first + _TOGETHER]
-        for queue in part:
-            queue.ahead = ReadAhead()
-        try:
-            with suppress(RmqStoreError):
-                _read_ahead(log, part)
-            for queue in part:
-                with suppress(RmqStoreError):
-                    queue.refresh()
-        finally:
-            for queue in part:
-                queue.ahead = None
+    with suppress(RmqStoreError):  # all others would wait as long for a store that does not answer
+        for first in range(0, len(unknown), _TOGETHER):
+            _look_up(log, unknown[first : first + _TOGETHER])
+
+
+def _look_up(log: CommitLog, queues: Sequence[Queue]) -> None:
+    for queue in queues:
+        queue.ahead = ReadAhead()
+    try:
+        with suppress(*_OF_A_QUEUE):
+            _read_ahead(log, queues)
+        for queue in queues:
+            with suppress(*_OF_A_QUEUE):
+                queue.refresh()
+    finally:
+        for queue in queues:
+            queue.ahead = None
 
 
 def _read_ahead(log: CommitLog, queues: Sequence[Queue]) -> None:
@@ -81,14 +89,16 @@ def _read(wanted: Sequence[tuple[Queue, int, int]]) -> None:
 
 def _read_last_records(log: CommitLog, queues: Sequence[Queue]) -> None:
     """Read the record of each queue's last entry ahead, which tells whether the entry is stale."""
-    last = [queue.stated_record(queue.written_end() - 1) for queue in queues]
-    offsets, sizes = (np.array(column) for column in zip(*last, strict=True))
-    there = np.flatnonzero((sizes > 0) & log.covers(offsets, sizes.astype(np.int32)))
-    spans = [last[number] for number in there.tolist()]
-    for number, data in zip(there.tolist(), log.read_all(spans), strict=True):
-        ahead = queues[number].ahead
-        assert ahead is not None  # noqa: S101  # as above
-        ahead.records[last[number][0]] = data
+    ends = [(queue, queue.written_end()) for queue in queues]
+    last = [(queue, *queue.stated_record(end - 1)) for queue, end in ends if end > queue.first_slot]
+    offsets = np.array([offset for _, offset, _ in last], np.int64)
+    sizes = np.array([size for _, _, size in last], np.int32)
+    there = (sizes > 0) & (sizes <= _MOST_RECORD) & log.covers(offsets, sizes)
+    wanted = [last[number] for number in np.flatnonzero(there).tolist()]
+    found = log.read_all([(offset, size) for _, offset, size in wanted])
+    for (queue, offset, _), data in zip(wanted, found, strict=True):
+        assert queue.ahead is not None  # noqa: S101  # as above
+        queue.ahead.records[offset] = data
 
 
 class _Bisection:

@@ -16,7 +16,7 @@ from rmqstore_spark.reader.store import Store
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.golden import GOLDEN_NAMES
 from tests.support.stores.records import store_kwargs
-from tests.support.stores.storebuilder import build_store
+from tests.support.stores.storebuilder import StoreBuilder, build_store
 
 Ends = dict[tuple[str, int], tuple[int, int] | str]
 
@@ -30,9 +30,12 @@ class Together(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.requests = 0
+        self.is_down = False
 
     def cat_ranges(self, paths: Sequence[str], *arguments: Any, **options: Any) -> Any:
         self.requests += 1
+        if self.is_down:
+            raise TimeoutError("the server does not answer")
         return super().cat_ranges(paths, *arguments, **options)
 
 
@@ -88,6 +91,46 @@ def test_queues_whose_first_entries_have_expired(tmp_path: Path, expired: int) -
         assert found == ends_of(local)
         firsts = {end[0] for end in found.values()}
         assert firsts == {0} if not expired else 0 not in firsts
+
+
+def test_more_queues_than_are_looked_up_at_once_and_empty_ones(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build_store(path, Traffic(500, topics={"orders": 250}, body_size=10))
+    empty = path / "consumequeue" / "orders" / "7" / f"{0:020}"
+    empty.write_bytes(bytes(empty.stat().st_size))
+    store, files = together(path)
+    with store, Store.open(path) as local:
+        files.requests = 0
+        found = ends_of(store)
+        assert found == ends_of(local)
+        assert files.requests < 3 * 15
+    assert found["orders", 7] == (0, 0)
+    assert found["orders", 249] == (0, 2)
+
+
+def test_a_store_that_grows_between_two_looks(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with StoreBuilder(path, queue_entries=1_000) as builder:
+        store, _ = together(path)
+        for turn in range(1, 5):
+            for batch in Traffic(3_000, topics={"orders": 2}, body_size=10, seed=turn).batches():
+                builder.append(batch)
+            builder.flush()
+            store.refresh()
+            assert ends_of(store) == {("orders", n): (0, turn * 1_500) for n in range(2)}
+        store.close()
+
+
+def test_a_store_that_does_not_answer_is_asked_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build_store(path, Traffic(600, topics={"orders": 60}, body_size=10))
+    store, files = together(path)
+    with store:
+        files.is_down = True
+        queues = store.queues()
+        assert files.requests < 5
+        with pytest.raises(RmqStoreError, match="does not answer"):
+            assert queues[0].max_offset
 
 
 def test_a_queue_that_cannot_be_read_says_so_itself(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def _check_question(
 
 def _topics(store: Store, choice: Choice) -> list[str]:
     """Return the topics to search; the reader reports missing ones."""
-    return list(dict.fromkeys(queue.topic for queue in choice.queues(store)))
+    return list(dict.fromkeys(topic for topic, _ in choice.names(store)))
 
 
 def _by_uniq_key(

@@ -32,7 +32,11 @@ class Choice:
     everything: bool = False
 
     def queues(self, store: Store, *, missing_ok: bool = False) -> list[Queue]:
-        """Return the chosen queues of a store, by topic and number.
+        """Return the chosen queues of a store, by topic and number; see `names`."""
+        return store.named_queues(self.names(store, missing_ok=missing_ok))
+
+    def names(self, store: Store, *, missing_ok: bool = False) -> list[tuple[str, int]]:
+        """Return topic and number of the chosen queues of a store.
 
         Args:
             missing_ok: whether named topics or queues may be missing.
@@ -47,12 +51,12 @@ class Choice:
             chosen = [name for name in known if self.everything or not is_system_topic(name)]
         else:
             chosen = [name for name in dict.fromkeys(self.topics) if name in known]
-        return store.named_queues(
+        return [
             (name, queue_id)
             for name in chosen
             for queue_id in known[name]
             if self.queue_ids is None or queue_id in self.queue_ids
-        )
+        ]
 
     def _require_named(self, store: Store) -> None:
         if self.topics is None:
