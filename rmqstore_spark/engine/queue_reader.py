@@ -15,7 +15,7 @@ import numpy.typing as npt
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, live_mask
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, live_mask, split_entries
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.format import (
     MAX_RECORD_SIZE,
@@ -108,16 +108,18 @@ class QueueReader:
         if not len(entries):
             slots = self._queues.file_size // ENTRY_SIZE
             return Reading("OFFSET_FOUND_NULL", (offset // slots + 1) * slots, least, end)
-        places = entries["physicalOffset"].astype(np.int64)
-        sizes = entries["size"].astype(np.int64)
-        matched = live_mask(entries) & _has_tag(entries["tagsCode"].astype(np.int64), codes)
+        columns, is_live = split_entries(entries.view(np.uint8))
+        places, sizes = columns.offsets, columns.sizes
+        matched = np.ones(len(entries), np.bool_) if is_live else live_mask(entries)
+        if codes is not None:
+            matched &= _has_tag(columns.codes, codes)
         rows = np.flatnonzero(matched & self._is_there(places, sizes))
         if not len(rows):
             status = "MESSAGE_WAS_REMOVING" if matched.any() else "NO_MATCHED_MESSAGE"
             return Reading(status, offset + len(entries), least, end)
         taken = rows[: self._fitting(places[rows], sizes[rows], most)]
         try:
-            data, _ = self._log.read_spans(places[taken], sizes[taken].astype(np.int32))
+            data, _ = self._log.read_spans(places[taken], sizes[taken])
         except SegmentExpiredError:
             return Reading("MESSAGE_WAS_REMOVING", offset + len(entries), least, end)
         is_cut = len(taken) < len(rows) or len(taken) == most
@@ -170,7 +172,7 @@ class QueueReader:
         """Return the storeTimestamp of a message, milliseconds; -1 if it is not there."""
         entries = self._queues.read(topic, queue_id, offset, 1)
         places = entries["physicalOffset"].astype(np.int64)
-        sizes = entries["size"].astype(np.int64)
+        sizes = entries["size"].astype(np.int32)
         if not len(entries) or not self._is_there(places, sizes)[0]:
             return -1
         found = self.record(int(places[0]))
@@ -230,7 +232,7 @@ class QueueReader:
         """Close the file that was read last."""
         self._log.close()
 
-    def _is_there(self, places: I8, sizes: I8) -> npt.NDArray[np.bool_]:
+    def _is_there(self, places: I8, sizes: I4) -> npt.NDArray[np.bool_]:
         """Return which records the log can hold."""
         log = self._log
         inside: npt.NDArray[np.bool_] = (places >= log.begin) & (places + sizes <= log.end)
@@ -238,8 +240,11 @@ class QueueReader:
         inside &= places % log.segment_size + sizes <= log.segment_size
         return inside
 
-    def _fitting(self, places: I8, sizes: I8, most: int) -> int:
+    def _fitting(self, places: I8, sizes: I4, most: int) -> int:
         """Return how many records one answer takes: fewer of those that are on disk."""
+        is_new = self._log.end - int(places.min()) <= self._resident
+        if is_new and len(sizes) <= most and int(sizes.sum()) <= _MOST_BYTES:
+            return len(sizes)  # as the rest would find: most answers are such, and small
         is_old = self._log.end - places > self._resident
         ends = np.cumsum(sizes)
         too_much = ends > np.where(is_old, _MOST_OLD_BYTES, _MOST_BYTES)
@@ -248,12 +253,10 @@ class QueueReader:
         return int(np.argmax(too_much)) if too_much.any() else len(sizes)
 
 
-def _has_tag(tags: I8, codes: I4 | None) -> npt.NDArray[np.bool_]:
+def _has_tag(tags: I8, codes: I4) -> npt.NDArray[np.bool_]:
     """Return which entries have one of some hash codes.
 
     Units hold the code of entries that point at them: consumers look at the tag itself then.
     """
-    if codes is None:
-        return np.ones(len(tags), np.bool_)
     found: npt.NDArray[np.bool_] = np.isin(tags.astype(np.int32), codes) | is_ext_address(tags)
     return found

@@ -130,8 +130,9 @@ class PublishedLog:
         ends = np.cumsum(lengths, dtype=np.int64)
         data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
         starts = offsets - offsets % self.segment_size
-        edges = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), len(offsets)]
-        for first, last in pairwise(edges if len(offsets) else []):
+        is_one = len(offsets) > 0 and int(starts.min()) == int(starts.max())
+        changes = [] if is_one else (np.flatnonzero(np.diff(starts)) + 1).tolist()
+        for first, last in pairwise([0, *changes, len(offsets)] if len(offsets) else []):
             start = int(starts[first])
             out = data[int(ends[first]) - int(lengths[first]) : int(ends[last - 1])]
             done = kernel.active.pread_spans(
