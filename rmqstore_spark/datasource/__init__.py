@@ -14,10 +14,9 @@
     batch        plans a batch query
     stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
     partitions   reads a partition in a task; `scanned` filters a log without queues
-    ahead        reads the next batch of a remote store while Spark takes the one before
+    tasks        reads one batch ahead of Spark, and keeps Spark's garbage collections short
     failover     reads a partition from one replica after the other
     sink/        writes
-    garbage      keeps Spark's garbage collections between tasks short
     failures     shows errors to Spark's users
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the

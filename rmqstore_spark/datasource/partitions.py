@@ -10,9 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from rmqstore_spark.datasource.ahead import one_ahead
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
-from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
@@ -20,6 +18,7 @@ from rmqstore_spark.datasource.replicas import Evidence, ranges_of
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.spec import AnySource, SourceBroker, StoreSpec
+from rmqstore_spark.datasource.tasks import one_ahead, short_collections
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.files.open import local_path
 

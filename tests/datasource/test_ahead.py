@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from rmqstore_spark.datasource.ahead import one_ahead
+from rmqstore_spark.datasource.tasks import one_ahead
 from tests.support.waiting import eventually
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place
 from rmqstore_spark.datasource.sink.task import run_task
+from rmqstore_spark.datasource.tasks import short_collections
 from rmqstore_spark.errors import RmqStoreError
 from tests.datasource.driving import batch_rows
 from tests.support.processes.ports import free_port

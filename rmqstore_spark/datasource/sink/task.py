@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.datasource.garbage import short_collections
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
+from rmqstore_spark.datasource.tasks import short_collections
 
 if TYPE_CHECKING:
     import pyarrow as pa
