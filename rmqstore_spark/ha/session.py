@@ -80,6 +80,7 @@ class Session:
         self._decoder = FrameDecoder()
         self._incoming = Incoming()
         self._log: PublishedLog | None = None
+        store.replica.rewind()
         self._asked = self._first_report()
         self._next = self._asked
         self._is_checked = False

@@ -3,21 +3,30 @@
 Records keep the offsets and times that the master gave them. They are checked as a whole, written
 where they belong, and then dispatched to queues and index as all others are. (Upstream:
 HAService.HAClient, DefaultMessageStore.appendToCommitLog, which check nothing.)
+
+A Spark batch is as hidden here as it was at the master until all of it has come: its first record
+says where it ends (`layout.record.extent`). If the rest never comes, the log ends before it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+from collections import deque
 from collections.abc import Iterable
+from contextlib import closing
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.stamped import Stamped, check_stamped
+from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE, Stamped, check_stamped
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
 from rmqstore_spark.engine.tables.followed import FollowedTables
@@ -25,6 +34,7 @@ from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
+from rmqstore_spark.layout.record.extent import batch_heads
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["Replica"]
@@ -33,6 +43,21 @@ _log = logging.getLogger(__name__)
 
 _MOST_QUEUES_HELD: Final = 1 << 18
 """Each queue takes a folder and a file, and a foreign master decides how many there are."""
+
+_READ_AT_ONCE: Final = 2 * MAX_UNIT_SIZE
+
+
+class _Stretch(NamedTuple):
+    """A part of what has come.
+
+    Attributes:
+        begin, end: physical offsets.
+        batch_end: where the batch ends that it belongs to; 0 if it belongs to none.
+    """
+
+    begin: int
+    end: int
+    batch_end: int
 
 
 class Replica:
@@ -73,6 +98,8 @@ class Replica:
             store.path, store.topics, store.consumer_offsets, lambda: store.log.flushed_offset
         )
         self.newest = store.log.last_timestamp
+        self._held = store.log.max_offset
+        self._batch_end = self._stale_end = 0
 
     @property
     def begin(self) -> int:
@@ -81,8 +108,13 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """The physical offset up to which the master's log is held."""
+        """The physical offset up to which the master's log is held, and can be read."""
         return self._log.max_offset
+
+    @property
+    def held(self) -> int:
+        """As `end`, with the bytes of a batch that is not whole yet."""
+        return self._held
 
     @property
     def segment_size(self) -> int:
@@ -107,11 +139,18 @@ class Replica:
                 "mappedFileSizeCommitLog to the master's value."
             )
         with self._appender.appending(patient=True):
+            self._erase_stale()
             self._log.begin_at(offset)
-            self._feed.log_begin = offset
+            self._feed.log_begin = self._held = offset
+
+    def rewind(self) -> None:
+        """Expect the bytes at `end` next: those of a batch that is not whole will come again."""
+        if self._held > self.end:
+            self._stale_end = max(self._stale_end, self._held)
+        self._held, self._batch_end = self.end, 0
 
     def append(self, data: U1) -> int:
-        """Append what is whole of the bytes that follow the log's end.
+        """Append what is whole of the bytes that follow those that are held.
 
         Args:
             data: uint8, contiguous. It must not be changed afterwards.
@@ -126,28 +165,31 @@ class Replica:
                 call may succeed a little later.
         """
         self._admission.require_alive()
-        stamped = check_stamped(data, self.end, self.segment_size)
+        stamped = check_stamped(data, self._held, self.segment_size)
         if not stamped.size:
             return 0
+        stretches = self._stretches(stamped)
         self._make_topics(stamped)
+        first = self._held
         with self._appender.appending(patient=True):
+            self._erase_stale()
             try:
                 self._heed_time(stamped)
             except StoreWriteError as error:
                 text = f"The checkpoint cannot be written: {error}"
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
-            self._appender.reserve_until(self.end + stamped.size)
+            self._appender.reserve_until(first + stamped.size)
             reach("replica.before_write")
             try:
-                self._log.copy(data[: stamped.size])
+                for stretch in stretches:
+                    piece = data[stretch.begin - first : stretch.end - first]
+                    if stretch.batch_end:
+                        self._append_hidden(piece, stretch)
+                    else:
+                        self._append_visible(piece, stamped)
             except StoreWriteError as error:
                 self._health.fail(error)
                 raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
-            reach("replica.after_write")
-            for part in stamped.parts:
-                self.newest = _last_time(part)
-                self._appender.published(self.newest)
-                self._appender.dispatch(_Copied(part, self._feed))
             reach("replica.after_dispatch")
         return stamped.size
 
@@ -158,6 +200,80 @@ class Replica:
             StoreWriteError: the flush failed, and the store accepts nothing more.
         """
         return self._flusher.flush()
+
+    # ---- the log, and batches in it --------------------------------------------------------------
+
+    def _stretches(self, stamped: Stamped) -> list[_Stretch]:
+        """Divide what has come where batches begin and end."""
+        heads = deque(_heads(stamped))
+        at, stop, batch_end = self._held, self._held + stamped.size, self._batch_end
+        found = []
+        while at < stop:
+            while heads and heads[0][0] < at:
+                heads.popleft()
+            if not batch_end and heads and heads[0][0] == at:
+                batch_end = heads[0][1]
+            end = min(stop, batch_end or (heads[0][0] if heads else stop))
+            if end == batch_end and not _is_record_end(stamped, end):
+                raise ReplicationError(
+                    "The master sent bytes that are not a CommitLog: by its first record, a batch "
+                    f"ends at physical offset {end}, and no record ends there. Nothing of them "
+                    "was stored."
+                )
+            found.append(_Stretch(at, end, batch_end))
+            batch_end = 0 if end == batch_end else batch_end
+            at = end
+        return found
+
+    def _append_visible(self, data: U1, stamped: Stamped) -> None:
+        whole = len(data) == stamped.size
+        mine = stamped if whole else check_stamped(data, self._held, self.segment_size)
+        self._log.copy(data)
+        self._held += len(data)
+        reach("replica.after_write")
+        self._dispatch(mine)
+
+    def _append_hidden(self, data: U1, stretch: _Stretch) -> None:
+        self._log.copy_hidden(data, stretch.begin)
+        self._held, self._batch_end = stretch.end, stretch.batch_end
+        reach("replica.after_hidden")
+        if self._held == self._batch_end:
+            begin = self.end
+            self._flusher.flush()
+            reach("replica.before_publish")
+            self._log.publish(self._held)
+            self._batch_end = 0
+            reach("replica.after_write")
+            self._dispatch_published(begin)
+
+    def _dispatch_published(self, begin: int) -> None:
+        """Read a batch from the log that can be larger than memory, and dispatch it."""
+        folder = os.path.join(self._store.path, "commitlog")
+        with closing(PublishedLog(self._log, folder)) as log:
+            while size := min(log.readable(begin), _READ_AT_ONCE):
+                data = np.empty(size, np.uint8)
+                log.read_into(begin, [data.data])
+                stamped = check_stamped(data, begin, self.segment_size)
+                self._dispatch(stamped)
+                begin += stamped.size
+
+    def _dispatch(self, stamped: Stamped) -> None:
+        for part in stamped.parts:
+            self.newest = _last_time(part)
+            self._appender.published(self.newest)
+            self._appender.dispatch(_Copied(part, self._feed))
+
+    def _erase_stale(self) -> None:
+        """Erase what has come of a batch before `rewind`. Another batch may come in its place."""
+        if not self._stale_end:
+            return
+        try:
+            self._log.erase_hidden(self._stale_end)
+            self._log.remove_unused()
+        except StoreWriteError as error:
+            self._health.fail(error)
+            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+        self._stale_end = 0
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -242,6 +358,21 @@ class _Copied:
         block = self._part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
         return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
+
+
+def _heads(stamped: Stamped) -> list[tuple[int, int]]:
+    """Return where batches begin and end, by their first records."""
+    found: list[tuple[int, int]] = []
+    for part in stamped.parts:
+        rows, ends = batch_heads(part.records, part.physical_offset)
+        found += zip(part.physical_offset[rows].tolist(), ends.tolist(), strict=True)
+    return found
+
+
+def _is_record_end(stamped: Stamped, offset: int) -> bool:
+    return any(
+        bool((part.physical_offset + part.block.sizes == offset).any()) for part in stamped.parts
+    )
 
 
 def _routes(stamped: Stamped) -> Iterable[Route]:

@@ -163,10 +163,44 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the bytes could not be written; otherwise as `write`.
         """
-        pieces = list(self._pieces(len(data)))
+        self._copy(data, self.max_offset)
+        self._advance(self.max_offset + len(data))
+
+    def copy_hidden(self, data: U1, at: int) -> None:
+        """Write bytes of another log as a block that is hidden until `publish`.
+
+        Args:
+            data: uint8, whole records and blanks, with the places that they get here; reserved.
+            at: physical offset of the first byte. At the log's end, the block begins with it.
+
+        Raises:
+            StoreWriteError: the bytes could not be written; otherwise as `write`.
+        """
+        if at == self.max_offset:
+            self._hidden_at = at
+            data = data.copy()
+            magic = data[_MAGIC_AT:][:_MAGIC_SIZE]
+            self._hidden_magic = magic.tobytes()
+            magic[:] = 0
+        self._copy(data, at)
+
+    def erase_hidden(self, end: int) -> None:
+        """Overwrite with zeros what `copy_hidden` has written.
+
+        Args:
+            end: physical offset of the byte after it.
+
+        Raises:
+            StoreWriteError: the write failed.
+        """
+        for begin, stop in reversed(list(self._pieces(self.max_offset, end - self.max_offset))):
+            self._zero(begin, stop)
+
+    def _copy(self, data: U1, at: int) -> None:
+        pieces = list(self._pieces(at, len(data)))
         try:
             for begin, end in pieces:
-                source = data[begin - self.max_offset : end - self.max_offset]
+                source = data[begin - at : end - at]
                 self._pwrite(begin - begin % self.segment_size, [source.data], begin)
         except StoreWriteError as error:
             try:
@@ -175,11 +209,10 @@ class CommitLogWriter:
             except StoreWriteError:
                 error.errno = -1
             raise
-        self._advance(self.max_offset + len(data))
 
-    def _pieces(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield the part in each segment of a number of bytes after the log's end."""
-        at, end = self.max_offset, self.max_offset + size
+    def _pieces(self, at: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the part in each segment of a number of bytes of the log."""
+        end = at + size
         while at < end:
             stop = min(end, at - at % self.segment_size + self.segment_size)
             yield at, stop
