@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import ReplicationError
+from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
 from rmqstore_spark.layout.record.extent import batch_heads, write_batch_end
 from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.layout.spans import U1
 from tests.ha.peers import PlainMaster, following, log_bytes, queue_files
 from tests.ha.test_follower import Script, cut_after, whole
 from tests.support.messages.batches import (
@@ -175,11 +177,29 @@ def test_a_batch_that_lies_about_its_end_is_refused(
         assert store.published_end == 0
 
 
-@given(end=st.integers(0, (1 << 63) - 1), at=st.integers(0, (1 << 63) - 1))
-def test_the_end_of_a_batch_is_read_as_it_was_written(end: int, at: int) -> None:
-    data = rows_block([b"one"])
+@given(
+    end=st.integers(0, (1 << 63) - 1),
+    at=st.integers(0, (1 << 63) - 1),
+    hosts=st.tuples(st.booleans(), st.booleans()),
+)
+def test_the_end_of_a_batch_is_read_as_it_was_written(
+    end: int, at: int, hosts: tuple[bool, bool]
+) -> None:
+    data = with_wide_hosts(rows_block([b"one"]), *hosts)
     write_batch_end(data, 0, end)
     records = decode_records(data, np.zeros(1, np.int64), np.array([len(data)], np.int32))
     rows, ends = batch_heads(records, np.array([at - len(data)], np.int64))
     assert ends.tolist() == ([end] if end >= at else [])
     assert len(rows) == len(ends)
+
+
+def with_wide_hosts(record: U1, born: bool, store: bool) -> U1:
+    """The same record with IPv6 addresses, of zeros, for one host or both."""
+    whole = record.tobytes()
+    if store:
+        whole = whole[:64] + bytes(12) + whole[64:]
+    if born:
+        whole = whole[:48] + bytes(12) + whole[48:]
+    data = np.frombuffer(len(whole).to_bytes(4, "big") + whole[4:], np.uint8).copy()
+    data[39] |= born * BORNHOST_V6_FLAG | store * STOREHOST_V6_FLAG
+    return data
