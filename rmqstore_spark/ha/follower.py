@@ -85,7 +85,7 @@ class LogFollower:
                 self._stop(error)
                 return
             except ReplicationError as error:
-                bad = bad + 1 if self._store.replica.held == held else 1
+                bad = bad + 1 if self._store.replica.end == held else 1
                 if bad >= _MOST_BAD_IN_A_ROW:
                     self._stop(error)
                     return
@@ -97,7 +97,7 @@ class LogFollower:
                 raise
             if self._closing.is_set():
                 return
-            if self._store.replica.held > held:
+            if self._store.replica.end > held:
                 pause = _FIRST_PAUSE_S
             if text != told:
                 _log.warning("No connection to the master: %s. Trying again.", text)

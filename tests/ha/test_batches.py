@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import ReplicationError
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
-from rmqstore_spark.layout.record.extent import batch_heads, write_batch_end
+from rmqstore_spark.layout.record.extent import batch_ends, write_batch_end
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import U1
-from tests.ha.peers import PlainMaster, following, log_bytes, queue_files
-from tests.ha.test_follower import Script, cut_after, whole
+from tests.ha.peers import PlainMaster, following, frames, log_bytes, log_files, queue_files
+from tests.ha.test_follower import Script, cut_after, stopped, whole
 from tests.support.messages.batches import (
     commit_batch,
     expected,
@@ -78,6 +78,14 @@ def pieces(log: bytes, begin: int, sizes: list[int]) -> Iterator[bytes]:
         for size in sizes:
             yield log[begin : begin + size]
             begin += size
+
+
+def take(store: StoreWriter, log: bytes, sizes: list[int]) -> None:
+    """Give a replica its log in pieces of these sizes."""
+    waiting = b""
+    for piece in pieces(log, store.replica.end, sizes):
+        waiting += piece
+        waiting = waiting[store.replica.append(np.frombuffer(waiting, np.uint8)) :]
 
 
 def feed(store: StoreWriter, log: bytes, sizes: list[int], source: Source, most: int) -> None:
@@ -164,17 +172,118 @@ def test_another_batch_in_the_place_of_one_that_never_became_whole(
     assert not any(log_bytes(tmp_path, first + head, last))
 
 
-@pytest.mark.parametrize("wrong", [-1, 1])
-def test_a_batch_that_lies_about_its_end_is_refused(
+@pytest.mark.parametrize("wrong", [-1, 1, 1 << 40])
+def test_a_batch_that_lies_about_its_end_is_not_hidden_for_long(
     source: Source, tmp_path: Path, wrong: int
 ) -> None:
+    """The message that follows shows that the batch does not reach so far."""
     first, last = source.batches[0]
     log = np.frombuffer(source.log, np.uint8).copy()
     write_batch_end(log, first, last + wrong)
     with slave(tmp_path) as store:
-        with pytest.raises(ReplicationError, match=f"ends at physical offset {last + wrong}"):
-            store.replica.append(log)
-        assert store.published_end == 0
+        take(store, log.tobytes(), [3000])
+        assert store.published_end == len(source.log)
+    assert shown(tmp_path) == shown(source.path)
+
+
+@pytest.fixture(scope="module")
+def torn(source: Source, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A log with the first half of a batch, as of a slave of RocketMQ that became the master."""
+    first, last = source.batches[0]
+    path = tmp_path_factory.mktemp("torn") / "store"
+    (path / "commitlog").mkdir(parents=True)
+    log, end, size = source.log, first, 8192
+    while end < (first + last) // 2:
+        end += int.from_bytes(log[end : end + 4], "big")
+    for at in range(0, end, size):
+        data = log[at : min(end, at + size)]
+        (path / "commitlog" / f"{at:020d}").write_bytes(data.ljust(size, b"\0"))
+    with StoreWriter.open(path, small_segments()) as store:
+        assert store.published_end == end
+        assert store.put(rows_block([b"after"])).ok
+        commit_batch(store, 7)
+        end = store.published_end
+    return path, log_bytes(path, 0, end)
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9000), min_size=1, max_size=4))
+def test_a_part_of_a_batch_that_the_master_has_is_copied_as_it_is(
+    torn: tuple[Path, bytes], tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
+    path, (other, log) = tmp_path_factory.mktemp("slave") / "store", torn
+    with slave(path) as store:
+        take(store, log, sizes)
+        assert store.published_end == len(log)
+    assert queue_files(path) == queue_files(other)
+    shutil.rmtree(path)
+
+
+def test_reports_never_fall_while_the_first_batch_of_a_log_is_not_whole(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "source", small_segments()) as store:
+        commit_batch(store, 0)
+        end = store.published_end
+    log = log_bytes(tmp_path / "source", 0, end)
+
+    def in_halves(asked: int) -> Iterator[bytes]:
+        yield from frames(log[: end // 2], asked, 3000)
+        eventually(lambda: len(master.reports) > 3)
+        yield from frames(log, end // 2, 3000)
+
+    settings = {"ha_acknowledge": "true", "ha_send_heartbeat_interval": 20}
+    with (
+        PlainMaster(Script(in_halves)) as master,
+        following(tmp_path / "slave", master.address, **settings) as (store, _),
+    ):
+        eventually(lambda: bool(master.reports) and master.reports[-1] == end)
+        assert store.published_end == end
+    assert master.connections == 1
+    assert set(master.reports) == {1, end}
+
+
+def test_damage_within_a_batch_stops_the_follower_before_it(source: Source, tmp_path: Path) -> None:
+    first, last = source.batches[1]
+    log, sound = bytearray(source.log), (first + last) // 2
+    log[sound + 2000] ^= 0x10
+
+    def in_two_parts(asked: int) -> Iterator[bytes]:
+        yield from frames(bytes(log[:sound]), asked, 3000)
+        eventually(lambda: store.replica.held > first)
+        yield from frames(bytes(log), sound, 3000)
+
+    with (
+        PlainMaster(Script(in_two_parts)) as master,
+        following(tmp_path, master.address) as (store, follower),
+    ):
+        assert "not a CommitLog" in stopped(follower)
+        assert store.published_end == first
+        assert master.connections == 3
+    assert log_bytes(tmp_path, 0, first) == source.log[:first]
+    assert not any(log_bytes(tmp_path, first, first - first % 8192 + 8192))
+
+
+def test_a_store_that_is_closed_within_a_batch_keeps_nothing_of_it(
+    source: Source, tmp_path: Path
+) -> None:
+    first, last = source.batches[0]
+    with slave(tmp_path) as store:
+        store.replica.append(np.frombuffer(source.log[: last - 1], np.uint8))
+        assert store.replica.held > first
+    files = log_files(tmp_path)
+    assert max(map(int, files)) <= first
+    assert not any(log_bytes(tmp_path, first, max(map(int, files)) + 8192))
+    assert not (tmp_path / "rmqstore" / "cut").exists()
+
+
+def test_a_batch_that_cannot_be_read_back_fails_the_store(source: Source, tmp_path: Path) -> None:
+    last = source.batches[0][1]
+    with slave(tmp_path) as store:
+        count = store.replica.append(np.frombuffer(source.log[: last - 1], np.uint8))
+        for file in (tmp_path / "commitlog").iterdir():
+            file.unlink()
+        with pytest.raises(RefusedError, match="cannot be read back"):
+            store.replica.append(np.frombuffer(source.log[count:last], np.uint8))
+        assert store.state == "FAILED"
 
 
 @given(
@@ -188,9 +297,9 @@ def test_the_end_of_a_batch_is_read_as_it_was_written(
     data = with_wide_hosts(rows_block([b"one"]), *hosts)
     write_batch_end(data, 0, end)
     records = decode_records(data, np.zeros(1, np.int64), np.array([len(data)], np.int32))
-    rows, ends = batch_heads(records, np.array([at - len(data)], np.int64))
-    assert ends.tolist() == ([end] if end >= at else [])
-    assert len(rows) == len(ends)
+    assert batch_ends(records, np.array([at - len(data)], np.int64)).tolist() == [
+        end if end >= at else 0
+    ]
 
 
 def with_wide_hosts(record: U1, born: bool, store: bool) -> U1:

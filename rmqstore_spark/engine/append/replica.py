@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Iterable
 from contextlib import closing
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
 from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE, Stamped, check_stamped
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
@@ -31,10 +31,15 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
-from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    ReplicationError,
+    RmqStoreError,
+    StoreWriteError,
+)
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
-from rmqstore_spark.layout.record.extent import batch_heads
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["Replica"]
@@ -45,19 +50,6 @@ _MOST_QUEUES_HELD: Final = 1 << 18
 """Each queue takes a folder and a file, and a foreign master decides how many there are."""
 
 _READ_AT_ONCE: Final = 2 * MAX_UNIT_SIZE
-
-
-class _Stretch(NamedTuple):
-    """A part of what has come.
-
-    Attributes:
-        begin, end: physical offsets.
-        batch_end: where the batch ends that it belongs to; 0 if it belongs to none.
-    """
-
-    begin: int
-    end: int
-    batch_end: int
 
 
 class Replica:
@@ -99,7 +91,7 @@ class Replica:
         )
         self.newest = store.log.last_timestamp
         self._held = store.log.max_offset
-        self._batch_end = self._stale_end = 0
+        self._batch: OpenBatch | None = None
 
     @property
     def begin(self) -> int:
@@ -139,15 +131,36 @@ class Replica:
                 "mappedFileSizeCommitLog to the master's value."
             )
         with self._appender.appending(patient=True):
-            self._erase_stale()
+            try:
+                self._log.remove_unused()
+            except StoreWriteError as error:
+                raise self._failed(error) from error
             self._log.begin_at(offset)
             self._feed.log_begin = self._held = offset
 
     def rewind(self) -> None:
-        """Expect the bytes at `end` next: those of a batch that is not whole will come again."""
+        """Erase what is held of a batch that is not whole, and expect the bytes at `end` next.
+
+        Raises:
+            RefusedError: the store is closing, or has failed.
+        """
         if self._held > self.end:
-            self._stale_end = max(self._stale_end, self._held)
-        self._held, self._batch_end = self.end, 0
+            with self._appender.appending(patient=True):
+                try:
+                    self.erase_hidden()
+                except StoreWriteError as error:
+                    raise self._failed(error) from error
+
+    def erase_hidden(self) -> None:
+        """Erase what is held of a batch that is not whole. Needs the append lock, or no appends.
+
+        Raises:
+            StoreWriteError: a file could not be written, flushed or removed.
+        """
+        if self._held > self.end:
+            self._log.erase_hidden(self._held)
+            self._flusher.flush()  # else old bytes could come back behind new ones after a crash
+        self._held, self._batch = self.end, None
 
     def append(self, data: U1) -> int:
         """Append what is whole of the bytes that follow those that are held.
@@ -168,28 +181,31 @@ class Replica:
         stamped = check_stamped(data, self._held, self.segment_size)
         if not stamped.size:
             return 0
-        stretches = self._stretches(stamped)
+        begin = self._held
+        division = divide(stamped, begin, self._batch)
         self._make_topics(stamped)
-        first = self._held
+        plain = data[: division.plain - begin]
+        whole = data[division.plain - begin : division.whole - begin]
+        rest = data[division.whole - begin : stamped.size]
         with self._appender.appending(patient=True):
-            self._erase_stale()
             try:
                 self._heed_time(stamped)
             except StoreWriteError as error:
                 text = f"The checkpoint cannot be written: {error}"
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
-            self._appender.reserve_until(first + stamped.size)
+            self._appender.reserve_until(begin + stamped.size)
             reach("replica.before_write")
             try:
-                for stretch in stretches:
-                    piece = data[stretch.begin - first : stretch.end - first]
-                    if stretch.batch_end:
-                        self._append_hidden(piece, stretch)
-                    else:
-                        self._append_visible(piece, stamped)
+                if len(plain):
+                    self._append_plain(plain, stamped)
+                if len(whole):
+                    self._hide(whole)
+                    self._publish(whole, stamped)
+                if len(rest):
+                    self._hide(rest)
             except StoreWriteError as error:
-                self._health.fail(error)
-                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+                raise self._failed(error) from error
+            self._batch = division.batch
             reach("replica.after_dispatch")
         return stamped.size
 
@@ -203,59 +219,62 @@ class Replica:
 
     # ---- the log, and batches in it --------------------------------------------------------------
 
-    def _stretches(self, stamped: Stamped) -> list[_Stretch]:
-        """Divide what has come where batches begin and end."""
-        heads = deque(_heads(stamped))
-        at, stop, batch_end = self._held, self._held + stamped.size, self._batch_end
-        found = []
-        while at < stop:
-            while heads and heads[0][0] < at:
-                heads.popleft()
-            if not batch_end and heads and heads[0][0] == at:
-                batch_end = heads[0][1]
-            end = min(stop, batch_end or (heads[0][0] if heads else stop))
-            if end == batch_end and not _is_record_end(stamped, end):
-                raise ReplicationError(
-                    "The master sent bytes that are not a CommitLog: by its first record, a batch "
-                    f"ends at physical offset {end}, and no record ends there. Nothing of them "
-                    "was stored."
-                )
-            found.append(_Stretch(at, end, batch_end))
-            batch_end = 0 if end == batch_end else batch_end
-            at = end
-        return found
-
-    def _append_visible(self, data: U1, stamped: Stamped) -> None:
-        whole = len(data) == stamped.size
-        mine = stamped if whole else check_stamped(data, self._held, self.segment_size)
+    def _append_plain(self, data: U1, stamped: Stamped) -> None:
+        mine = self._part(data, self._held, stamped)
         self._log.copy(data)
         self._held += len(data)
         reach("replica.after_write")
         self._dispatch(mine)
 
-    def _append_hidden(self, data: U1, stretch: _Stretch) -> None:
-        self._log.copy_hidden(data, stretch.begin)
-        self._held, self._batch_end = stretch.end, stretch.batch_end
+    def _hide(self, data: U1) -> None:
+        self._log.copy_hidden(data, self._held)
+        self._held += len(data)
         reach("replica.after_hidden")
-        if self._held == self._batch_end:
-            begin = self.end
-            self._flusher.flush()
-            reach("replica.before_publish")
-            self._log.publish(self._held)
-            self._batch_end = 0
-            reach("replica.after_write")
-            self._dispatch_published(begin)
 
-    def _dispatch_published(self, begin: int) -> None:
-        """Read a batch from the log that can be larger than memory, and dispatch it."""
+    def _publish(self, newest: U1, stamped: Stamped) -> None:
+        """Show all that is hidden.
+
+        Args:
+            newest: uint8, what was hidden last.
+            stamped: the records of which those are a part.
+        """
+        begin = self.end
+        self._flusher.flush()
+        reach("replica.before_publish")
+        self._log.publish(self._held)
+        reach("replica.after_write")
+        if self.end - begin == len(newest):
+            self._dispatch(self._part(newest, begin, stamped))
+        else:
+            self._dispatch_from_log(begin)
+
+    def _part(self, data: U1, begin: int, stamped: Stamped) -> Stamped:
+        """Return the records in a part of what has come."""
+        whole = len(data) == stamped.size
+        return stamped if whole else check_stamped(data, begin, self.segment_size)
+
+    def _dispatch_from_log(self, begin: int) -> None:
+        """Dispatch what was published, which can be larger than memory."""
         folder = os.path.join(self._store.path, "commitlog")
         with closing(PublishedLog(self._log, folder)) as log:
             while size := min(log.readable(begin), _READ_AT_ONCE):
-                data = np.empty(size, np.uint8)
-                log.read_into(begin, [data.data])
-                stamped = check_stamped(data, begin, self.segment_size)
+                stamped = self._read_back(log, begin, size)
                 self._dispatch(stamped)
                 begin += stamped.size
+
+    def _read_back(self, log: PublishedLog, begin: int, size: int) -> Stamped:
+        data, cause = np.empty(size, np.uint8), "no record begins there"
+        try:
+            log.read_into(begin, [data.data])
+            stamped = check_stamped(data, begin, self.segment_size)
+            if stamped.size:
+                return stamped
+        except (OSError, RmqStoreError) as error:
+            cause = str(error)
+        raise StoreWriteError(
+            f"What was written to the CommitLog at physical offset {begin} cannot be read back: "
+            f"{cause}"
+        )
 
     def _dispatch(self, stamped: Stamped) -> None:
         for part in stamped.parts:
@@ -263,17 +282,9 @@ class Replica:
             self._appender.published(self.newest)
             self._appender.dispatch(_Copied(part, self._feed))
 
-    def _erase_stale(self) -> None:
-        """Erase what has come of a batch before `rewind`. Another batch may come in its place."""
-        if not self._stale_end:
-            return
-        try:
-            self._log.erase_hidden(self._stale_end)
-            self._log.remove_unused()
-        except StoreWriteError as error:
-            self._health.fail(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
-        self._stale_end = 0
+    def _failed(self, error: StoreWriteError) -> RefusedError:
+        self._health.fail(error)
+        return RefusedError(str(error), "SERVICE_NOT_AVAILABLE")
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -358,21 +369,6 @@ class _Copied:
         block = self._part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
         return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
-
-
-def _heads(stamped: Stamped) -> list[tuple[int, int]]:
-    """Return where batches begin and end, by their first records."""
-    found: list[tuple[int, int]] = []
-    for part in stamped.parts:
-        rows, ends = batch_heads(part.records, part.physical_offset)
-        found += zip(part.physical_offset[rows].tolist(), ends.tolist(), strict=True)
-    return found
-
-
-def _is_record_end(stamped: Stamped, offset: int) -> bool:
-    return any(
-        bool((part.physical_offset + part.block.sizes == offset).any()) for part in stamped.parts
-    )
 
 
 def _routes(stamped: Stamped) -> Iterable[Route]:

@@ -185,16 +185,16 @@ class CommitLogWriter:
         self._copy(data, at)
 
     def erase_hidden(self, end: int) -> None:
-        """Overwrite with zeros what `copy_hidden` has written.
+        """Erase what `copy_hidden` has written. That is on disk after the next `flush`.
 
         Args:
             end: physical offset of the byte after it.
 
         Raises:
-            StoreWriteError: the write failed.
+            StoreWriteError: a segment could not be removed or written.
         """
-        for begin, stop in reversed(list(self._pieces(self.max_offset, end - self.max_offset))):
-            self._zero(begin, stop)
+        self.remove_unused()
+        self._zero(self.max_offset, min(end, self._made_until))
 
     def _copy(self, data: U1, at: int) -> None:
         pieces = list(self._pieces(at, len(data)))
@@ -428,7 +428,7 @@ class CommitLogWriter:
     def _zero(self, begin: int, end: int) -> None:
         start = begin - begin % self.segment_size
         zeros = bytes(min(_ERASE_BYTES, end - begin))
-        for at in range(begin, end, _ERASE_BYTES):
+        for at in reversed(range(begin, end, _ERASE_BYTES)):
             self._pwrite(start, [zeros[: end - at]], at)
 
     def _descriptor(self, start: int) -> int:

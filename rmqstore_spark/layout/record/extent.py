@@ -11,13 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, U1
 
-__all__ = ["batch_heads", "write_batch_end"]
+__all__ = ["batch_ends", "write_batch_end"]
 
 _SYS_FLAG_LAST: Final = 39
 _FIELD_AT: Final = 76
@@ -40,17 +39,16 @@ def write_batch_end(data: U1, start: int, end: int) -> None:
     data[at : at + 8] = np.frombuffer((-end).to_bytes(8, "big", signed=True), np.uint8)
 
 
-def batch_heads(records: Records, physical_offset: I8) -> tuple[npt.NDArray[np.int64], I8]:
-    """Find the first records of batches.
+def batch_ends(records: Records, physical_offset: I8) -> I8:
+    """Return where the batches end that begin with records.
 
     Args:
         records: n records.
         physical_offset: n, where each starts in the log.
 
     Returns:
-        Their rows, ascending, and the physical offset at which the batch of each ends. A record
-        that names an end before its own is no head.
+        n physical offsets; 0 for a record with which no batch begins. A record that names an end
+        before its own begins none.
     """
     ends = -records.prepared_transaction_offset
-    rows = np.flatnonzero(ends >= physical_offset + records.store_size)
-    return rows, ends[rows]
+    return np.where(ends >= physical_offset + records.store_size, ends, 0)
