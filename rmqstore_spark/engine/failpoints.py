@@ -21,6 +21,8 @@ NAMES: Final[dict[str, str]] = {
     "put.after_write": "records are in the log, not flushed, not in their queues",
     "put.after_dispatch": "records are dispatched, not acknowledged",
     "replica.before_write": "bytes of a master's log are checked, nothing is written",
+    "replica.after_hidden": "a part of a master's batch is in the log, hidden",
+    "replica.before_publish": "a master's batch is in the log and flushed, still hidden",
     "replica.after_write": "bytes of a master's log are in the log, not flushed, not in the queues",
     "replica.after_dispatch": "bytes of a master's log are dispatched, not reported",
     "stage.before_write": "a block is checked, not staged",

@@ -479,6 +479,7 @@ class StoreWriter:
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
                 if self._admission.failure is None:
+                    self.replica.erase_hidden()
                     self._workers.flush()
                     self._batches.save()
                     self._workers.delivery.save()

@@ -51,7 +51,7 @@ class LogFollower:
         self._connection: HaConnection | None = None
         self.failure: RmqStoreError | None = None
         replica = store.replica
-        self._progress = Progress(store.clock, lambda: replica.end, lambda: replica.newest)
+        self._progress = Progress(store.clock, lambda: replica.held, lambda: replica.newest)
         self._thread = threading.Thread(target=self._run, name="rmqstore-ha-follow", daemon=True)
         self._thread.start()
 

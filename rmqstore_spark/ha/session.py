@@ -80,6 +80,7 @@ class Session:
         self._decoder = FrameDecoder()
         self._incoming = Incoming()
         self._log: PublishedLog | None = None
+        store.replica.rewind()
         self._asked = self._first_report()
         self._next = self._asked
         self._is_checked = False
@@ -122,7 +123,8 @@ class Session:
             except TimeoutError:
                 self._store_received()
                 silent = time.monotonic() - heard
-                if self._silent_since is not None or silent > _QUIET_S:
+                is_quiet = self._silent_since is not None or silent > _QUIET_S
+                if is_quiet and self._replica.held == self._replica.end:
                     self._progress.waits()
                 self._check_silence()
                 if silent > self._patience:
@@ -168,7 +170,7 @@ class Session:
 
     def _store_received(self) -> None:
         """Store what is whole. Wait while the store has no room for it."""
-        incoming = self._incoming
+        incoming, end = self._incoming, self._replica.end
         while incoming.size:
             try:
                 count = self._replica.append(incoming.data)
@@ -185,6 +187,7 @@ class Session:
             self._is_waiting = False
             if count:
                 self._progress.took(count)
+            if self._replica.end > end:
                 self._reporter.stored()
             return
 

@@ -45,7 +45,7 @@ def _acknowledge_before_the_flush() -> None:
 
 
 def _skip_the_folders_fsync() -> None:
-    _break("rmqstore_spark.engine.log.commitlog", "sync_folder", None)
+    _break("rmqstore_spark.engine.log.open_segments", "sync_folder", None)
 
 
 def _flush_nothing() -> None:

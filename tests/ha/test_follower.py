@@ -37,6 +37,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     return path, log_bytes(path, 0, end)
 
 
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A store without batches, so that a copy of its log can end at any of its messages."""
+    path = tmp_path_factory.mktemp("messages") / "store"
+    with StoreWriter.open(path, small_segments()) as store:
+        for turn in range(15):
+            assert store.put(rows_block([f"{turn}/{n}".encode() * 9 for n in range(40)])).ok
+        end = store.published_end
+    return path, log_bytes(path, 0, end)
+
+
 class Script:
     """What a master sends on each connection, one after the other; the last one again and again."""
 
@@ -94,9 +105,9 @@ def test_a_connection_that_is_cut_at_any_byte_of_a_header_and_within_a_body(
 
 
 def test_a_store_that_is_opened_again_compares_and_goes_on(
-    source: tuple[Path, bytes], tmp_path: Path
+    messages: tuple[Path, bytes], tmp_path: Path
 ) -> None:
-    path, log = source
+    path, log = messages
     got = 0
     for end in (0, 5000, 8192, 9000, len(log) - 1, len(log)):
         with (
@@ -136,9 +147,9 @@ def test_a_slave_that_counts_reports_what_it_has(
 
 @pytest.mark.threat("Replication")
 def test_a_fork_is_refused_and_nothing_of_it_is_stored(
-    source: tuple[Path, bytes], tmp_path: Path
+    messages: tuple[Path, bytes], tmp_path: Path
 ) -> None:
-    _, log = source
+    _, log = messages
     with (
         PlainMaster(Script(whole(log[:20_000]))) as master,
         following(tmp_path, master.address) as (store, _),
@@ -163,9 +174,9 @@ def heartbeats_at(offset: int) -> Any:
 
 @pytest.mark.parametrize("behind", ["heartbeats as asked", "heartbeats at its end", "begins later"])
 def test_a_master_with_another_range_stops_the_follower_with_both_offsets(
-    source: tuple[Path, bytes], tmp_path: Path, behind: str
+    messages: tuple[Path, bytes], tmp_path: Path, behind: str
 ) -> None:
-    _, log = source
+    _, log = messages
     with (
         PlainMaster(Script(whole(log[:20_000]))) as master,
         following(tmp_path, master.address) as (store, _),

@@ -3,26 +3,41 @@
 Records keep the offsets and times that the master gave them. They are checked as a whole, written
 where they belong, and then dispatched to queues and index as all others are. (Upstream:
 HAService.HAClient, DefaultMessageStore.appendToCommitLog, which check nothing.)
+
+A Spark batch is as hidden here as it was at the master until all of it has come: its first record
+says where it ends (`layout.record.extent`). If the rest never comes, the log ends before it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
+from contextlib import closing
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.stamped import Stamped, check_stamped
+from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
+from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE, Stamped, check_stamped
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
-from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    ReplicationError,
+    RmqStoreError,
+    StoreWriteError,
+)
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
@@ -33,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_QUEUES_HELD: Final = 1 << 18
 """Each queue takes a folder and a file, and a foreign master decides how many there are."""
+
+_READ_AT_ONCE: Final = 2 * MAX_UNIT_SIZE
 
 
 class Replica:
@@ -73,6 +90,8 @@ class Replica:
             store.path, store.topics, store.consumer_offsets, lambda: store.log.flushed_offset
         )
         self.newest = store.log.last_timestamp
+        self._held = store.log.max_offset
+        self._batch: OpenBatch | None = None
 
     @property
     def begin(self) -> int:
@@ -81,8 +100,13 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """The physical offset up to which the master's log is held."""
+        """The physical offset up to which the master's log is held, and can be read."""
         return self._log.max_offset
+
+    @property
+    def held(self) -> int:
+        """As `end`, with the bytes of a batch that is not whole yet."""
+        return self._held
 
     @property
     def segment_size(self) -> int:
@@ -107,11 +131,39 @@ class Replica:
                 "mappedFileSizeCommitLog to the master's value."
             )
         with self._appender.appending(patient=True):
+            try:
+                self._log.remove_unused()
+            except StoreWriteError as error:
+                raise self._failed(error) from error
             self._log.begin_at(offset)
-            self._feed.log_begin = offset
+            self._feed.log_begin = self._held = offset
+
+    def rewind(self) -> None:
+        """Erase what is held of a batch that is not whole, and expect the bytes at `end` next.
+
+        Raises:
+            RefusedError: the store is closing, or has failed.
+        """
+        if self._held > self.end:
+            with self._appender.appending(patient=True):
+                try:
+                    self.erase_hidden()
+                except StoreWriteError as error:
+                    raise self._failed(error) from error
+
+    def erase_hidden(self) -> None:
+        """Erase what is held of a batch that is not whole. Needs the append lock, or no appends.
+
+        Raises:
+            StoreWriteError: a file could not be written, flushed or removed.
+        """
+        if self._held > self.end:
+            self._log.erase_hidden(self._held)
+            self._flusher.flush()  # else old bytes could come back behind new ones after a crash
+        self._held, self._batch = self.end, None
 
     def append(self, data: U1) -> int:
-        """Append what is whole of the bytes that follow the log's end.
+        """Append what is whole of the bytes that follow those that are held.
 
         Args:
             data: uint8, contiguous. It must not be changed afterwards.
@@ -126,28 +178,34 @@ class Replica:
                 call may succeed a little later.
         """
         self._admission.require_alive()
-        stamped = check_stamped(data, self.end, self.segment_size)
+        stamped = check_stamped(data, self._held, self.segment_size)
         if not stamped.size:
             return 0
+        begin = self._held
+        division = divide(stamped, begin, self._batch)
         self._make_topics(stamped)
+        plain = data[: division.plain - begin]
+        whole = data[division.plain - begin : division.whole - begin]
+        rest = data[division.whole - begin : stamped.size]
         with self._appender.appending(patient=True):
             try:
                 self._heed_time(stamped)
             except StoreWriteError as error:
                 text = f"The checkpoint cannot be written: {error}"
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
-            self._appender.reserve_until(self.end + stamped.size)
+            self._appender.reserve_until(begin + stamped.size)
             reach("replica.before_write")
             try:
-                self._log.copy(data[: stamped.size])
+                if len(plain):
+                    self._append_plain(plain, stamped)
+                if len(whole):
+                    self._hide(whole)
+                    self._publish(whole, stamped)
+                if len(rest):
+                    self._hide(rest)
             except StoreWriteError as error:
-                self._health.fail(error)
-                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
-            reach("replica.after_write")
-            for part in stamped.parts:
-                self.newest = _last_time(part)
-                self._appender.published(self.newest)
-                self._appender.dispatch(_Copied(part, self._feed))
+                raise self._failed(error) from error
+            self._batch = division.batch
             reach("replica.after_dispatch")
         return stamped.size
 
@@ -158,6 +216,75 @@ class Replica:
             StoreWriteError: the flush failed, and the store accepts nothing more.
         """
         return self._flusher.flush()
+
+    # ---- the log, and batches in it --------------------------------------------------------------
+
+    def _append_plain(self, data: U1, stamped: Stamped) -> None:
+        mine = self._part(data, self._held, stamped)
+        self._log.copy(data)
+        self._held += len(data)
+        reach("replica.after_write")
+        self._dispatch(mine)
+
+    def _hide(self, data: U1) -> None:
+        self._log.copy_hidden(data, self._held)
+        self._held += len(data)
+        reach("replica.after_hidden")
+
+    def _publish(self, newest: U1, stamped: Stamped) -> None:
+        """Show all that is hidden.
+
+        Args:
+            newest: uint8, what was hidden last.
+            stamped: the records of which those are a part.
+        """
+        begin = self.end
+        self._flusher.flush()
+        reach("replica.before_publish")
+        self._log.publish(self._held)
+        reach("replica.after_write")
+        if self.end - begin == len(newest):
+            self._dispatch(self._part(newest, begin, stamped))
+        else:
+            self._dispatch_from_log(begin)
+
+    def _part(self, data: U1, begin: int, stamped: Stamped) -> Stamped:
+        """Return the records in a part of what has come."""
+        whole = len(data) == stamped.size
+        return stamped if whole else check_stamped(data, begin, self.segment_size)
+
+    def _dispatch_from_log(self, begin: int) -> None:
+        """Dispatch what was published, which can be larger than memory."""
+        folder = os.path.join(self._store.path, "commitlog")
+        with closing(PublishedLog(self._log, folder)) as log:
+            while size := min(log.readable(begin), _READ_AT_ONCE):
+                stamped = self._read_back(log, begin, size)
+                self._dispatch(stamped)
+                begin += stamped.size
+
+    def _read_back(self, log: PublishedLog, begin: int, size: int) -> Stamped:
+        data, cause = np.empty(size, np.uint8), "no record begins there"
+        try:
+            log.read_into(begin, [data.data])
+            stamped = check_stamped(data, begin, self.segment_size)
+            if stamped.size:
+                return stamped
+        except (OSError, RmqStoreError) as error:
+            cause = str(error)
+        raise StoreWriteError(
+            f"What was written to the CommitLog at physical offset {begin} cannot be read back: "
+            f"{cause}"
+        )
+
+    def _dispatch(self, stamped: Stamped) -> None:
+        for part in stamped.parts:
+            self.newest = _last_time(part)
+            self._appender.published(self.newest)
+            self._appender.dispatch(_Copied(part, self._feed))
+
+    def _failed(self, error: StoreWriteError) -> RefusedError:
+        self._health.fail(error)
+        return RefusedError(str(error), "SERVICE_NOT_AVAILABLE")
 
     # ---- topics ----------------------------------------------------------------------------------
 

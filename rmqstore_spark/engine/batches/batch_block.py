@@ -32,6 +32,7 @@ from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
+from rmqstore_spark.layout.record.extent import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["BatchBlock", "Source", "Stamp"]
@@ -160,7 +161,8 @@ class BatchBlock:
         self._lowest = len(self._parts)
         # The first part is prepared once: its head is written first, the whole part last.
         first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
-        data = data.copy()  # hidden: another commit of the stage needs its magic
+        data = data.copy()  # changed: another commit of the stage needs its first record as it was
+        write_batch_end(data, int(first.rows.starts[0]), self.end)
         self._log.hide(first.placement, data, 0)
         reach("commit.after_head")
         with ThreadPoolExecutor(1, "rmqstore-read-ahead") as reader:

@@ -14,19 +14,19 @@ store's append lock). `flush`, `expect` and the offsets may be used from any thr
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.open_segments import OpenSegments
 from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
+from rmqstore_spark.files.durable import sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
 from rmqstore_spark.layout.spans import I8, U1
@@ -35,8 +35,6 @@ __all__ = ["CommitLogWriter"]
 
 _MAGIC_AT: Final = 4
 _MAGIC_SIZE: Final = 4
-_ERASE_BYTES: Final = 1 << 20
-_OPEN_FILES: Final = 64
 
 
 class CommitLogWriter:
@@ -64,17 +62,10 @@ class CommitLogWriter:
         self.min_offset = min_offset
         self.last_timestamp = last_timestamp
         self.published = PublishedEnd(max_offset)
-        self._flushed_offset = max_offset
+        self._segments = OpenSegments(files, self.published)
         self._made_until = _existing_end(files, max_offset)
-        self._lock = threading.Lock()
-        self._flushing = threading.Lock()
-        self._open: dict[int, int] = {}
-        self._dirty: set[int] = set()
-        self._syncing: frozenset[int] = frozenset()
-        self._folder_dirty = False
         self._hidden_at = 0
         self._hidden_magic = b""
-        self._failure: StoreWriteError | None = None
 
     @property
     def max_offset(self) -> int:
@@ -84,12 +75,12 @@ class CommitLogWriter:
     @property
     def flushed_offset(self) -> int:
         """The physical offset up to which the log is known to be on disk."""
-        return self._flushed_offset
+        return self._segments.flushed_offset
 
     @property
     def failure(self) -> StoreWriteError | None:
         """The flush that failed, if one did. Since then it is unknown what is on disk."""
-        return self._failure
+        return self._segments.failure
 
     @property
     def lacking(self) -> StoreWriteError | None:
@@ -123,11 +114,7 @@ class CommitLogWriter:
         """
         while self._made_until < end:
             start = self._made_until
-            self._make_room()
-            descriptor = self._files.make(start)
-            with self._lock:
-                self._open[start] = descriptor
-                self._folder_dirty = True
+            self._segments.create(start)
             self._made_until = start + self.segment_size
 
     def write(self, placement: Placement, data: U1, starts: I8) -> None:
@@ -151,8 +138,9 @@ class CommitLogWriter:
 
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at a physical offset, which must be the first of a segment."""
-        self._made_until = self.min_offset = self._flushed_offset = offset
+        self._made_until = self.min_offset = offset
         self.published.move(offset)
+        self._segments.flushed_offset = offset
 
     def copy(self, data: U1) -> None:
         """Append records and blanks of another log, of which this one is a copy, as they are.
@@ -163,23 +151,58 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the bytes could not be written; otherwise as `write`.
         """
-        pieces = list(self._pieces(len(data)))
+        self._copy(data, self.max_offset)
+        self._advance(self.max_offset + len(data))
+
+    def copy_hidden(self, data: U1, at: int) -> None:
+        """Write bytes of another log as a block that is hidden until `publish`.
+
+        Args:
+            data: uint8, whole records and blanks, with the places that they get here; reserved.
+            at: physical offset of the first byte. At the log's end, the block begins with it.
+
+        Raises:
+            StoreWriteError: the bytes could not be written; otherwise as `write`.
+        """
+        if at == self.max_offset:
+            self._hidden_at = at
+            data = data.copy()
+            magic = data[_MAGIC_AT:][:_MAGIC_SIZE]
+            self._hidden_magic = magic.tobytes()
+            magic[:] = 0
+        self._copy(data, at)
+        for begin, end in self._pieces(at, len(data)):
+            self._segments.start_write_back(begin, end)
+
+    def erase_hidden(self, end: int) -> None:
+        """Erase what `copy_hidden` has written. That is on disk after the next `flush`.
+
+        Args:
+            end: physical offset of the byte after it.
+
+        Raises:
+            StoreWriteError: a segment could not be removed or written.
+        """
+        self.remove_unused()
+        self._segments.erase(self.max_offset, min(end, self._made_until))
+
+    def _copy(self, data: U1, at: int) -> None:
+        pieces = list(self._pieces(at, len(data)))
         try:
             for begin, end in pieces:
-                source = data[begin - self.max_offset : end - self.max_offset]
-                self._pwrite(begin - begin % self.segment_size, [source.data], begin)
+                source = data[begin - at : end - at]
+                self._segments.write(begin, [source.data])
         except StoreWriteError as error:
             try:
                 for begin, end in reversed(pieces):
-                    self._zero(begin, end)
+                    self._segments.erase(begin, end)
             except StoreWriteError:
                 error.errno = -1
             raise
-        self._advance(self.max_offset + len(data))
 
-    def _pieces(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield the part in each segment of a number of bytes after the log's end."""
-        at, end = self.max_offset, self.max_offset + size
+    def _pieces(self, at: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the part in each segment of a number of bytes of the log."""
+        end = at + size
         while at < end:
             stop = min(end, at - at % self.segment_size + self.segment_size)
             yield at, stop
@@ -208,7 +231,7 @@ class CommitLogWriter:
         if placement.begin in placement.blanks:
             self._write_blank(placement.begin)
         head = data[start : start + MIN_RECORD_SIZE].data
-        self._pwrite(self._hidden_at - self._hidden_at % self.segment_size, [head], self._hidden_at)
+        self._segments.write(self._hidden_at, [head])
 
     def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
         """Write a portion after the head that hides it, later segments first.
@@ -225,9 +248,7 @@ class CommitLogWriter:
         """
         self._write_rows(placement, data, starts, later_first=True)
         for piece in placement.pieces:
-            segment = piece.begin - piece.begin % self.segment_size
-            size = piece.end - piece.begin
-            start_write_back(self._descriptor(segment), piece.begin - segment, size)
+            self._segments.start_write_back(piece.begin, piece.end)
 
     def publish(self, end: int) -> None:
         """Make a hidden block part of the log at once. All of it must have been flushed.
@@ -241,8 +262,7 @@ class CommitLogWriter:
             StoreWriteError: the write failed. It is unknown whether the block is visible after a
                 crash.
         """
-        start = self._hidden_at - self._hidden_at % self.segment_size
-        self._pwrite(start, [self._hidden_magic], self._hidden_at + _MAGIC_AT)
+        self._segments.write(self._hidden_at + _MAGIC_AT, [self._hidden_magic])
         self._advance(end)
 
     def erase(self, placement: Placement) -> None:
@@ -252,9 +272,9 @@ class CommitLogWriter:
             StoreWriteError: the write failed.
         """
         for piece in reversed(placement.pieces):
-            self._zero(piece.begin, piece.end)
+            self._segments.erase(piece.begin, piece.end)
         for at in reversed(placement.blanks):
-            self._zero(at, at + BLANK_SIZE)
+            self._segments.erase(at, at + BLANK_SIZE)
 
     # ---- flushing ------------------------------------------------------------------------------
 
@@ -268,30 +288,7 @@ class CommitLogWriter:
             StoreWriteError: the flush failed. From then on it is unknown what is on disk: a second
                 try could succeed without having written anything.
         """
-        with self._flushing:
-            if self._failure is not None:
-                raise self._failure
-            with self._lock:
-                end, folder_dirty = self.max_offset, self._folder_dirty
-                self._syncing = frozenset(self._dirty)
-                self._dirty.clear()
-                self._folder_dirty = False
-                descriptors = [self._open[start] for start in sorted(self._syncing)]
-            reach("flush.before_sync")
-            try:
-                with explained(self._files.folder, "flushed"):
-                    for descriptor in descriptors:
-                        os.fdatasync(descriptor)
-                if folder_dirty:
-                    sync_folder(self._files.folder)
-            except StoreWriteError as error:
-                self._failure = error
-                raise
-            reach("flush.after_sync")
-            with self._lock:
-                self._syncing = frozenset()
-                self._flushed_offset = end
-            return end
+        return self._segments.flush()
 
     def remove_unused(self) -> None:
         """Remove the segments that lie wholly after the log's end.
@@ -303,13 +300,9 @@ class CommitLogWriter:
         removed = range(start, self._made_until, self.segment_size)
         if not removed:
             return
-        with self._flushing, self._lock:
-            for unused in reversed(removed):
-                if unused in self._open:
-                    os.close(self._open.pop(unused))
-                self._dirty.discard(unused)
-                self._files.remove(unused)
-                self._made_until = unused
+        for unused in reversed(removed):
+            self._segments.remove(unused)
+            self._made_until = unused
         sync_folder(self._files.folder)
 
     def expire(self, start: int) -> None:
@@ -321,11 +314,7 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the segment could not be removed, or its folder not be flushed.
         """
-        with self._lock:
-            descriptor = self._open.pop(start, None)
-        if descriptor is not None:
-            os.close(descriptor)
-        self._files.remove(start)
+        self._segments.remove(start)
         reach("expiry.after_remove")
         sync_folder(self._files.folder)
         self.min_offset = start + self.segment_size
@@ -334,10 +323,7 @@ class CommitLogWriter:
         """Close all files, and remove segments that were created and never written to."""
         self._files.close()
         self.remove_unused()
-        with self._lock:
-            for descriptor in self._open.values():
-                os.close(descriptor)
-            self._open.clear()
+        self._segments.close()
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -345,8 +331,7 @@ class CommitLogWriter:
         self.published.move(end)
         if end % self.segment_size > self.segment_size // 2:
             self._files.prepare()
-        if len(self._open) > 1:
-            self._close_finished()
+        self._segments.close_finished()
 
     def _write_rows(
         self, placement: Placement, data: U1, starts: I8, *, later_first: bool = False
@@ -361,69 +346,20 @@ class CommitLogWriter:
             chunks = [data[source : source + piece.end - piece.begin].data]
             if piece.end in blanks:
                 chunks.append(self._blank_head(piece.end))
-            self._pwrite(piece.begin - piece.begin % self.segment_size, chunks, piece.begin)
+            self._segments.write(piece.begin, chunks)
 
     def _write_blank(self, at: int) -> None:
-        self._pwrite(at - at % self.segment_size, [self._blank_head(at)], at)
+        self._segments.write(at, [self._blank_head(at)])
 
     def _blank_head(self, at: int) -> bytes:
         # The bytes after the head may be anything, and are zeros already.
         return encode_blank(self.segment_size - at % self.segment_size)[:BLANK_SIZE]
-
-    def _pwrite(self, start: int, chunks: Sequence[memoryview | bytes], at: int) -> None:
-        descriptor = self._descriptor(start)
-        views = [memoryview(chunk) for chunk in chunks]
-        offset = at - start
-        with explained(self._files.path(start), "written"):
-            while views:
-                first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
-                written = os.pwritev(descriptor, first, offset)
-                offset += written
-                while views and written >= len(views[0]):
-                    written -= len(views.pop(0))
-                if views:
-                    views[0] = views[0][written:]
-        with self._lock:
-            self._dirty.add(start)
 
     def _take_back(self, placement: Placement, error: StoreWriteError) -> None:
         try:
             self.erase(placement)
         except StoreWriteError:
             error.errno = -1
-
-    def _zero(self, begin: int, end: int) -> None:
-        start = begin - begin % self.segment_size
-        zeros = bytes(min(_ERASE_BYTES, end - begin))
-        for at in range(begin, end, _ERASE_BYTES):
-            self._pwrite(start, [zeros[: end - at]], at)
-
-    def _descriptor(self, start: int) -> int:
-        descriptor = self._open.get(start)
-        if descriptor is None:
-            self._make_room()
-            descriptor = self._files.open(start)
-            with self._lock:
-                self._open[start] = descriptor
-        return descriptor
-
-    def _make_room(self) -> None:
-        """Bound the number of open files: flush the dirty ones, so that they can be closed."""
-        if len(self._open) >= _OPEN_FILES:
-            self.flush()
-            self._close_finished()
-
-    def _close_finished(self) -> None:
-        """Close flushed segments, except the last one of the log."""
-        current = self.max_offset - self.max_offset % self.segment_size
-        with self._lock:
-            finished = [
-                start
-                for start in self._open
-                if start != current and start not in self._dirty and start not in self._syncing
-            ]
-            for start in finished:
-                os.close(self._open.pop(start))
 
 
 def _existing_end(files: SegmentFiles, max_offset: int) -> int:

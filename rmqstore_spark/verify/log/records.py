@@ -19,6 +19,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_topic_name,
 )
 from rmqstore_spark.layout.packed import not_packed
+from rmqstore_spark.layout.record.extent import batch_ends
 from rmqstore_spark.layout.record.format import crc_property_mismatch
 from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
 from rmqstore_spark.verify.findings import Findings
@@ -101,7 +102,7 @@ class RecordChecker:
         self._check_prepared_offset(batch)
 
     def _check_prepared_offset(self, batch: LogBatch) -> None:
-        """Check preparedTransactionOffset: it must lie before the record itself."""
+        """Check preparedTransactionOffset: an offset before the record, or where a batch ends."""
         prepared = batch.records.prepared_transaction_offset
         if not prepared.any():
             return
@@ -110,8 +111,9 @@ class RecordChecker:
             return f"preparedTransactionOffset is {int(prepared[row])}"
 
         wrong = (prepared < 0) | (prepared >= batch.offsets) & (prepared != 0)
+        wrong &= batch_ends(batch.records, batch.offsets) == 0
         self._findings.each("error", "field", wrong, batch.place, text)
-        odd = ~wrong & (prepared != 0) & (batch.transaction == TRANSACTION_NOT_TYPE)
+        odd = ~wrong & (prepared > 0) & (batch.transaction == TRANSACTION_NOT_TYPE)
         odd &= batch.named(PROPERTY_DELAY).lengths < 0  # a delivered message names what waited
         self._findings.each(
             "note", "field", odd, batch.place,

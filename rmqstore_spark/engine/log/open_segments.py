@@ -1,0 +1,185 @@
+"""Writes into the CommitLog's segments through a bounded number of open files, and flushes them.
+
+The methods that write belong to one thread at a time (the store's append lock); `flush` and the
+offsets to any.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.log.published_end import PublishedEnd
+from rmqstore_spark.engine.log.segment_files import SegmentFiles
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
+
+__all__ = ["OpenSegments"]
+
+_ERASE_BYTES: Final = 1 << 20
+_OPEN_FILES: Final = 64
+
+
+class OpenSegments:
+    """The segments of a log that are open for writing.
+
+    Args:
+        files: the files of all segments.
+        published: where the log ends; everything before it is on disk.
+
+    Attributes:
+        flushed_offset: the physical offset up to which the log is known to be on disk.
+        failure: the flush that failed, if one did. Since then it is unknown what is on disk.
+    """
+
+    def __init__(self, files: SegmentFiles, published: PublishedEnd) -> None:
+        self._files = files
+        self._published = published
+        self.flushed_offset = published.offset
+        self.failure: StoreWriteError | None = None
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._open: dict[int, int] = {}
+        self._dirty: set[int] = set()
+        self._syncing: frozenset[int] = frozenset()
+        self._folder_dirty = False
+
+    def create(self, start: int) -> None:
+        """Create a segment, and open it.
+
+        Args:
+            start: physical offset of its first byte.
+
+        Raises:
+            StoreWriteError: it cannot be created; or earlier writes could not be flushed.
+        """
+        self._make_room()
+        descriptor = self._files.make(start)
+        with self._lock:
+            self._open[start] = descriptor
+            self._folder_dirty = True
+
+    def write(self, at: int, chunks: Sequence[memoryview | bytes]) -> None:
+        """Write chunks one after the other into one segment, from a physical offset on.
+
+        Raises:
+            StoreWriteError: the write failed. A part may have been written.
+        """
+        start, offset = self._place(at)
+        descriptor = self._descriptor(start)
+        views = [memoryview(chunk) for chunk in chunks]
+        with explained(self._files.path(start), "written"):
+            while views:
+                first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
+                written = os.pwritev(descriptor, first, offset)
+                offset += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][written:]
+        with self._lock:
+            self._dirty.add(start)
+
+    def erase(self, begin: int, end: int) -> None:
+        """Overwrite a part of one segment with zeros, its end first.
+
+        Args:
+            begin, end: physical offsets.
+
+        Raises:
+            StoreWriteError: the write failed.
+        """
+        zeros = bytes(min(_ERASE_BYTES, end - begin))
+        for at in reversed(range(begin, end, _ERASE_BYTES)):
+            self.write(at, [zeros[: end - at]])
+
+    def start_write_back(self, begin: int, end: int) -> None:
+        """Ask the system to start writing a part of one segment to disk; returns at once."""
+        start, offset = self._place(begin)
+        start_write_back(self._descriptor(start), offset, end - begin)
+
+    def flush(self) -> int:
+        """Flush everything that was written, hidden bytes included; see `CommitLogWriter.flush`."""
+        with self._flushing:
+            if self.failure is not None:
+                raise self.failure
+            with self._lock:
+                end, folder_dirty = self._published.offset, self._folder_dirty
+                self._syncing = frozenset(self._dirty)
+                self._dirty.clear()
+                self._folder_dirty = False
+                descriptors = [self._open[start] for start in sorted(self._syncing)]
+            reach("flush.before_sync")
+            try:
+                with explained(self._files.folder, "flushed"):
+                    for descriptor in descriptors:
+                        os.fdatasync(descriptor)
+                if folder_dirty:
+                    sync_folder(self._files.folder)
+            except StoreWriteError as error:
+                self.failure = error
+                raise
+            reach("flush.after_sync")
+            with self._lock:
+                self._syncing = frozenset()
+                self.flushed_offset = end
+            return end
+
+    def remove(self, start: int) -> None:
+        """Remove a segment.
+
+        Raises:
+            StoreWriteError: it could not be removed.
+        """
+        with self._flushing, self._lock:
+            descriptor = self._open.pop(start, None)
+            self._dirty.discard(start)
+        if descriptor is not None:
+            os.close(descriptor)
+        self._files.remove(start)
+
+    def close_finished(self) -> None:
+        """Close the flushed segments, except the last one of the log."""
+        if len(self._open) < 2:
+            return
+        current, _ = self._place(self._published.offset)
+        with self._lock:
+            finished = [
+                start
+                for start in self._open
+                if start != current and start not in self._dirty and start not in self._syncing
+            ]
+            for start in finished:
+                os.close(self._open.pop(start))
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            for descriptor in self._open.values():
+                os.close(descriptor)
+            self._open.clear()
+
+    # ---- parts -----------------------------------------------------------------------------------
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Return where the segment of a physical offset begins, and the position in it."""
+        position = at % self._files.size
+        return at - position, position
+
+    def _descriptor(self, start: int) -> int:
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            self._make_room()
+            descriptor = self._files.open(start)
+            with self._lock:
+                self._open[start] = descriptor
+        return descriptor
+
+    def _make_room(self) -> None:
+        """Bound the number of open files: flush the dirty ones, so that they can be closed."""
+        if len(self._open) >= _OPEN_FILES:
+            self.flush()
+            self.close_finished()
