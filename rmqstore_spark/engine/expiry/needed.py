@@ -102,9 +102,10 @@ class NeededSegments:
         What was delivered since may be in memory only: after a power cut, it has to be delivered
         again.
         """
-        levels = len(self._config.delays)
-        offsets = DelayOffsets(self._store.path).offsets
-        return oldest_undelivered(self._store.queues, levels, offsets)
+        queues, levels = self._store.queues, len(self._config.delays)
+        if oldest_undelivered(queues, levels, {}) is None:  # few stores have any
+            return None
+        return oldest_undelivered(queues, levels, DelayOffsets(self._store.path).offsets)
 
 
 def _before(found: Unneeded, oldest: int | None, reason: str) -> Unneeded:
