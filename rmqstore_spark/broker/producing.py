@@ -288,16 +288,17 @@ class Producing:
         ordered = singles + batches
         parts = [self._singles(singles)] if singles else []
         parts += [send.data for send in batches if send.data is not None]
-        rows = sum(send.rows for send in sends)
+        units = [send.rows for send in ordered]  # the messages of a batch stay together
         config = self._store.config
-        if sum(map(len, parts)) <= config.max_block_bytes and rows <= config.max_block_rows:
-            result = puts.put(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        if sum(map(len, parts)) <= config.max_block_bytes and sum(units) <= config.max_block_rows:
+            data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            result = puts.put(data, units=units if batches else None)
             if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
                 self._answer(ordered, result)
                 return
         # One of them cannot be stored, or they are too many: each gets an outcome of its own.
         pieces = [self._singles([send]) if send.data is None else send.data for send in ordered]
-        results = puts.put_all(pieces)
+        results = puts.put_all(pieces, are_units=True)
         for at, send in enumerate(ordered):
             self._answer([send], results[min(at, len(results) - 1)])
 

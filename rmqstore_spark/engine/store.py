@@ -300,7 +300,7 @@ class StoreWriter:
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def put(self, data: U1, *, wait: bool = True) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True, units: Sequence[int] | None = None) -> PutResult:
         """Store a block of encoded records: all of them or none.
 
         Args:
@@ -308,20 +308,26 @@ class StoreWriter:
                 The caller must not change it afterwards.
             wait: under SYNC_FLUSH, return when the records are on disk. If False, call `settle` to
                 wait for that.
-        """
-        return self._puts.put(data, wait=wait)
+            units: how many records each unit has, in order. The records of a unit, such as the
+                messages of a SEND_BATCH, lie in one segment. None: each record is a unit.
 
-    def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
+        Raises:
+            ValueError: the units have another number of records than the block.
+        """
+        return self._puts.put(data, wait=wait, units=units)
+
+    def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
 
         Args:
             blocks: as `put` takes them.
+            are_units: whether the records of each block lie in one segment.
 
         Returns:
             The outcome of each block. A transient refusal is the last outcome: the blocks after it
             are not stored, and have none.
         """
-        return self._puts.put_all(blocks)
+        return self._puts.put_all(blocks, are_units=are_units)
 
     def put_batch(self, batch: pa.RecordBatch) -> PutResult:
         """Encode and store messages.

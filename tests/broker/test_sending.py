@@ -115,11 +115,12 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
             message(b"x", "SCHEDULE_TOPIC_XXXX"),
             batch([b"x"], e="8"),
             message(b"xx", f="1"),
+            message(b"x", i="INNER_MULTI_DISPATCH\x01%LMQ%a"),
         )
         assert [answer.code for answer in answers] == [
             ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR,
             ResponseCode.NO_PERMISSION, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION,
-            ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL,
         ]  # fmt: skip
         assert served.store.stats()["putMessages"] == 0
 
@@ -173,6 +174,25 @@ def test_what_arrives_together_is_one_put(tmp_path: Path) -> None:
     for answer in (answer for answer in good if not answer.code):
         place = int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
         assert by_place[place] == b"%d" % answer.opaque
+
+
+def test_a_batch_lies_in_one_segment_or_is_refused(tmp_path: Path) -> None:
+    sends = [batch([b"%d" % n * 500] * 3) for n in range(9)]  # two of them fill a segment
+    sends.insert(4, batch([b"x" * 1500] * 3))
+
+    async def together(client: RemotingClient) -> list[Command]:
+        return list(await asyncio.gather(*(client.ask(send, 30) for send in sends)))
+
+    with broker(tmp_path / "store", mapped_file_size_commit_log=4096) as served:
+        answers = talk(served, together)
+    refused = answers.pop(4)
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "a segment of the CommitLog has room for 4088" in (refused.remark or "")
+    assert [answer.code for answer in answers] == [0] * 9
+    for answer in answers:
+        places = [int(msg_id[-16:], 16) for msg_id in answer.ext["msgId"].split(",")]
+        assert len(places) == 3
+        assert len({place // 4096 for place in places}) == 1
 
 
 def test_nobody_answers_what_is_one_way(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ _PATIENT = 0.05
 """How often it waits until all is on disk."""
 
 
+_UNIT = 7
+"""Messages of a unit: every other put is one of batches that must not span two segments."""
+
+
 def _acknowledge_before_the_flush() -> None:
     _break("rmqstore_spark.engine.log.flush", "FlushService.wait", True)
 
@@ -157,7 +161,8 @@ def _say_durable(ends: deque[tuple[int, int]], flushed: int) -> None:
 
 def _put(store: StoreWriter, first: int, count: int) -> None:
     _say(f"begin put {first} {count}")
-    result = store.put(block(first, count))
+    units = [min(_UNIT, first + count - at) for at in range(first, first + count, _UNIT)]
+    result = store.put(block(first, count), units=units if first % 2 else None)
     if not result.ok:
         raise StoreWriteError(f"{result.status.value} {result.remark}")
     _say(f"done put {first}")

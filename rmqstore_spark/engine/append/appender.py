@@ -84,7 +84,7 @@ class Appender:
         """
         with self.appending():
             try:
-                placement = self.log.place(block.sizes)
+                placement = self.log.place(block.sizes, block.unit_ends)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
             self.reserve_until(placement.end)

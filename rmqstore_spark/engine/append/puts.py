@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
+
+import numpy as np
 
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.append.durability import Durability
@@ -71,13 +75,13 @@ class Puts:
         patience = config.os_page_cache_busy_time_out_mills / 1000
         self._group_commit = GroupCommit(self._append, self._settle, patience)
 
-    def put(self, data: U1, *, wait: bool = True) -> PutResult:
+    def put(self, data: U1, *, wait: bool = True, units: Sequence[int] | None = None) -> PutResult:
         """Store a block; see `StoreWriter.put`."""
         begin = time.monotonic()
         if wait and is_single(data):
             result = self._group_commit.put(data)
         else:
-            result = self._append(data)
+            result = self._append(data, units)
             if wait:
                 result = self._settle(result)
         self._failures.count(result.status)
@@ -85,10 +89,10 @@ class Puts:
             self._latency.observe(time.monotonic() - begin)
         return result
 
-    def put_all(self, blocks: Sequence[U1]) -> list[PutResult]:
+    def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
         begin = time.monotonic()
-        results = settle_all(self._settle, list(self._append_in_order(blocks)))
+        results = settle_all(self._settle, list(self._append_in_order(blocks, are_units)))
         took = time.monotonic() - begin
         for result in results:
             self._failures.count(result.status)
@@ -131,20 +135,27 @@ class Puts:
             "putFailures": self._failures.to_json(),
         }
 
-    def _append_in_order(self, blocks: Sequence[U1]) -> Iterator[PutResult]:
+    def _append_in_order(self, blocks: Sequence[U1], are_units: bool) -> Iterator[PutResult]:
+        append = partial(self._append, is_unit=are_units)
         for single, group in groupby(blocks, is_single):
             for result in (
-                append_together(self._append, list(group)) if single else map(self._append, group)
+                append_together(self._append, list(group)) if single else map(append, group)
             ):
                 yield result
                 if result.status.is_transient:
                     return
 
-    def _append(self, data: U1) -> PutResult:
+    def _append(
+        self, data: U1, units: Sequence[int] | None = None, *, is_unit: bool = False
+    ) -> PutResult:
         """Append a block without waiting for the disk."""
         try:
             mine = data if data.flags.writeable else data.copy()
             block = self._admission.check(mine)
+            if is_unit:
+                units = [len(block)]
+            if units is not None:
+                block = replace(block, unit_ends=np.cumsum(units, dtype=np.int64))
             stored = self._appender.append(block)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))

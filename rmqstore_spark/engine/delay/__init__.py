@@ -3,6 +3,7 @@
 due        knows which messages of a level have waited long enough, whatever the clock says
 copies     makes the messages to deliver from those that wait
 delay_offsets  how far each level is delivered: `config/delayOffset.json`
+undelivered  finds the oldest message that waits
 recall     finds in the log what was delivered after that file was written
 delivery   the thread that delivers
 

@@ -22,6 +22,7 @@ from rmqstore_spark.engine.delay.copies import Copies, copies_of
 from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets
 from rmqstore_spark.engine.delay.due import Waiting
 from rmqstore_spark.engine.delay.recall import delivered
+from rmqstore_spark.engine.delay.undelivered import oldest_undelivered
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
@@ -156,13 +157,12 @@ class Delivery:
         """Find out, once there are delayed messages, how far they were delivered before."""
         if self._file is not None:
             return True
-        levels = [n + 1 for n in range(len(self._delays)) if (SCHEDULE_TOPIC, n) in self._queues]
-        if not levels:
+        if not any((SCHEDULE_TOPIC, n) in self._queues for n in range(len(self._delays))):
             return False
         file = DelayOffsets(self._store.path)
         offsets = {level: file.offsets.get(level, 0) for level in range(1, len(self._delays) + 1)}
         if file.log_offset is not None or not file.exists:
-            start = self._first_waiting(levels) if file.log_offset is None else file.log_offset
+            start = self._first_waiting() if file.log_offset is None else file.log_offset
             end = self._store.log.max_offset
             for found in delivered(self._store.path, self._queues, start, end):
                 if self._health.is_closed:
@@ -184,14 +184,10 @@ class Delivery:
         self._offsets, self._file = offsets, file
         return True
 
-    def _first_waiting(self, levels: list[int]) -> int:
+    def _first_waiting(self) -> int:
         """Return a physical offset before all copies: that of the first message that waited."""
-        places = []
-        for level in levels:
-            least = self._queues.min_offset(SCHEDULE_TOPIC, level - 1)
-            entry = self._queues.read(SCHEDULE_TOPIC, level - 1, least, 1)
-            places += entry["physicalOffset"].tolist()
-        return max(min(places, default=0), self._store.log.min_offset)
+        oldest = oldest_undelivered(self._queues, len(self._delays), {})
+        return max(oldest or 0, self._store.log.min_offset)
 
     def _deliver_once(self) -> bool:
         """Deliver some messages of each level that has due ones; return whether there were any."""

@@ -29,9 +29,9 @@ from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.flush import QueueFlusher
 from rmqstore_spark.engine.expiry.clock import SteadyClock
+from rmqstore_spark.engine.expiry.needed import NeededSegments
 from rmqstore_spark.engine.expiry.rule import Aged, Moment, Rule, stored_before
 from rmqstore_spark.engine.expiry.segments import OldSegments
-from rmqstore_spark.engine.expiry.uses import SegmentUses
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.transactions import Transactions
@@ -91,12 +91,11 @@ class Expiry:
         self._flusher = flusher
         self._admission = admission
         self._batches = batches
-        self._transactions = transactions
         self._rule = Rule.of(config)
         self._clock = SteadyClock(store.clock, lambda: time.monotonic_ns() // 1_000_000)
         self._listing = threading.Lock()
         self._old = OldSegments(store.log, store.log_folder, dispatcher)
-        self._uses = SegmentUses(config.redelete_hanged_file_interval)
+        self._needed = NeededSegments(store, transactions)
         self._archive: Archive | None = None
         if config.archive_to:
             from rmqstore_spark.engine.expiry.archive import Archive  # needs fsspec: slow to load
@@ -113,7 +112,7 @@ class Expiry:
 
     def reading(self, path: str) -> AbstractContextManager[None]:
         """Mark the file at a path, relative to the store, as being read by a client."""
-        return self._uses.reading(path)
+        return self._needed.uses.reading(path)
 
     def expirable(self, before: int) -> Expirable:
         """Return the segments all of whose messages were stored before a time.
@@ -218,7 +217,8 @@ class Expiry:
 
     def _remove(self, due: Sequence[Aged]) -> None:
         forced_from = self._forced_from(due)
-        due = self._unused(due)
+        found = self._needed.unneeded(due, has_room=not self._is_crowded())
+        due, self._remark = found.segments, found.remark
         if self._archive is not None and due:
             self._archive.keep(due, self._closing)
         if self._closing.is_set() or not due:
@@ -229,6 +229,14 @@ class Expiry:
         for segment in due:
             if segment.start >= forced_from and not self._is_still_forced():
                 break
+            if found.undelivered is not None and segment.end > found.undelivered:
+                if not self._is_crowded():
+                    break
+                _log.warning(
+                    "The disk is %.0f%% full: the segment %020d expires, although it or one before "
+                    "it has delayed messages that wait: they are not delivered.",
+                    100 * self._admission.disk_used_ratio, segment.start,
+                )  # fmt: skip
             self._store.log.expire(segment.start)
             self._expired_segments += 1
             self._expired_bytes += segment.end - segment.start
@@ -236,33 +244,6 @@ class Expiry:
             reach("expiry.after_segment")
             if self._closing.wait(self._config.delete_commit_log_files_interval / 1000):
                 return
-
-    def _unused(self, due: Sequence[Aged]) -> Sequence[Aged]:
-        """Return the segments before the first one that a client is reading, or that is needed."""
-        self._remark = ""
-        for number, segment in enumerate(due):
-            if self._uses.delays(segment.start):
-                self._remark = (
-                    f"A client is reading the segment {segment.start:020}: it is kept for at most "
-                    f"redeleteHangedFileInterval "
-                    f"({self._config.redelete_hanged_file_interval} ms)."
-                )
-                return due[:number]
-        return self._without_halves(due)
-
-    def _without_halves(self, due: Sequence[Aged]) -> Sequence[Aged]:
-        """Return the segments before the first half message that waits."""
-        if self._config.broker_role == "SLAVE" or not self._transactions.has_halves:
-            return due
-        oldest = self._transactions.oldest()
-        for number, segment in enumerate(due):
-            if oldest is not None and segment.end > oldest:
-                self._remark = (
-                    f"The segment {segment.start:020}, or one before it, has half messages of "
-                    "transactions that wait: it is kept until they are ended or given up."
-                )
-                return due[:number]
-        return due
 
     def _forced_from(self, due: Sequence[Aged]) -> int:
         """Return the start of the first segment that expires only because the disk is full."""
@@ -274,6 +255,13 @@ class Expiry:
     def _is_still_forced(self) -> bool:
         self._admission.look_at_disk()
         return self._rule.is_forced(self._admission.disk_used_ratio)
+
+    def _is_crowded(self) -> bool:
+        """Return whether the disk is too full to keep what waits to be delivered.
+
+        A store that refuses messages delivers none either: what waits could keep it full for ever.
+        """
+        return self._is_still_forced() or self._admission.state == "DISK_FULL"
 
     def _clean(self) -> None:
         """Remove the files of queues and index before the log's first byte."""

@@ -93,9 +93,9 @@ class CommitLogWriter:
 
     # ---- appending -----------------------------------------------------------------------------
 
-    def place(self, sizes: npt.NDArray[np.int32] | I8) -> Placement:
+    def place(self, sizes: npt.NDArray[np.int32] | I8, unit_ends: I8 | None = None) -> Placement:
         """Find places for the next records; see `placement.place`. Nothing is written."""
-        return place(sizes, self.max_offset, self.segment_size)
+        return place(sizes, self.max_offset, self.segment_size, unit_ends)
 
     def expect(self, size: int) -> None:
         """Start to create the next segment if so many more bytes will need it; returns at once.

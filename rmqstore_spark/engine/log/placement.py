@@ -1,6 +1,7 @@
 """Finds places for records: none spans two segments, and a blank closes each full segment.
 
-See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback,
+Records that form a unit, the messages of a SEND_BATCH, lie in one segment together. See
+docs/format.md, "How records fill a segment" (upstream: CommitLog.DefaultAppendMessageCallback,
 END_FILE_MIN_BLANK_LENGTH).
 """
 
@@ -18,7 +19,7 @@ __all__ = ["Piece", "Placement", "TooLargeError", "place"]
 
 
 class TooLargeError(ValueError):
-    """A record is larger than a segment can hold."""
+    """A record, or a unit, is larger than a segment can hold."""
 
 
 @dataclass(frozen=True)
@@ -57,44 +58,74 @@ class Placement:
     segments: tuple[int, ...]
 
 
-def place(sizes: npt.NDArray[np.int32] | I8, begin: int, segment_size: int) -> Placement:
+def place(
+    sizes: npt.NDArray[np.int32] | I8,
+    begin: int,
+    segment_size: int,
+    unit_ends: I8 | None = None,
+) -> Placement:
     """Find places for records.
 
     Args:
         sizes: n, bytes of each record.
         begin: where the log ends.
         segment_size: bytes of a segment; each starts at a multiple of it.
+        unit_ends: ascending, the row after the last one of each unit; the last of them is n. None:
+            each record is a unit.
 
     Raises:
-        TooLargeError: a record does not fit into an empty segment.
+        TooLargeError: a unit does not fit into an empty segment.
+        ValueError: the units have another number of records.
     """
+    count = len(sizes)
+    if unit_ends is not None and (int(unit_ends[-1]) if len(unit_ends) else 0) != count:
+        raise ValueError(f"the units do not end with the last of {count} records")
+    if not count:
+        return Placement(begin, begin, np.empty(0, np.int64), (), (), ())
     ends = sizes.cumsum(dtype=np.int64)
-    total, largest = (int(ends[-1]), int(sizes.max())) if len(sizes) else (0, 0)
-    if largest + BLANK_SIZE > segment_size:
-        raise TooLargeError(
-            f"a record has {largest} bytes, and a segment of the CommitLog has room for "
-            f"{segment_size - BLANK_SIZE}. Send less at a time, or set a larger "
-            "mappedFileSizeCommitLog for a new store"
-        )
-    if total and begin % segment_size + total + BLANK_SIZE <= segment_size:
+    total = int(ends[-1])
+    if begin % segment_size + total + BLANK_SIZE <= segment_size:
         physical = ends - sizes + begin
-        piece = Piece(0, len(sizes), begin, begin + total)
+        piece = Piece(0, count, begin, begin + total)
         return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
-    physical = np.empty(len(sizes), np.int64)
+    # Segments may end behind these rows, and these bytes.
+    rows, stops = (None, ends) if unit_ends is None else (unit_ends, ends[unit_ends - 1])
+    _require_room(stops, rows, segment_size)
+    physical = np.empty(count, np.int64)
     pieces, blanks = list[Piece](), list[int]()
     first, at = 0, begin
-    while first < len(sizes):
+    while first < count:
         before = int(ends[first - 1]) if first else 0
         room = segment_size - at % segment_size - BLANK_SIZE
-        last = int(np.searchsorted(ends, before + room, side="right"))
+        last = int(np.searchsorted(stops, before + room, side="right"))
+        if rows is not None:
+            last = int(rows[last - 1]) if last else 0
         if last > first:
             end = at + int(ends[last - 1]) - before
             physical[first:last] = ends[first:last] - sizes[first:last] + (at - before)
             pieces.append(Piece(first, last, at, end))
             at = end
-        if last < len(sizes):
+        if last < count:
             blanks.append(at)
             at += segment_size - at % segment_size
         first = last
     written = {offset - offset % segment_size for offset in (*blanks, *(p.begin for p in pieces))}
     return Placement(begin, at, physical, tuple(pieces), tuple(blanks), tuple(sorted(written)))
+
+
+def _require_room(stops: I8, rows: I8 | None, segment_size: int) -> None:
+    """Check that each unit fits into a segment.
+
+    Args:
+        stops, rows: the bytes up to the end of each, and its records; None: one in each.
+        segment_size: bytes of a segment.
+    """
+    sizes = np.diff(stops, prepend=0)
+    number = int(sizes.argmax())
+    if sizes[number] + BLANK_SIZE > segment_size:
+        is_batch = rows is not None and np.diff(rows, prepend=0)[number] > 1
+        raise TooLargeError(
+            f"a {'batch of messages' if is_batch else 'record'} has {sizes[number]} bytes, and a "
+            f"segment of the CommitLog has room for {segment_size - BLANK_SIZE}. Send less at a "
+            "time, or set a larger mappedFileSizeCommitLog for a new store"
+        )

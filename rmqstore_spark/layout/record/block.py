@@ -99,6 +99,8 @@ class Block:
             queue, and queueOffset 0.
         compressed: number of compressed bodies.
         delayed: number of records with a property DELAY.
+        unit_ends: ascending, the row after the last one of each unit, whose records lie in one
+            segment; None: each record is a unit.
     """
 
     data: U1
@@ -110,6 +112,7 @@ class Block:
     queued: npt.NDArray[np.bool_]
     compressed: int = 0
     delayed: int = 0
+    unit_ends: I8 | None = None
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -29,6 +29,11 @@ from tests.support.stores.storing import Clock, config, in_queues, messages, unt
 
 WAITS = "SCHEDULE_TOPIC_XXXX"
 HOUR = 3_600_000
+SEGMENT = 4096
+EXPIRING = {
+    "mappedFileSizeCommitLog": SEGMENT, "cleanResourceInterval": 100,
+    "deleteCommitLogFilesInterval": 0, "flushDelayOffsetInterval": 100,
+}  # fmt: skip
 
 
 def asked_for(record: RecordReport) -> dict[str, Any]:
@@ -52,6 +57,15 @@ def entries_in(store: Path, topic: str, queue_id: int) -> list[tuple[int, int]]:
     data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
     entries = decode_entries(data)
     return [(int(e["size"]), int(e["tagsCode"])) for e in entries[entries["size"] > 0]]
+
+
+def put_segments(store: StoreWriter, clock: Clock) -> None:
+    """Fill two segments, each with a message that waits for an hour."""
+    for body in (b"first", b"second"):
+        assert store.put_batch(delayed([body], 3)).ok
+        assert store.put_batch(messages([b"x" * 3700], topic="Other")).ok
+        clock.now += 1000
+    store.flush()
 
 
 def progress(path: Path) -> dict[int, int]:
@@ -266,21 +280,48 @@ def test_a_level_goes_on_behind_what_cannot_be_delivered(tmp_path: Path) -> None
     assert [row["body"] for row in rows_of(path, "T")] == [b"good0", b"good1"]
 
 
-def test_messages_that_have_expired_are_counted_and_hold_up_nothing(tmp_path: Path) -> None:
+def test_a_segment_is_kept_while_messages_in_it_wait(tmp_path: Path) -> None:
     path, clock = tmp_path / "s", Clock()
-    settings = delayed_config(mappedFileSizeCommitLog=4096, cleanResourceInterval=100)
-    with StoreWriter.open(path, settings, clock=clock) as store:
-        for body in (b"gone", b"kept"):
-            assert store.put_batch(delayed([body], 3)).ok
-            assert store.put_batch(messages([b"x" * 3700], topic="Other")).ok
-            clock.now += 1000
-        store.flush()
+    with StoreWriter.open(path, delayed_config(**EXPIRING), clock=clock) as store:
+        put_segments(store, clock)
         store.expire(clock.now)
-        until(lambda: store.flush()["minOffset"] == 4096)
+        until(lambda: "has delayed messages that wait" in store.stats()["expiryRemark"])
+        assert store.flush()["minOffset"] == 0
+        clock.now += HOUR
+        delivered(store, 2)
+        until(lambda: store.flush()["minOffset"] == SEGMENT)
+    assert [row["body"] for row in rows_of(path, "T")] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio"),
+    [({"fileReservedTime": 10_000}, 0.9), ({"cleanFileForciblyEnable": False}, 1.01)],
+    ids=["expiry is forced", "puts are refused"],
+)
+def test_messages_that_expire_on_a_full_disk_are_told_and_hold_up_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    ratio: float,
+) -> None:
+    path, clock, is_full = tmp_path / "s", Clock(), threading.Event()
+    first = path / "commitlog" / f"{0:020}"
+    monkeypatch.setattr(
+        "rmqstore_spark.engine.admission.disk_used_ratio",
+        lambda _: ratio if is_full.is_set() and first.exists() else 0.5,
+    )
+    with StoreWriter.open(path, delayed_config(**EXPIRING, **settings), clock=clock) as store:
+        put_segments(store, clock)
+        store.expire(clock.now)
+        until(lambda: "has delayed messages that wait" in store.stats()["expiryRemark"])
+        is_full.set()
+        until(lambda: store.flush()["minOffset"] == SEGMENT)
+        assert "although it or one before it has delayed messages that wait" in caplog.text
         clock.now += HOUR
         delivered(store, 1)
         assert store.stats()["delayedSkipped"] == 1
-    assert [row["body"] for row in rows_of(path, "T")] == [b"kept"]
+    assert [row["body"] for row in rows_of(path, "T")] == [b"second"]
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_made_again(tmp_path: Path) -> None:
