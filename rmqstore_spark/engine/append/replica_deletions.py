@@ -38,6 +38,10 @@ class ReplicaDeletions:
         self._dispatcher = dispatcher
         self._feed = feed
 
+    def remaining(self) -> set[str]:
+        """Return deleted topics with queues: of later records, which may be of a new topic."""
+        return self._store.deleted.ends.keys() & self._store.queues.ranges().keys()
+
     def take(self, ends: Mapping[str, int]) -> None:
         """Delete the records of topics up to physical offsets, which the log may not have yet.
 

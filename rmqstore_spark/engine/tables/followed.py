@@ -46,6 +46,10 @@ class _Delays:
 class Deletions(Protocol):
     """Deletes topics."""
 
+    def remaining(self) -> set[str]:
+        """Return deleted topics with queues: of later records, which may be of a new topic."""
+        ...
+
     def take(self, ends: Mapping[str, int], /) -> None:
         """Delete the records of topics up to physical offsets, by topic; again, if repeated."""
         ...
@@ -109,7 +113,8 @@ class FollowedTables:
 
     def _missing(self, value: Mapping[str, Any]) -> set[str]:
         """Return the topics that a master has deleted, as its table shows."""
-        missing = {topic.name for topic in self._topics} - value[_TOPICS].keys()
+        known = {topic.name for topic in self._topics} | self._deletions.remaining()
+        missing = known - value[_TOPICS].keys()
         counter = _version(value).get("counter")
         if type(counter) is not int or counter < self._counter:
             self._doubted |= missing
