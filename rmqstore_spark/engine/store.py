@@ -260,7 +260,7 @@ class StoreWriter:
         require_clients_topic(name)
         with self._appender.appending():
             self._workers.drain()
-            # All of the log is flushed: what comes after a crash lies behind it.
+            # Flushed: no later record gets a place before that, not even after a crash.
             with self._store.deleted.adding({name: self._flusher.flush()}):
                 self.topics.delete(name)
                 self._store.consumer_offsets.forget(name)

@@ -115,6 +115,17 @@ class Log:
             at = end
 
 
+class Named:
+    """The topics that a store has had since it was watched."""
+
+    def __init__(self, store: StoreWriter) -> None:
+        self._store = store
+        self.names: set[str] = set()
+
+    def topics_changed(self) -> None:
+        self.names |= {topic.name for topic in self._store.topics}
+
+
 def rounds(peer: Broker, count: int) -> None:
     """Wait until a slave has looked so often again."""
     done = peer.asked.count(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG) + count
@@ -139,11 +150,14 @@ def test_a_topic_that_leaves_a_brokers_table_is_deleted(tmp_path: Path) -> None:
         assert queue_files(path)
         peer.bodies.update(told(2, log.old_end, "bills"))
         eventually(lambda: not queue_files(path))
+        named = Named(store)
+        store.topics.watch(named)
         log.send(log.old_end)
         caught_up(store, log.old_end)
         rounds(peer, 3)
         assert not queue_files(path)
-        assert {topic.name for topic in store.topics} == {"bills"}
+        assert "orders" not in store.topics
+        assert not named.names
         peer.bodies.update(told(3, len(log.data), "orders"))
         log.send(len(log.data))
         eventually(lambda: queue_files(path) == log.queues)

@@ -77,7 +77,7 @@ class Replica:
             store.path,
             store.topics,
             store.consumer_offsets,
-            ReplicaDeletions(store, appender, dispatcher, self._feed),
+            ReplicaDeletions(store, appender, dispatcher),
             lambda: store.log.flushed_offset,
         )
         self.newest = store.log.last_timestamp

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.recovery.redispatch import QueueFeed
 from rmqstore_spark.layout.constants import topic_fault
 
 __all__ = ["ReplicaDeletions"]
@@ -27,16 +26,12 @@ class ReplicaDeletions:
         store: the open store.
         appender: appends to the log.
         dispatcher: writes its queues.
-        feed: finds places in the queues.
     """
 
-    def __init__(
-        self, store: OpenStore, appender: Appender, dispatcher: Dispatcher, feed: QueueFeed
-    ) -> None:
+    def __init__(self, store: OpenStore, appender: Appender, dispatcher: Dispatcher) -> None:
         self._store = store
         self._appender = appender
         self._dispatcher = dispatcher
-        self._feed = feed
 
     def remaining(self) -> set[str]:
         """Return deleted topics with queues: of later records, which may be of a new topic."""
@@ -74,5 +69,4 @@ class ReplicaDeletions:
                             "The master deleted the topic %s. %d queues were removed.",
                             topic, dropped,
                         )  # fmt: skip
-                    self._feed.forget(topic)
                     store.consumer_offsets.forget(topic)

@@ -153,12 +153,6 @@ class QueueFeed:
         for (topic, queue_id), (end, _) in self._ends.items():
             self.queues.rewind(topic, queue_id, end)
 
-    def forget(self, topic: str) -> None:
-        """Forget how far a topic's queues are: some of them were removed."""
-        for known in (self._ends, self._known):
-            for route in [route for route in known if route[0] == topic]:
-                del known[route]
-
     def _put(self, topic: str, queue_id: int, entries: Entries, slots: I8) -> Iterator[Run]:
         if deleted := self.deleted(topic):
             kept = entries["physicalOffset"] >= deleted
