@@ -54,7 +54,7 @@ def test_reports_that_gather_are_written_together_and_then_answered(tmp_path: Pa
                 os.close(name)
                 failed = await first
                 assert failed.code == ResponseCode.SYSTEM_ERROR
-                assert "could not be written" in failed.remark
+                assert "could not be written" in str(failed.remark)
                 assert (await known).ext["offset"] == "8"
                 assert {answer.code for answer in await asyncio.gather(*others)} == {0}
 

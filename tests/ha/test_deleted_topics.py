@@ -109,7 +109,8 @@ class Log:
     def _pieces(self, at: int) -> Iterator[bytes]:
         while at < len(self.data):
             with self._sent:
-                assert self._sent.wait_for(lambda at=at: self._end > at, 60)
+                while self._end <= at:
+                    assert self._sent.wait(60)
                 end = self._end
             yield from frames(self.data[:end], at, 4096)
             at = end
