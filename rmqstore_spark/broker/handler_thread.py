@@ -42,7 +42,7 @@ class HandlerThread:
 
     def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return handlers, by code, that run the given ones in the thread."""
-        return {code: self._moved(handler) for code, handler in handlers.items()}
+        return {code: self.handler(handler) for code, handler in handlers.items()}
 
     def run(self, work: Callable[..., _R], *given: Any) -> asyncio.Future[_R]:
         """Do some work in the thread, after what waits already.
@@ -68,7 +68,9 @@ class HandlerThread:
         """Wait until nothing is left, and end the thread."""
         self._thread.shutdown()
 
-    def _moved(self, handler: Handler) -> Handler:
+    def handler(self, handler: Handler) -> Callable[..., asyncio.Future[Any]]:
+        """Return a handler that runs the given one in the thread."""
+
         def handle(connection: RemotingConnection, request: Command) -> Any:
             if request.code != _LAST:
                 if self._is_closing:

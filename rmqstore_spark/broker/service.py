@@ -20,6 +20,7 @@ from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.broker.consumers.locks import Locks
 from rmqstore_spark.broker.consumers.offsets import Offsets
 from rmqstore_spark.broker.consumers.pulls import Pulls
+from rmqstore_spark.broker.consumers.saved_reports import SavedReports
 from rmqstore_spark.broker.consumers.send_back import SendBack
 from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
@@ -94,6 +95,8 @@ class Broker:
         }
         in_files = gate.checking(in_files, self._reader)
         searches = gate.checking(searches, self._searching)
+        report = RequestCode.UPDATE_CONSUMER_OFFSET
+        reports = SavedReports(self._files, self._offsets)
         self._is_closing = False
         self._tasks = [
             asyncio.create_task(work) for work in (self._save(), self._expire(), state.sample())
@@ -103,6 +106,7 @@ class Broker:
         )  # fmt: skip
         self._dispatch = Dispatch(
             {
+                report: reports.handler(in_files.pop(report)),
                 **self._files.handlers(in_files),
                 **self._searches.handlers(searches),
                 **topics.handlers(),
@@ -147,13 +151,13 @@ class Broker:
         self._store.watch_queues(None)
         for thread in (self._files, self._searches):
             thread.refuse()
-        await asyncio.to_thread(self._offsets.save)  # what follows may take long
+        await asyncio.to_thread(self._offsets.save_if_possible)  # what follows may take long
         await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
         await asyncio.to_thread(self._ending.close)
         await asyncio.to_thread(self._consuming.close)
         await self._dispatch.drain()
-        await asyncio.to_thread(self._offsets.save)
+        await asyncio.to_thread(self._offsets.save_if_possible)
         for thread, reader in (
             (self._files, self._reader), (self._searches, self._searching),
         ):  # fmt: skip
@@ -242,7 +246,7 @@ class Broker:
     async def _save(self) -> None:
         while True:
             await asyncio.sleep(self._store.config.flush_consumer_offset_interval / 1000)
-            await asyncio.to_thread(self._offsets.save)
+            await asyncio.to_thread(self._offsets.save_if_possible)
 
     async def _expire(self) -> None:
         while True:

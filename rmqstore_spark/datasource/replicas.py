@@ -3,7 +3,7 @@
 A follower's log is a prefix of its master's, byte for byte, at the same physical offsets. So a copy
 that holds the last record that was planned, and holds the same bytes there, holds everything that
 was planned. The queues are compared at their ends as well: they can be behind their log, and a
-follower does not see that a topic was deleted.
+follower learns later, or never, that a topic was deleted.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ class StoreWriter:
         self._batches = workers.batches
         self.slaves = workers.slaves
         self.transactions = workers.transactions
-        self.replica = Replica(store, self._admission, self._appender, self._flusher)
+        self.replica = Replica(
+            store, self._admission, self._appender, self._flusher, workers.dispatcher
+        )
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
 
     @classmethod
@@ -258,11 +260,17 @@ class StoreWriter:
         require_clients_topic(name)
         with self._appender.appending():
             self._workers.drain()
-            with self._store.deleted.adding(name, self._flusher.flush()):
+            # Flushed: no later record gets a place before that, not even after a crash.
+            with self._store.deleted.adding({name: self._flusher.flush()}):
                 self.topics.delete(name)
                 self._store.consumer_offsets.forget(name)
             self._store.queues.drop(name)
             self._appender.forget(name)
+
+    @property
+    def deleted_topics(self) -> Mapping[str, int]:
+        """The physical offset up to which records of a topic are deleted, by topic."""
+        return self._store.deleted.ends
 
     # ---- consumer groups -----------------------------------------------------------------------
 

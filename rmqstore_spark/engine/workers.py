@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 _LOOK_INTERVAL_MS: Final = 1000
 # No room on the disk, or for open files: the next try flushes all that is left.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-_WAIT_S: Final = 0.2
 
 
 class Workers:
@@ -120,10 +119,7 @@ class Workers:
         Raises:
             StoreWriteError: dispatching failed, or there is no room for queues and index.
         """
-        while not self.dispatcher.drain(_WAIT_S):
-            stalled = self.dispatcher.stalled
-            if stalled is not None:
-                raise stalled
+        self.dispatcher.drain_or_refuse()
 
     def close(self) -> None:
         """Stop all threads. The next recovery handles whatever is not flushed by now."""

@@ -54,9 +54,10 @@ class Standing:
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds until nothing is missing; None if that is not foreseeable."""
-        if not self.behind_bytes:
+        if self.is_complete:
             return 0.0
-        return self.behind_bytes / self.bytes_per_second if self.bytes_per_second else None
+        is_known = self.behind_bytes and self.bytes_per_second
+        return self.behind_bytes / self.bytes_per_second if is_known else None
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""

@@ -17,6 +17,7 @@ from rmqstore_spark.remoting.codec.command import Command
 __all__ = ["MasterBroker"]
 
 _TABLES: Final = (
+    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is before what happens to topics
     RequestCode.GET_ALL_TOPIC_CONFIG,
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
@@ -50,6 +51,9 @@ class MasterBroker:
         (answer,) = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         return self._offset(answer, "commitLogMinOffset", "begins")
 
+    def _log_end(self, answer: Any) -> int:
+        return self._offset(answer, "commitLogMaxOffset", "ends")
+
     def _offset(self, answer: Any, name: str, what: str) -> int:
         table = answer.get("table") if isinstance(answer, dict) else None
         found = str(table.get(name)) if isinstance(table, dict) else ""
@@ -68,10 +72,10 @@ class MasterBroker:
             RemotingError: it refuses a request, or its answer cannot be read.
             CorruptStoreError, StoreWriteError: a table cannot be read or written.
         """
-        topics, offsets, delays, groups, state = self._ask(*_TABLES)
-        tables.take_topics(topics)
+        before, topics, offsets, delays, groups, after = self._ask(*_TABLES)
+        tables.take_topics(topics, self._log_end(before))
         tables.take_consumer_offsets(offsets)
-        tables.take_delay_offsets(delays, self._offset(state, "commitLogMaxOffset", "ends"))
+        tables.take_delay_offsets(delays, self._log_end(after))
         tables.take_groups(groups)
 
     def _ask(self, *codes: RequestCode) -> list[Any]:

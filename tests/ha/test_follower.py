@@ -168,6 +168,34 @@ def test_a_fork_is_refused_and_nothing_of_it_is_stored(
     assert "--restart-from earliest" in text
 
 
+def test_an_empty_follower_whose_master_sends_nothing_says_what_that_means(
+    source: tuple[Path, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With report 1, a master whose log begins later is not to be told from an empty one."""
+    monkeypatch.setattr("rmqstore_spark.ha.session._SILENT_CHECK_S", 0.01)
+    _, log = source
+    told = threading.Event()
+
+    def serve(connection: socket.socket, first: int) -> None:
+        assert first == 1
+        connection.sendall(struct.pack(">qi", first, 0))
+        assert told.wait(60)
+        for data in frames(log, first, 3000):
+            connection.sendall(data)
+
+    words = "sends nothing from physical offset 1 onwards. Its log is empty or begins later"
+    with PlainMaster(serve) as master, following(tmp_path, master.address) as (store, follower):
+        eventually(lambda: words in caplog.text)
+        assert "set haFrom to where it begins" in caplog.text
+        told.set()
+        caught_up(store, len(log))
+        assert follower.failure is None
+    assert caplog.text.count(words) == 1
+
+
 def heartbeats_at(offset: int) -> Any:
     return lambda _first: [struct.pack(">qi", offset, 0)] * 2
 

@@ -245,6 +245,29 @@ def test_a_slave_that_does_not_answer_costs_the_timeout_and_the_batch_stays_comm
         assert commit_batch(store, 7, attempt=1).status == "ALREADY_COMMITTED"
 
 
+def test_a_slave_that_is_too_far_behind_is_not_waited_for(tmp_path: Path) -> None:
+    """Until it has caught up: then a put waits for it."""
+    far = {**SYNC, "slave_timeout": 60_000, "ha_slave_fallbehind_max": 1000}
+    with mastering(tmp_path, **far) as (store, master):
+        store.put(rows_block([b"x" * 2000]))
+        with PlainSlave(master.address) as slave:
+            slave.report(1)
+            received(slave, store.published_end)
+            assert len(store.slaves) == 1
+            result = store.put(rows_block([b"one"]))
+            assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+            assert "haSlaveFallbehindMax (1000 bytes) behind" in result.remark
+            end = store.published_end
+            received(slave, end)
+            slave.report(end)
+            eventually(lambda: store.slaves.held() == end)
+            with ThreadPoolExecutor(1) as threads:
+                waiting = threads.submit(store.put, rows_block([b"two"]))
+                offset, data = slave.frame()
+                slave.report(offset + len(data))
+                assert waiting.result(60).ok
+
+
 def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
     settings = {**SYNC, "ha_slave_fallbehind_max": 1000}
     with (

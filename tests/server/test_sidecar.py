@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
     SegmentExpiredError,
+    ServiceError,
     StoreAccessError,
     StoreNotFoundError,
 )
@@ -25,8 +27,9 @@ from rmqstore_spark.reader.groups import delay_progress, group_names, group_offs
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
-from rmqstore_spark.types import CommitRequest, WriterId
+from rmqstore_spark.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.verify.run import verify
+from tests.support.certificates import make_certificates
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.live_writer import LiveWriter
@@ -39,9 +42,11 @@ Golden = Callable[[str], Path]
 
 
 @contextmanager
-def sidecar(*places: StorePlace, **settings: Any) -> Iterator[StoreServer]:
+def sidecar(
+    *places: StorePlace, config: StoreConfig | None = None, **settings: Any
+) -> Iterator[StoreServer]:
     """Serve stores read-only."""
-    config = StoreConfig(flight_port=0)
+    config = config or StoreConfig(flight_port=0)
     stores = Sidecar(
         places, config, **{"spares_page_cache": True, "max_read_rate": None, **settings}
     ).stores
@@ -225,6 +230,13 @@ def test_whatever_would_write_is_refused_and_says_why(tmp_path: Path) -> None:
             lambda: client.create_topic("new"),
             lambda: client.delete_topic("orders"),
             client.flush,
+            lambda: client.commit_offsets("billing", {"orders": {0: 1}}),
+            lambda: client.commit_offsets("billing", {"orders": {0: 0}}, reset=True),
+            lambda: client.expire(1),
+            lambda: client.expire(1, remove=True),
+            lambda: half(client),
+            lambda: client.producer("payments").commit([HalfId(0, 0)]),
+            lambda: client.producer("payments").checks(),
             lambda: client.commit(commit),
             lambda: client.abort(["0" * 32]),
             lambda: put(client),
@@ -244,10 +256,43 @@ def put(client: StoreClient) -> None:
         stream.put(block_of([b"x"]))
 
 
+def half(client: StoreClient) -> None:
+    with PutStream(client.connection, halves=True) as stream:
+        stream.put(block_of([b"x"]))
+
+
 def stage(client: StoreClient) -> None:
     with client.stage_stream() as stream:
         stream.send(block_of([b"x"]))
         stream.finish()
+
+
+def test_it_asks_for_a_token_over_tls(tmp_path: Path, golden: Golden) -> None:
+    given, token = make_certificates(tmp_path / "tls"), tmp_path / "token"
+    token.write_text("5ecre7-5ecre7-5ecre7-5ecre7")
+    token.chmod(0o600)
+    config = StoreConfig(
+        flight_port=0, token_path=str(token), tls_cert_path=given.server_cert,
+        tls_key_path=given.server_key,
+    )  # fmt: skip
+    secrets = {"token_file": str(token), "tls_ca": given.ca}
+    place = StorePlace("broker-a", str(golden("tiny") / "store"))
+    with sidecar(place, config=config) as server:
+        endpoint = str(server.endpoints[0])
+        assert endpoint.startswith("grpc+tls://127.0.0.1:")
+        with Store.open(place.path, broker_name="broker-a") as near:
+            wanted = list(near.scan())
+        with Store.open(endpoint, storage_options=secrets) as far:
+            assert list(far.scan()) == wanted
+        for wrong, words in (
+            ({"tls_ca": given.ca}, "tokenFile"),
+            ({"token_file": token}, "tlsCaFile"),
+        ):
+            with (
+                StoreClient(endpoint, retries=0, timeout_s=5, **wrong) as client,
+                pytest.raises(ServiceError, match=words),
+            ):
+                client.stats()
 
 
 def test_no_lock_is_taken(tmp_path: Path) -> None:

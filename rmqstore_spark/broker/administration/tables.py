@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.tables.followed import DELETED_TOPICS
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -39,6 +40,9 @@ class SlaveTables:
         body = {
             "dataVersion": self._catalog.version(),
             "topicConfigTable": self._catalog.registered(),
+            # After the topics: what these lack is then among the deletions, unless it is deleted
+            # right now.
+            DELETED_TOPICS: dict(self._store.deleted_topics),
         }
         return request.answer(body=dump_body(body))
 

@@ -53,11 +53,23 @@ class Offsets:
         }
 
     def save(self) -> None:
-        """Write the offsets that consumers have reported; the next time does it if that fails."""
+        """Write the offsets that consumers have reported. May be called in any thread.
+
+        Raises:
+            RemotingError: they could not be written; the next time does it.
+        """
         try:
             self._table.save()
         except (RmqStoreError, OSError) as error:
-            _log.warning("The progress of consumer groups could not be written: %s", error)
+            text = f"the progress of consumer groups could not be written: {error}"
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from error
+
+    def save_if_possible(self) -> None:
+        """Write the offsets that consumers have reported; log it if that fails."""
+        try:
+            self.save()
+        except RemotingError as error:
+            _log.warning("At present, %s", error.remark)
 
     def _query(self, _: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)

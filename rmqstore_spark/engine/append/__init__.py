@@ -7,4 +7,5 @@ appender      assigns offsets to records and appends them, under one lock (`batc
 store_time    assigns storeTimestamps, which never go back
 durability    waits for the disk and for slaves; `slaves` knows what each of them has
 replica       the other way into the log: bytes of a master's log, which `stamped` checks
+replica_deletions  deletes topics at a slave that its master has deleted
 """

@@ -22,7 +22,9 @@ import numpy as np
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
+from rmqstore_spark.engine.append.replica_deletions import ReplicaDeletions
 from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE, Stamped, check_stamped
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
@@ -59,6 +61,7 @@ class Replica:
         store: the open store.
         admission: knows whether the store still works.
         appender, flusher: append to the log, and flush it.
+        dispatcher: writes its queues.
 
     Attributes:
         tables: what it takes over from the master beside the log.
@@ -71,6 +74,7 @@ class Replica:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
+        dispatcher: Dispatcher,
     ) -> None:
         self._store = store
         self._log = store.log
@@ -87,7 +91,11 @@ class Replica:
             deleted=store.deleted.end,
         )
         self.tables = FollowedTables(
-            store.path, store.topics, store.consumer_offsets, lambda: store.log.flushed_offset
+            store.path,
+            store.topics,
+            store.consumer_offsets,
+            ReplicaDeletions(store, appender, dispatcher),
+            lambda: store.log.flushed_offset,
         )
         self.newest = store.log.last_timestamp
         self._held = store.log.max_offset
@@ -291,8 +299,10 @@ class Replica:
     def _make_topics(self, stamped: Stamped) -> None:
         """Create the topics of records, and give them as many queues as the records need."""
         least: dict[str, int] = {}
+        end = self._held + stamped.size
         for name, queue_id in _routes(stamped):
-            if queue_id >= 0 and is_safe_topic_name(name):
+            is_deleted = end <= self._store.deleted.end(name)
+            if queue_id >= 0 and is_safe_topic_name(name) and not is_deleted:
                 least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
         made = []
         try:

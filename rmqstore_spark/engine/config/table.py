@@ -258,8 +258,8 @@ class StoreKeys:
     )  # fmt: skip
     ha_listen_port: int = number(
         -1, -1, 65_535, "Port where a master serves its slaves; 0: any free one. -1: "
-        "`listenPort` + 1 for a `SYNC_MASTER`, and none for an `ASYNC_MASTER`. (A broker always "
-        "takes `listenPort` + 1.)", group=_REPLICATION,
+        "`listenPort` + 1 for a `SYNC_MASTER`, and none for an `ASYNC_MASTER`, which every store "
+        "is by default. (A broker always takes `listenPort` + 1.)", group=_REPLICATION,
     )  # fmt: skip
     ha_bind_address: str = text(
         "127.0.0.1", "Address of that port.",

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
+_LOOK_S: Final = 0.2
 _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
 
@@ -200,6 +201,16 @@ class Dispatcher:
             done = self._changed.wait_for(self._is_idle, timeout)
             self._raise_failure()
             return done
+
+    def drain_or_refuse(self) -> None:
+        """Wait until all submitted blocks are in queues and index.
+
+        Raises:
+            StoreWriteError: dispatching failed, or there is no room for queues and index.
+        """
+        while not self.drain(_LOOK_S):
+            if self._stalled is not None:
+                raise self._stalled
 
     def flush(self, *, sync_index: bool = False) -> None:
         """Flush queues and full index files, and advance the checkpoint.

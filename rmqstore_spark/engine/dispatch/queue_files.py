@@ -185,18 +185,19 @@ class QueueFiles:
             return sorted(start for start in found if start is not None)
         return []
 
-    def drop(self, topic: str) -> None:
-        """Remove a topic's files, and a broker's extension units for it."""
+    def drop(self, topic: str, queue_id: int | None = None) -> None:
+        """Remove the files of a queue, or of a topic, and a broker's extension units for it."""
+        below = () if queue_id is None else (str(queue_id),)
         with self._lock:
             self._handles.close()
             for route in [route for route in self._last if route[0] == topic]:
                 del self._last[route]
             for kind in (self._folder, f"{self._folder}_ext"):
-                folder = os.path.join(kind, _checked(topic))
+                folder = os.path.join(kind, _checked(topic), *below)
                 with explained(folder, "removed"), suppress(FileNotFoundError):
                     shutil.rmtree(folder)
-                if os.path.isdir(kind):
-                    sync_folder(kind)
+                if os.path.isdir(os.path.dirname(folder)):
+                    sync_folder(os.path.dirname(folder))
 
     def close(self) -> None:
         """Close all files, without flushing them."""

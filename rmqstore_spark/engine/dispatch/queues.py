@@ -310,6 +310,20 @@ class ConsumeQueues:
                 del self._states[route]
             self._files.drop(topic)
 
+    def drop_older(self, topic: str, end: int) -> int:
+        """Remove those of a topic's queues whose records all lie before a physical offset.
+
+        Returns:
+            The number of removed queues.
+        """
+        routes = [route for route in self._states if route[0] == topic]
+        older = [r for r in routes if self.first_from(*r, end) == self.max_offset(*r)]
+        with self._removing:
+            for route in older:
+                del self._states[route]
+                self._files.drop(*route)
+        return len(older)
+
     def close(self) -> None:
         """Close all files, without flushing them."""
         self._files.close()

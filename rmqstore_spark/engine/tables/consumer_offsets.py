@@ -197,7 +197,9 @@ class ConsumerOffsets:
     def follow(self, table: Mapping[str, Any]) -> None:
         """Take the offsets of a master, which may be ahead of what a slave has of its queues.
 
-        Groups that the master does not name keep theirs.
+        They replace those of the same queue, also by lower ones: the master does not tell a reset
+        from an offset that it lost in a crash, and to keep the higher one after a reset would skip
+        messages. Groups and queues that it does not name keep theirs.
 
         Args:
             table: offsets by queueId, by `TOPIC@GROUP`. What no broker writes is left out.
@@ -209,7 +211,8 @@ class ConsumerOffsets:
         with self._writing:
             with self._lock:
                 held = _objects(self._file().value.get(_TABLE))
-            made = {**held, **{name: _valid(of) for name, of in table.items() if _is_name(name)}}
+            told = {name: _valid(of) for name, of in table.items() if _is_name(name)}
+            made = {**held, **{n: {**_objects(held.get(n)), **of} for n, of in told.items()}}
             if made != held:
                 self._replace(made, {})
 

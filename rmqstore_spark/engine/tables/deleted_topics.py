@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,38 +32,43 @@ _MOST = 64 << 20  # bytes that are read of the file
 
 
 class DeletedTopics:
-    """The deleted topics of a store. Changed by one thread at a time.
+    """The deleted topics of a store. Changed by one thread at a time, read by any.
 
     Args:
         store: the store directory.
+
+    Attributes:
+        ends: by topic, the physical offset up to which its records are deleted. Each deletion in it
+            is complete.
     """
 
     def __init__(self, store: str) -> None:
         self.path = os.path.join(store, OWN_FOLDER, "deleted.json")
-        self._ends = _load(self.path)
+        self.ends: Mapping[str, int] = _load(self.path)
 
     def end(self, topic: str) -> int:
         """Return the physical offset up to which a topic's records are deleted; 0 if none are."""
-        return self._ends.get(topic, 0)
+        return self.ends.get(topic, 0)
 
     @contextmanager
-    def adding(self, topic: str, log_end: int) -> Iterator[None]:
-        """Mark the records of a topic as deleted, unless the body fails.
+    def adding(self, ends: Mapping[str, int]) -> Iterator[None]:
+        """Mark records of topics as deleted, unless the body fails.
 
         Args:
-            topic: its name.
-            log_end: where the log ends. All of it must be flushed.
+            ends: by topic, the physical offset up to which its records are deleted.
 
         Raises:
             StoreWriteError: the file could not be written.
         """
-        before = self._ends
-        self._replace({**before, topic: log_end})
+        before = self.ends
+        made = {**before, **ends}
+        self._write(made)
         try:
             yield
         except BaseException:
-            self._replace(before)
+            self._write(before)
             raise
+        self.ends = made
 
     def settle(self, log_begin: int, log_end: int) -> None:
         """Forget deletions that have expired, and limit the others to the end of the log.
@@ -71,10 +76,11 @@ class DeletedTopics:
         Raises:
             StoreWriteError: the file could not be written.
         """
-        ends = {topic: min(end, log_end) for topic, end in self._ends.items()}
+        ends = {topic: min(end, log_end) for topic, end in self.ends.items()}
         ends = {topic: end for topic, end in ends.items() if end > log_begin}
-        if ends != self._ends:
-            self._replace(ends)
+        if ends != self.ends:
+            self._write(ends)
+            self.ends = ends
 
     def finish(self, directory: StoreDirectory, log: CommitLog) -> None:
         """Finish interrupted deletions: remove queues that name only deleted records.
@@ -82,23 +88,22 @@ class DeletedTopics:
         Raises:
             StoreWriteError: a queue cannot be removed.
         """
-        for topic in self._ends:
+        for topic, end in self.ends.items():
             for queue_id in directory.topology.queues.get(topic, ()):
                 segments = directory.queue(topic, queue_id)
                 queue = Queue(log, topic, queue_id, segments, None, lambda _: (log.file_end, False))
-                if segments and 0 < _named_end(queue) <= self._ends[topic]:
+                if segments and 0 < _named_end(queue) <= end:
                     folder = os.path.dirname(segments[0].path)
                     with explained(folder, "removed"):
                         shutil.rmtree(folder)
         directory.refresh()
 
-    def _replace(self, ends: dict[str, int]) -> None:
+    def _write(self, ends: Mapping[str, int]) -> None:
         if ends:
             make_folder(os.path.dirname(self.path))
-            replace_file(self.path, json.dumps(ends, indent=1).encode())
+            replace_file(self.path, json.dumps(dict(ends), indent=1).encode())
         else:
             remove_file(self.path)
-        self._ends = ends
 
 
 def _named_end(queue: Queue) -> int:

@@ -1,25 +1,29 @@
 """The tables of a slave that follow those of its master's broker.
 
 A slave takes the master's topics and subscription groups when their `dataVersion` has changed, and
-the progress of consumer groups always. It takes the progress of delays when its log has what that
-counts as delivered: a slave that becomes the master would not deliver it. (Upstream:
-SlaveSynchronize, which looks at no log.)
+the progress of consumer groups always. It deletes topics that the master has deleted. It takes the
+progress of delays when its log has what that counts as delivered: a slave that becomes the master
+would not deliver it. (Upstream: SlaveSynchronize, which deletes no queues and looks at no log.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.layout.constants import is_safe_group_name
 
-__all__ = ["FollowedTables"]
+__all__ = ["DELETED_TOPICS", "Deletions", "FollowedTables"]
+
+DELETED_TOPICS: Final = "deletedTopics"
+"""A store process tells `StoreWriter.deleted_topics` beside its topics. Others pass over that."""
 
 _VERSION: Final = "dataVersion"
+_TOPICS: Final = "topicConfigTable"
 _GROUPS: Final = "subscriptionGroupTable"
 _OFFSETS: Final = "offsetTable"
 _LOG_OFFSET: Final = "logOffset"
@@ -39,6 +43,18 @@ class _Delays:
     end: int
 
 
+class Deletions(Protocol):
+    """Deletes topics."""
+
+    def remaining(self) -> set[str]:
+        """Return deleted topics with queues: of later records, which may be of a new topic."""
+        ...
+
+    def take(self, ends: Mapping[str, int], /) -> None:
+        """Delete the records of topics up to physical offsets, by topic; again, if repeated."""
+        ...
+
+
 class FollowedTables:
     """The tables of a slave. Used by one thread at a time; others may read the tables meanwhile.
 
@@ -48,6 +64,7 @@ class FollowedTables:
     Args:
         store: the store directory.
         topics, offsets: the store's own tables.
+        deletions: deletes topics of the store.
         log_end: returns the physical offset up to which the store's log is on disk.
     """
 
@@ -56,6 +73,7 @@ class FollowedTables:
         store: str,
         topics: TopicTable,
         offsets: ConsumerOffsets,
+        deletions: Deletions,
         log_end: Callable[[], int],
     ) -> None:
         self._store = store
@@ -63,11 +81,46 @@ class FollowedTables:
         self._delays: _Delays | None = None
         self._topics = topics
         self._offsets = offsets
+        self._deletions = deletions
+        self._counter = -1
+        self._doubted: set[str] = set()
 
-    def take_topics(self, value: Any) -> None:
-        """Take the content of a master's `topics.json`; see `TopicTable.follow`."""
-        if isinstance(value, dict):
-            self._topics.follow(value)
+    def take_topics(self, value: Any, log_end: int) -> None:
+        """Take the content of a master's `topics.json`, and delete the topics that it lacks.
+
+        A store process tells its deletions. Of a broker, only the missing topics tell: they were
+        deleted, and so were their records before `log_end`. But a broker can also lose topics, when
+        it comes back with an older file: a lower `counter` of changes shows that, and what is then
+        missing is kept.
+
+        Args:
+            value: the content.
+            log_end: where the master's log ended before it told the content.
+
+        Raises:
+            CorruptStoreError, RefusedError, StoreWriteError: see `ReplicaDeletions.take`.
+        """
+        if not isinstance(value, dict) or not isinstance(value.get(_TOPICS), dict):
+            return
+        missing = self._missing(value)
+        told = value.get(DELETED_TOPICS)
+        if isinstance(told, dict):
+            ends = {n: e for n, e in told.items() if isinstance(n, str) and type(e) is int}
+        else:
+            ends = dict.fromkeys(missing, log_end)
+        self._deletions.take(ends)
+        self._topics.follow(value)
+
+    def _missing(self, value: Mapping[str, Any]) -> set[str]:
+        """Return the topics that a master has deleted, as its table shows."""
+        known = {topic.name for topic in self._topics} | self._deletions.remaining()
+        missing = known - value[_TOPICS].keys()
+        counter = _version(value).get("counter")
+        if type(counter) is not int or counter < self._counter:
+            self._doubted |= missing
+        self._counter = counter if type(counter) is int else -1
+        self._doubted -= value[_TOPICS].keys()
+        return missing - self._doubted
 
     def take_consumer_offsets(self, value: Any) -> None:
         """Take the content of a master's `consumerOffset.json`; see `ConsumerOffsets.follow`."""

@@ -24,7 +24,7 @@ from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import config
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually, is_opening_a_file
 
 ENDS = {"orders": {0: (0, 100), 1: (0, 50)}, "bills": {0: (10, 20)}}
 
@@ -103,6 +103,16 @@ def test_the_file_is_one_that_rocketmq_writes(
     assert recorded(tmp_path, "consumerOffset.json.bak") == before
 
 
+def test_a_slave_has_the_offsets_that_its_master_told_last(tmp_path: Path) -> None:
+    """Also lower ones: a reset looks no other. What the master does not name is kept."""
+    made = table(tmp_path)
+    made.follow({"orders@g": {"0": 70, "1": 50}, "bills@g": {"0": 20}})
+    made.follow({"orders@g": {"0": 7}, "orders@h": {"1": 3}})
+    assert recorded(tmp_path) == {
+        "orders@g": {"0": 7, "1": 50}, "bills@g": {"0": 20}, "orders@h": {"1": 3},
+    }  # fmt: skip
+
+
 def test_a_damaged_file_is_found_at_the_first_commit(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "consumerOffset.json").write_text("{")
@@ -148,7 +158,7 @@ def test_consumers_report_while_the_file_is_written(tmp_path: Path) -> None:
     assert made.report("g", "orders", 1, 1)
     writing = threading.Thread(target=save, daemon=True)
     writing.start()
-    eventually(lambda: _is_opening_a_file(writing))
+    eventually(lambda: is_opening_a_file(writing))
 
     def report() -> None:
         assert made.report("g", "orders", 0, 8)
@@ -171,9 +181,3 @@ def test_consumers_report_while_the_file_is_written(tmp_path: Path) -> None:
     assert made.commit("spark", {"bills": {0: 20}}) == 1
     made.save()
     assert recorded(tmp_path)["orders@g"] == {"0": 9, "1": 1}
-
-
-def _is_opening_a_file(thread: threading.Thread) -> bool:
-    """Whether a thread is in the system call: its first argument is AT_FDCWD."""
-    call = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text()
-    return call.split()[1:2] == ["0xffffff9c"]
