@@ -375,6 +375,18 @@ class StoreKeys:
     auto_create_subscription_group: bool = flag(
         True, "Accept consumer groups that the store does not know.", group=_BROKER,
     )  # fmt: skip
+    slave_read_enable: bool = flag(
+        False, "Tell consumers from which broker to pull next: one whose last message was further "
+        "behind the log's end than `accessMessageInMemoryMaxRatio` from its group's "
+        "`whichBrokerWhenConsumeSlowly` (1, a slave), others from the group's `brokerId` (0, the "
+        "master). If it is `false`: from the master. A slave answers pulls in any case.",
+        group=_BROKER,
+    )  # fmt: skip
+    access_message_in_memory_max_ratio: int = number(
+        40, 0, 100, "Messages that are further behind the log's end than this part of the "
+        "machine's memory are taken to be on disk. A pull gets at most 8 of them, or 64 KiB. See "
+        "also `slaveReadEnable`.", group=_BROKER, unit="percent",
+    )  # fmt: skip
     wait_time_mills_in_send_queue: int = number(
         3000, 1, _HOUR_MS, "A send that has waited longer is refused with SYSTEM_BUSY: its client "
         "has given up, and sends it again. One-way sends are stored however late. The default is "
