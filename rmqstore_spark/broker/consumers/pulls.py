@@ -11,6 +11,7 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.heartbeat import TAG, Subscription, tag_codes
+from rmqstore_spark.broker.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from rmqstore_spark.engine.queue_reader import QueueReader, Reading
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
@@ -79,18 +80,25 @@ class Pulls:
         catalog: its topics and groups.
         clients: who is connected, with their subscriptions.
         reader: of the queues.
+        statistics: count the messages.
 
     Attributes:
         given: messages that were given to consumers.
     """
 
     def __init__(
-        self, store: StoreWriter, catalog: Catalog, clients: Clients, reader: QueueReader
+        self,
+        store: StoreWriter,
+        catalog: Catalog,
+        clients: Clients,
+        reader: QueueReader,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._catalog = catalog
         self._clients = clients
         self._reader = reader
+        self._statistics = statistics
         self._may_read_slaves = store.config.slave_read_enable
         self.given = 0
 
@@ -154,7 +162,11 @@ class Pulls:
         """Return the answer to a request."""
         code = _code(pull, reading)
         after, broker_id = reading.next, self._broker_to_read(pull.group, reading)
-        self.given += reading.count
+        if reading.count:
+            self.given += reading.count
+            whose = f"{pull.topic}@{pull.group.name}"
+            self._statistics.count(GROUP_GET_NUMS, whose, reading.count)
+            self._statistics.count(GROUP_GET_SIZE, whose, len(reading.data))
         if self._catalog.is_slave and code == ResponseCode.PULL_OFFSET_MOVED:
             # A slave may be behind its master, whose offsets count (offsetCheckInSlave=false).
             code, after = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
