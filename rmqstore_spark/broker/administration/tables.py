@@ -38,7 +38,7 @@ class SlaveTables:
     def _topics(self, _: RemotingConnection, request: Command) -> Command:
         body = {
             "dataVersion": self._catalog.version(),
-            "topicConfigTable": self._catalog.registered(),
+            "topicConfigTable": self._catalog.topics(),
         }
         return request.answer(body=dump_body(body))
 

@@ -109,6 +109,7 @@ class Pulls:
             RemotingError: it is refused.
             FrameError: its subscription is too long.
         """
+        self._catalog.require_readable()
         command = request.command
         fields = Fields(command.ext)
         group = self._catalog.group(fields.text("consumerGroup"))

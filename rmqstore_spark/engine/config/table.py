@@ -375,6 +375,11 @@ class StoreKeys:
     auto_create_subscription_group: bool = flag(
         True, "Accept consumer groups that the store does not know.", group=_BROKER,
     )  # fmt: skip
+    broker_permission: int = number(
+        6, 0, 7, "What RocketMQ's clients may do: "
+        "the sum of 4 (pull) and 2 (send). The broker refuses the rest with NO_PERMISSION, and "
+        "registers its topics without it.", group=_BROKER,
+    )  # fmt: skip
     slave_read_enable: bool = flag(
         False, "Tell consumers from which broker to pull next: one whose last message was further "
         "behind the log's end than `accessMessageInMemoryMaxRatio` from its group's "
