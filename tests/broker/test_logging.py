@@ -12,23 +12,14 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
-from tests.broker.broker import Served, batch, broker, message, name_server, pull
+from tests.broker.broker import Served, ask, batch, broker, message, name_server, pull
 from tests.broker.halves import COMMIT, end, half
 
 MARK = b"hush-5b0c"
 BODY = b"{" + MARK * 3
-
-
-def ask(address: str, *requests: Command) -> list[Command]:
-    async def work() -> list[Command]:
-        async with await RemotingClient.connect(address, seconds=30) as client:
-            return [await client.ask(request, 30) for request in requests]
-
-    return asyncio.run(work())
 
 
 async def _closed_after(address: str, data: bytes) -> None:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.broker import broker, message, name_server, pull, route
+from tests.broker.broker import ask, broker, message, name_server, pull, route
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
-
-
-def asked(address: str, *requests: Command) -> list[Command]:
-    async def work() -> list[Command]:
-        async with await RemotingClient.connect(address, seconds=30) as client:
-            return [await client.ask(each, 30) for each in requests]
-
-    return asyncio.run(work())
 
 
 def test_topics_are_registered_at_once_and_unregistered_at_the_end(tmp_path: Path) -> None:
@@ -39,7 +29,7 @@ def test_topics_are_registered_at_once_and_unregistered_at_the_end(tmp_path: Pat
                 }
             ]
             assert told["queueDatas"][0]["perm"] == 7
-            asked(served.address, message(b"x", "new", d="3"))
+            ask(served.address, message(b"x", "new", d="3"))
             for server in (one, two):
                 found = eventually(lambda server=server: route(server, "new"))
                 assert found["queueDatas"][0]["writeQueueNums"] == 3
@@ -71,7 +61,7 @@ def test_a_broker_registers_what_it_permits_and_refuses_the_rest(
 ) -> None:
     with broker(tmp_path / "store") as served:
         served.store.create_topic("write_only", read_queue_nums=4, perm=2)
-        (sent,) = asked(served.address, message(b"x"))
+        (sent,) = ask(served.address, message(b"x"))
     back = {"offset": str(int(sent.ext["msgId"][16:], 16)), "group": "g", "delayLevel": "0"}
     with (
         name_server(tmp_path / "ns") as address,
@@ -80,7 +70,7 @@ def test_a_broker_registers_what_it_permits_and_refuses_the_rest(
         for topic, perm in (("orders", 6), ("write_only", 2), ("TBW102", 7)):
             told = eventually(lambda topic=topic: route(address, topic))
             assert told["queueDatas"][0]["perm"] == perm & permission
-        topics, *answers = asked(
+        topics, *answers = ask(
             served.address,
             Command(RequestCode.GET_ALL_TOPIC_CONFIG),  # of slaves, which get what is in the file
             message(b"x"),

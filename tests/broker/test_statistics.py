@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -12,23 +11,14 @@ import pytest
 from rmqstore_spark.broker.administration import state
 from rmqstore_spark.broker.administration.days import Days
 from rmqstore_spark.broker.statistics import Statistics, Sum
-from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.broker import Served, batch, broker, message, pull
+from tests.broker.broker import ask, batch, broker, message, pull
 from tests.broker.halves import half
 from tests.support.stores.storing import Clock
 from tests.support.waiting import eventually
 
 HOUR = 3600
-
-
-def ask(served: Served, *requests: Command) -> list[Command]:
-    async def work() -> list[Command]:
-        async with await RemotingClient.connect(served.address, seconds=30) as client:
-            return [await client.ask(request, 30) for request in requests]
-
-    return asyncio.run(work())
 
 
 def view(name: str, key: str) -> Command:
@@ -88,16 +78,16 @@ def test_the_broker_notices_that_a_day_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def morning() -> list[str]:
-        (answer,) = ask(served, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+        (answer,) = ask(served.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         table = json.loads(answer.body)["table"]
         return [table[f"msg{what}TotalTodayMorning"] for what in ("Put", "Get")]
 
     monkeypatch.setattr(state, "_SAMPLE_SECONDS", 0.01)
     clock = Clock()
     with broker(tmp_path / "store", clock) as served:
-        ask(served, batch([b"y", b"z"]))
+        ask(served.address, batch([b"y", b"z"]))
         served.store.flush()
-        ask(served, pull(0, maxMsgNums="1"))
+        ask(served.address, pull(0, maxMsgNums="1"))
         assert morning() == ["0", "0"]
         clock.now += 24 * HOUR * 1000
         eventually(lambda: morning() == ["2", "1"])
@@ -106,12 +96,12 @@ def test_the_broker_notices_that_a_day_begins(
 def test_what_clients_send_and_get_is_counted(tmp_path: Path) -> None:
     progress = {"consumerGroup": "consumers", "topic": "orders"}
     with broker(tmp_path / "store") as served:
-        ask(served, message(b"x"), batch([b"y", b"z"]), half(b"perhaps"))
+        ask(served.address, message(b"x"), batch([b"y", b"z"]), half(b"perhaps"))
         served.store.flush()
-        found, *_ = ask(served, pull(0), pull(3), pull(0, subscription="nobody"))
+        found, *_ = ask(served.address, pull(0), pull(3), pull(0, subscription="nobody"))
         report = {**progress, "queueId": "0", "commitOffset": "2"}
         _, sent, got, size, *unknown, one, entire = ask(
-            served,
+            served.address,
             Command(RequestCode.UPDATE_CONSUMER_OFFSET, report),
             view("TOPIC_PUT_NUMS", "orders"),
             view("GROUP_GET_NUMS", "orders@consumers"),
