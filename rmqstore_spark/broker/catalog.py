@@ -44,7 +44,6 @@ class Catalog:
         self._store = store
         self._cluster = store.config.broker_cluster_name
         self._host = store.config.broker_ip1
-        self._perm = store.config.broker_permission
         self.is_slave = store.config.broker_role == "SLAVE"
 
     def require_readable(self) -> None:
@@ -63,8 +62,12 @@ class Catalog:
         """
         self._require(PERM_WRITE, "sending")
 
+    @property
+    def _permission(self) -> int:
+        return self._store.config.broker_permission
+
     def _require(self, perm: int, what: str) -> None:
-        if not self._perm & perm:
+        if not self._permission & perm:
             raise RemotingError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._host}] {what} message is forbidden",
@@ -139,12 +142,29 @@ class Catalog:
 
         That is without what `brokerPermission` forbids, so that clients go to other brokers.
         """
-        if self._perm & _ALL == _ALL:
+        permission = self._permission
+        if permission & _ALL == _ALL:
             return self.topics()
         return {
-            topic.name: replace(topic, perm=topic.perm & self._perm).to_json()
+            topic.name: replace(topic, perm=topic.perm & permission).to_json()
             for topic in self._all()
         }
+
+    def register_again(self) -> None:
+        """Have the topics registered again: name servers take them only with a new version.
+
+        Raises:
+            RemotingError: that version could not be written.
+        """
+        if self.is_slave:  # name servers take topics only from masters
+            return
+        try:
+            self._store.topics.renew()
+        except StoreWriteError as error:
+            raise RemotingError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"brokerPermission counts, but could not be registered: {error}",
+            ) from error
 
     def _all(self) -> Iterable[TopicConfig]:
         topics = {topic.name: topic for topic in self._store.topics}

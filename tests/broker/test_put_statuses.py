@@ -23,19 +23,19 @@ ANSWERED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Event]:
     """Let a function of `os` wait for files of the log; the value is set when one waits."""
-    real, waits, goes_on = getattr(os, name), Event(), Event()
+    real, waits, released = getattr(os, name), Event(), Event()
 
     def slow(descriptor: int, *given: Any) -> Any:
         if "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}"):
             waits.set()
-            assert goes_on.wait(PATIENCE)
+            assert released.wait(PATIENCE)
         return real(descriptor, *given)
 
     monkeypatch.setattr(os, name, slow)
     try:
         yield waits
     finally:
-        goes_on.set()
+        released.set()
         monkeypatch.setattr(os, name, real)
 
 

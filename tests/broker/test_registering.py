@@ -15,6 +15,11 @@ from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 
+def perm_in_route(name_server: str, topic: str) -> int:
+    found = route(name_server, topic)
+    return found["queueDatas"][0]["perm"] if found else -1
+
+
 def test_topics_are_registered_at_once_and_unregistered_at_the_end(tmp_path: Path) -> None:
     with name_server(tmp_path / "1") as one, name_server(tmp_path / "2") as two:
         with broker(
@@ -88,6 +93,29 @@ def test_a_broker_registers_what_it_permits_and_refuses_the_rest(
             if code
         }
         assert ("new" in served.store.topics) == (not sends)
+
+
+def test_a_permission_that_changes_counts_at_once(tmp_path: Path) -> None:
+    def permit(permission: int) -> Command:
+        body = f"brokerPermission={permission}".encode()
+        return Command(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    with (
+        name_server(tmp_path / "ns") as address,
+        broker(tmp_path / "store", namesrv_addr=address) as served,
+    ):
+        told = ask(
+            served.address,
+            message(b"x"),
+            permit(4),
+            message(b"x"),
+            Command(RequestCode.GET_BROKER_CONFIG),
+        )
+        assert [answer.code for answer in told] == [0, 0, 16, 0]
+        assert b"\nbrokerPermission=4\n" in told[-1].body
+        for permission in (4, 6):
+            ask(served.address, permit(permission))
+            eventually(lambda wanted=permission: perm_in_route(address, "orders") == wanted)
 
 
 def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["BrokerState"]
 
-_CHANGEABLE: Final = frozenset({"autoCreateTopicEnable", "autoCreateSubscriptionGroup"})
+_CHANGEABLE: Final = frozenset(
+    {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}
+)
 """Keys that can be changed while a broker runs."""
 _MAX_CHANGE: Final = 1 << 16
 _SAMPLE_SECONDS: Final = 10.0
@@ -178,7 +180,8 @@ class BrokerState:
                 f"{', '.join(fixed)} can only be changed in the configuration, before a start; "
                 f"while the broker runs: {', '.join(sorted(_CHANGEABLE))}",
             )
-        self._store.allow_creation(
-            topics=changed.auto_create_topic_enable, groups=changed.auto_create_subscription_group
-        )
+        is_permission = changed.broker_permission != self._store.config.broker_permission
+        self._store.reconfigure(changed)
+        if is_permission:
+            self._catalog.register_again()
         return request.answer()

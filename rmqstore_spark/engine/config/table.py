@@ -381,16 +381,17 @@ class StoreKeys:
         "registers its topics without it.", group=_BROKER,
     )  # fmt: skip
     slave_read_enable: bool = flag(
-        False, "Tell consumers from which broker to pull next: one whose last message was further "
-        "behind the log's end than `accessMessageInMemoryMaxRatio` from its group's "
-        "`whichBrokerWhenConsumeSlowly` (1, a slave), others from the group's `brokerId` (0, the "
-        "master). If it is `false`: from the master. A slave answers pulls in any case.",
+        False, "Tell consumers which `brokerId` to pull from next. Who reads further behind the "
+        "log's end than `accessMessageInMemoryMaxRatio` is sent to the "
+        "`whichBrokerWhenConsumeSlowly` of its group (1: a slave), others to the group's "
+        "`brokerId` (0: the master). With `false`, all are sent to the master; a slave that they "
+        "ask all the same answers.",
         group=_BROKER,
     )  # fmt: skip
     access_message_in_memory_max_ratio: int = number(
         40, 0, 100, "Messages that are further behind the log's end than this part of the "
-        "machine's memory are taken to be on disk. A pull gets at most 8 of them, or 64 KiB. See "
-        "also `slaveReadEnable`.", group=_BROKER, unit="percent",
+        "machine's memory are taken to be on disk: a pull gets at most 8 of them, or 64 KiB.",
+        group=_BROKER, unit="percent",
     )  # fmt: skip
     wait_time_mills_in_send_queue: int = number(
         3000, 1, _HOUR_MS, "A send that has waited longer is refused with SYSTEM_BUSY: its client "
