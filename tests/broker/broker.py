@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,17 +37,17 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def broker(path: Path, clock: Callable[[], int] | None = None, **settings: Any) -> Iterator[Served]:
+def broker(path: Path, clock: Any = None, **settings: Any) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
     Args:
         path: the store.
-        clock: in place of the time; milliseconds since the epoch.
+        clock: returns milliseconds since the epoch; None: the time.
         settings: attributes of StoreConfig.
     """
     ports = {"listen_port": free_port(), "vip_listen_port": 0}
     config = StoreConfig(**{**SMALL, **ports, **settings})
-    timed = {} if clock is None else {"clock": clock}
+    timed: dict[str, Any] = {} if clock is None else {"clock": clock}
     with StoreWriter.open(path, config, **timed) as store:
         runner = BrokerRunner(store)
         try:

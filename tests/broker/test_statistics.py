@@ -40,8 +40,9 @@ def test_what_was_counted_is_told_for_a_minute_an_hour_and_a_day() -> None:
         Sum(seconds, 1.0, 10.0) for seconds in (60, HOUR, 24 * HOUR)
     )
     found.count("A", "T", 20)
-    minute = (found.sums("A", "T", ended + 4) or ())[0]
-    assert minute == Sum(80, 80 / 64, 80 / 7)
+    later = found.sums("A", "T", ended + 4)
+    assert later is not None
+    assert later[0] == Sum(80, 80 / 64, 80 / 7)
     assert found.sums("A", "once", ended) == (Sum(0, 0.0, 0.0),) * 3
     assert found.sums("A", "never", ended) is found.sums("B", "T", ended) is None
 
