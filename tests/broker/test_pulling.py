@@ -91,7 +91,7 @@ def test_messages_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
         removing, behind = ask(served.address, pull(0, maxMsgNums="2"), pull(2, maxMsgNums="1"))
         aside.rename(segment)
         os.truncate(path / "consumequeue" / "orders" / "0" / f"{0:020}", 0)
-        null, found = ask(served.address, pull(1), pull(2, maxMsgNums="1"))
+        null, found = ask(served.address, pull(0), pull(2, maxMsgNums="1"))
         os.truncate(path / "consumequeue" / "orders" / "0" / f"{0:020}", 40)
     told = [
         (each.code, each.remark, number(each, "nextBeginOffset"), len(records_in(each.body)))
