@@ -57,8 +57,9 @@ def test_counts_are_bounded() -> None:
 
 
 def test_a_day_begins_at_midnight() -> None:
-    def at(*when: int) -> int:
-        return int(time.mktime((*when, 0, 0, -1))) * 1000 + 500
+    def at(year: int, month: int, day: int, hour: int, minute: int, second: int) -> int:
+        local = (year, month, day, hour, minute, second, 0, 0, -1)
+        return int(time.mktime(local)) * 1000 + 500
 
     def figures() -> list[int]:
         return list(days.figures().values())
