@@ -3,6 +3,7 @@
 catalog      the topics and groups, and which of them clients may create
 sends        reads requests to send, and batches
 producing    stores what producers send: one block, one append, one flush for all that has gathered
+statistics   counts what they send, and what consumers get
 relaying     passes on replies to requesters, and questions to consumers
 heartbeat    reads what clients say of themselves, and their subscriptions
 clients      which connections belong to which groups

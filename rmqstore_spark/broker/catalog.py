@@ -5,6 +5,8 @@ Upstream: TopicConfigManager, SubscriptionGroupManager, TopicValidator.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from rmqstore_spark.engine.store import StoreWriter
@@ -27,6 +29,7 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 __all__ = ["Catalog"]
 
 _INHERIT: Final = 1
+_ALL: Final = PERM_READ | PERM_WRITE
 _SHOWN: Final = 255
 
 
@@ -40,7 +43,35 @@ class Catalog:
     def __init__(self, store: StoreWriter) -> None:
         self._store = store
         self._cluster = store.config.broker_cluster_name
+        self._host = store.config.broker_ip1
         self.is_slave = store.config.broker_role == "SLAVE"
+
+    def require_readable(self) -> None:
+        """Refuse to give messages to consumers if `brokerPermission` forbids it.
+
+        Raises:
+            RemotingError: it does.
+        """
+        self._require(PERM_READ, "pulling")
+
+    def require_writable(self) -> None:
+        """Refuse to take messages of clients if `brokerPermission` forbids it.
+
+        Raises:
+            RemotingError: it does.
+        """
+        self._require(PERM_WRITE, "sending")
+
+    @property
+    def _permission(self) -> int:
+        return self._store.config.broker_permission
+
+    def _require(self, perm: int, what: str) -> None:
+        if not self._permission & perm:
+            raise RemotingError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._host}] {what} message is forbidden",
+            )
 
     def require_master(self) -> None:
         """Refuse to change topics and groups on a slave.
@@ -66,8 +97,9 @@ class Catalog:
             queues: how many queues the client wants for a new one.
 
         Raises:
-            RemotingError: there is no such topic, or it takes no messages.
+            RemotingError: there is no such topic, or it takes no messages, or the broker does not.
         """
+        self.require_writable()
         _check_topic(name)
         found = self._store.topics.get(name)
         if found is None:
@@ -101,15 +133,47 @@ class Catalog:
         """Return the topic of the messages that a group gave up; create it if needed."""
         return self._own(DLQ_GROUP_TOPIC_PREFIX + group.name, 1)
 
+    def topics(self) -> dict[str, Any]:
+        """Return all topics by name, as a broker's file has them."""
+        return {topic.name: topic.to_json() for topic in self._all()}
+
     def registered(self) -> dict[str, Any]:
-        """Return all topics by name, as a broker registers them."""
-        topics = {topic.name: topic.to_json() for topic in self._store.topics}
+        """Return all topics by name, as a broker registers them.
+
+        That is without what `brokerPermission` forbids, so that clients go to other brokers.
+        """
+        permission = self._permission
+        if permission & _ALL == _ALL:
+            return self.topics()
+        return {
+            topic.name: replace(topic, perm=topic.perm & permission).to_json()
+            for topic in self._all()
+        }
+
+    def register_again(self) -> None:
+        """Have the topics registered again: name servers take them only with a new version.
+
+        Raises:
+            RemotingError: that version could not be written.
+        """
+        if self.is_slave:  # name servers take topics only from masters
+            return
+        try:
+            self._store.topics.renew()
+        except StoreWriteError as error:
+            raise RemotingError(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"brokerPermission counts, but could not be registered: {error}",
+            ) from error
+
+    def _all(self) -> Iterable[TopicConfig]:
+        topics = {topic.name: topic for topic in self._store.topics}
         default = self._default(AUTO_CREATE_TOPIC)
         if default is not None:
-            topics.setdefault(default.name, default.to_json())
-        reply = TopicConfig(self._cluster + REPLY_SUFFIX, 1, 1, PERM_READ | PERM_WRITE)
-        topics.setdefault(reply.name, reply.to_json())  # producers look for its route
-        return topics
+            topics.setdefault(default.name, default)
+        reply = TopicConfig(self._cluster + REPLY_SUFFIX, 1, 1, _ALL)
+        topics.setdefault(reply.name, reply)  # producers look for its route
+        return topics.values()
 
     def version(self) -> dict[str, int]:
         """Return the number of the topics' last change, and its time."""
@@ -123,7 +187,7 @@ class Catalog:
         if default is None or not default.perm & _INHERIT or self.is_slave:
             raise _no_topic(name)
         count = max(1, min(queues, default.write_queue_nums))
-        return self._make(name, count, default.perm & (PERM_READ | PERM_WRITE))
+        return self._make(name, count, default.perm & _ALL)
 
     def _default(self, name: str) -> TopicConfig | None:
         found = self._store.topics.get(name)
@@ -132,12 +196,12 @@ class Catalog:
         if not self._store.config.auto_create_topic_enable:
             return None
         count = self._store.config.default_topic_queue_nums
-        return found or TopicConfig(name, count, count, PERM_READ | PERM_WRITE | _INHERIT)
+        return found or TopicConfig(name, count, count, _ALL | _INHERIT)
 
     def _own(self, name: str, queues: int) -> TopicConfig:
         """Return a topic that every group may have, and create it if it is missing."""
         found = self._store.topics.get(name)
-        return found or self._make(name, queues, PERM_READ | PERM_WRITE)
+        return found or self._make(name, queues, _ALL)
 
     def _make(self, name: str, queues: int, perm: int) -> TopicConfig:
         try:

@@ -25,6 +25,7 @@ from rmqstore_spark.broker.sends import (
     split_batch,
     stored_properties,
 )
+from rmqstore_spark.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.status import PutResult, PutStatus
@@ -111,11 +112,13 @@ class Producing:
     Args:
         store: the store.
         catalog: its topics and groups.
+        statistics: count the messages.
     """
 
-    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+    def __init__(self, store: StoreWriter, catalog: Catalog, statistics: Statistics) -> None:
         self._store = store
         self._catalog = catalog
+        self._statistics = statistics
         config = store.config
         self._max_body = config.max_message_size
         self._patience = config.wait_time_mills_in_send_queue / 1000
@@ -319,6 +322,8 @@ class Producing:
                 **_REGION,
             }
             at += send.rows
+            if not send.is_half:
+                self._statistics.count(TOPIC_PUT_NUMS, send.header.topic, send.rows)
             send.request.reply(send.request.command.answer(code, remark, ext))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.broker.relaying import Relaying
+from rmqstore_spark.broker.statistics import Statistics
 from rmqstore_spark.broker.transactional.checking import Checking
 from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
@@ -69,8 +71,10 @@ class Broker:
         self._log = PeerLog(_log)
         self._refused: set[str] = set()
         self._clients = Clients()
-        self._producing = Producing(store, catalog)
-        self._consuming = Consuming(Pulls(store, catalog, self._clients, store.queue_reader()))
+        statistics = Statistics(time.monotonic())
+        self._producing = Producing(store, catalog, statistics)
+        pulls = Pulls(store, catalog, self._clients, store.queue_reader(), statistics)
+        self._consuming = Consuming(pulls)
         self._ending = Ending(store, catalog, gate)
         self._checking = Checking(store, self._clients, gate)
         # Files are read and written by a thread of its own, one after the other.
@@ -79,8 +83,10 @@ class Broker:
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
         topics = TopicAdministration(store, catalog, self._clients, self._reader)
-        groups = GroupAdministration(store, catalog, self._clients, self._reader)
-        state = BrokerState(store, catalog, self._reader, self._producing, self._consuming)
+        groups = GroupAdministration(store, catalog, self._clients, self._reader, statistics)
+        state = BrokerState(
+            store, catalog, self._reader, self._producing, self._consuming, statistics
+        )
         # A search may take seconds: nothing else waits for it.
         self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
         self._searching = store.queue_reader()

@@ -36,9 +36,9 @@ _HEAD: Final = 256
 _MOST_TAGS: Final = 1 << 12
 
 
-def _resident_bytes() -> int:
-    """Return 40 % of the machine's memory: what lies further back is taken to be on disk."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 2 // 5
+def _resident_bytes(percent: int) -> int:
+    """Return a part of the machine's memory: what lies further back is taken to be on disk."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * percent // 100
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Reading:
         least, most: the queue's offsets: its first, and one past its last.
         data: the records, as they are in the log.
         count: how many.
+        is_far: whether the last entry that was looked at is so far behind the log's end that its
+            message is taken to be on disk.
     """
 
     status: str
@@ -59,6 +61,7 @@ class Reading:
     most: int
     data: bytes = b""
     count: int = 0
+    is_far: bool = False
 
 
 class QueueReader:
@@ -71,7 +74,7 @@ class QueueReader:
     def __init__(self, store: OpenStore) -> None:
         self._queues = store.queues
         self._log = PublishedLog(store.log, store.log_folder)
-        self._resident = _resident_bytes()
+        self._resident = _resident_bytes(store.config.access_message_in_memory_max_ratio)
 
     @property
     def begin(self) -> int:
@@ -116,15 +119,18 @@ class QueueReader:
         rows = np.flatnonzero(matched & self._is_there(places, sizes))
         if not len(rows):
             status = "MESSAGE_WAS_REMOVING" if matched.any() else "NO_MATCHED_MESSAGE"
-            return Reading(status, offset + len(entries), least, end)
+            is_far = self._is_far(places, len(entries))
+            return Reading(status, offset + len(entries), least, end, is_far=is_far)
         taken = rows[: self._fitting(places[rows], sizes[rows], most)]
         try:
             data, _ = self._log.read_spans(places[taken], sizes[taken])
         except SegmentExpiredError:
-            return Reading("MESSAGE_WAS_REMOVING", offset + len(entries), least, end)
+            after, is_far = offset + len(entries), self._is_far(places, len(entries))
+            return Reading("MESSAGE_WAS_REMOVING", after, least, end, is_far=is_far)
         is_cut = len(taken) < len(rows) or len(taken) == most
         after = int(taken[-1]) + 1 if is_cut else len(entries)
-        return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken))
+        is_far = self._is_far(places, after)
+        return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken), is_far)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Entries:
         """Return the entries of a queue from an offset on, as many as there are.
@@ -231,6 +237,10 @@ class QueueReader:
     def close(self) -> None:
         """Close the file that was read last."""
         self._log.close()
+
+    def _is_far(self, places: I8, count: int) -> bool:
+        """Return whether the last of the first entries of some is far behind the log's end."""
+        return self._log.end - int(places[count - 1]) > self._resident
 
     def _is_there(self, places: I8, sizes: I4) -> npt.NDArray[np.bool_]:
         """Return which records the log can hold."""

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -184,12 +183,15 @@ class StoreWriter:
         """How many messages were stored since the store was opened."""
         return self._puts.messages
 
-    def allow_creation(self, *, topics: bool, groups: bool) -> None:
-        """Set whether clients may create topics and groups, until the store is closed."""
-        self.config = replace(
-            self.config, auto_create_topic_enable=topics, auto_create_subscription_group=groups
-        )
-        self._admission.reconfigure(self.config)
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Follow another configuration until the store is closed.
+
+        Args:
+            config: differs in keys that say what clients may do: whether they may create topics
+                and groups, and `brokerPermission`.
+        """
+        self.config = config
+        self._admission.reconfigure(config)
 
     # ---- topics --------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from tests.support.processes.loops import in_thread
 from tests.support.processes.ports import free_port
 
 __all__ = [
-    *("Heard", "Served", "batch", "broker", "heartbeat", "message", "name_server"),
+    *("Heard", "Served", "ask", "batch", "broker", "heartbeat", "message", "name_server"),
     *("number", "pull", "records_in", "route"),
 ]
 
@@ -37,16 +37,18 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def broker(path: Path, **settings: Any) -> Iterator[Served]:
+def broker(path: Path, clock: Any = None, **settings: Any) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
     Args:
         path: the store.
+        clock: returns milliseconds since the epoch; None: the time.
         settings: attributes of StoreConfig.
     """
     ports = {"listen_port": free_port(), "vip_listen_port": 0}
     config = StoreConfig(**{**SMALL, **ports, **settings})
-    with StoreWriter.open(path, config) as store:
+    timed: dict[str, Any] = {} if clock is None else {"clock": clock}
+    with StoreWriter.open(path, config, **timed) as store:
         runner = BrokerRunner(store)
         try:
             yield Served(store, runner.address)
@@ -67,6 +69,16 @@ def name_server(folder: Path, port: int = 0, **settings: Any) -> Iterator[str]:
     config = NamesrvConfig(listen_port=port, kv_config_path=kv_file, **settings)
     with in_thread(lambda: running(config)) as address:
         yield address
+
+
+def ask(address: str, *requests: Command) -> list[Command]:
+    """The answers to requests that are sent one after the other."""
+
+    async def work() -> list[Command]:
+        async with await RemotingClient.connect(address, seconds=30) as client:
+            return [await client.ask(request, 30) for request in requests]
+
+    return asyncio.run(work())
 
 
 def route(name_server: str, topic: str) -> Any:

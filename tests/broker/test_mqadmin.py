@@ -60,6 +60,9 @@ def report(offset: int, topic: str = "orders", queue: int = 0) -> Command:
     return to(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **fields)
 
 
+DAYS = ("Yesterday", "Today")
+
+
 def rows_of(served: Served) -> list[dict[str, Any]]:
     """The rows of the queue orders/0, with times in milliseconds."""
     served.store.flush()
@@ -138,7 +141,7 @@ def test_groups_are_created_changed_and_deleted(tmp_path: Path) -> None:
         assert table["subscriptionGroupTable"]["cg_admin"] == {**told, "consumeEnable": False}
         assert table["dataVersion"]["counter"] == 3
         found = served.store.groups.get("cg_admin")
-        assert found == ConsumerGroup("cg_admin", False, False, 1, 3, True)
+        assert found == ConsumerGroup("cg_admin", False, False, 1, 3, True, 0, 1)
         delete = to(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="cg_admin", removeOffset="true")
         served.store.create_topic("orders", read_queue_nums=1)
         asked(
@@ -307,6 +310,9 @@ def test_the_state_of_the_broker(tmp_path: Path) -> None:
     assert ours.keys() <= theirs.keys()
     assert all(isinstance(value, str) for value in ours.values())
     assert (ours["msgPutTotalTodayNow"], ours["msgGetTotalTodayNow"]) == ("3", "3")
+    # What clusterList -m subtracts from that, to print how many came today and yesterday.
+    mornings = [f"msg{what}Total{day}Morning" for what in ("Put", "Get") for day in DAYS]
+    assert [ours[name] for name in mornings] == ["0"] * 4
     for name in ("putTps", "getTransferedTps"):
         assert len([float(part) for part in ours[name].split(" ")]) == 3
     # What clusterList parses.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.broker.consumers.pulls import Pull
 from rmqstore_spark.broker.consumers.waiting_pulls import WaitingPulls
+from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
@@ -31,7 +32,8 @@ def made(queue: int, connection: int, offset: int, tags: set[int] | None) -> Pul
     topic, queue_id = QUEUES[queue]
     codes = None if tags is None else np.array(sorted(tags), np.int32)
     request = Request(cast(Any, connection), Command(RequestCode.PULL_MESSAGE), cast(Any, None))
-    return Pull(request, topic, queue_id, offset, 32, codes, 20.0)
+    group = ConsumerGroup.from_json("consumers", {})
+    return Pull(request, group, topic, queue_id, offset, 32, codes, 20.0)
 
 
 @settings(max_examples=60)

@@ -5,7 +5,7 @@ groups    consumer groups: created, changed, deleted, and how far they are; thei
 messages  messages by their place in the log, and by key
 tables    the tables that slaves copy
 unsupported  why some requests are refused
-state     figures of the broker, with its `rates`, and its configuration
+state     figures of the broker, with its `rates` and `days`, and its configuration
 
 From outside it imports what `broker` does, and `reader` for keys.
 """

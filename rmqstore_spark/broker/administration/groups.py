@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
+from rmqstore_spark.broker.statistics import Statistics
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreWriteError
@@ -36,15 +38,22 @@ class GroupAdministration:
         catalog: its topics and groups.
         clients: who is connected.
         reader: of its queues.
+        statistics: know how much was consumed.
     """
 
     def __init__(
-        self, store: StoreWriter, catalog: Catalog, clients: Clients, reader: QueueReader
+        self,
+        store: StoreWriter,
+        catalog: Catalog,
+        clients: Clients,
+        reader: QueueReader,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._catalog = catalog
         self._clients = clients
         self._reader = reader
+        self._statistics = statistics
         self._loop = asyncio.get_running_loop()
 
     def handlers(self) -> dict[int, Handler]:
@@ -89,20 +98,24 @@ class GroupAdministration:
         fields = Fields(request.ext)
         group, only = fields.text("consumerGroup"), request.ext.get("topic", "")
         table: dict[ObjectKey, dict[str, int]] = {}
+        rate, now = 0.0, time.monotonic()
         for topic in sorted(self._topics_of().get(group, ())):
-            if not only or topic == only:
-                table |= self._queues(group, topic)
-        return request.answer(body=dump_body({"consumeTps": 0.0, "offsetTable": table}))
+            queues = self._queues(group, topic) if not only or topic == only else {}
+            if queues:
+                table |= queues
+                rate += self._statistics.consumed(topic, group, now)
+        return request.answer(body=dump_body({"consumeTps": rate, "offsetTable": table}))
 
     def _progress_of_all(self, _: RemotingConnection, request: Command) -> Command:
         consumed = self._topics_of()
-        behind = 0
+        behind, now = 0, time.monotonic()
         told: list[dict[str, Any]] = []
         for group in self._store.groups.names():
             parts = []
             for topic in sorted(consumed.get(group, ())):
                 table = self._queues(group, topic)
-                parts.append({"consumeTps": 0.0, "offsetTable": table})
+                rate = self._statistics.consumed(topic, group, now) if table else 0.0
+                parts.append({"consumeTps": rate, "offsetTable": table})
                 behind += sum(
                     each["brokerOffset"] - each["consumerOffset"] for each in table.values()
                 )

@@ -9,26 +9,33 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.broker.administration.days import Days
 from rmqstore_spark.broker.administration.rates import Rates
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.broker.producing import Producing
+from rmqstore_spark.broker.statistics import Statistics
 from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, RemotingError
+from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import VERSION, Command
+from rmqstore_spark.remoting.codec.fields import Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["BrokerState"]
 
-_CHANGEABLE: Final = frozenset({"autoCreateTopicEnable", "autoCreateSubscriptionGroup"})
+_CHANGEABLE: Final = frozenset(
+    {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}
+)
 """Keys that can be changed while a broker runs."""
 _MAX_CHANGE: Final = 1 << 16
 _SAMPLE_SECONDS: Final = 10.0
+_SHOWN: Final = 255
 _USER: Final = re.compile("://.*@", re.DOTALL)
 """Greedy: a password may have any character, `/` and `@` too."""
 _NAME: Final = "V4_9_8"
@@ -42,7 +49,7 @@ class BrokerState:
         store: the store.
         catalog: its topics and groups.
         reader: of its records.
-        producing, consuming: have figures.
+        producing, consuming, statistics: have figures.
     """
 
     def __init__(
@@ -52,19 +59,23 @@ class BrokerState:
         reader: QueueReader,
         producing: Producing,
         consuming: Consuming,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._catalog = catalog
         self._reader = reader
         self._producing = producing
         self._consuming = consuming
+        self._statistics = statistics
         self._booted = store.clock()
+        self._days = Days(self._booted)
         self._rates = Rates(time.monotonic(), self._put, consuming.given)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers of single requests, by code."""
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: self._figures,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._sums,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._update_config,
         }
@@ -73,7 +84,10 @@ class BrokerState:
         """Take note of counts from time to time, until this is cancelled."""
         while True:
             await asyncio.sleep(_SAMPLE_SECONDS)
-            self._rates.sample(time.monotonic(), self._put, self._consuming.given)
+            now, put, given = time.monotonic(), self._put, self._consuming.given
+            self._rates.sample(now, put, given)
+            self._days.sample(self._store.clock(), put, given)
+            self._statistics.sample(now)
 
     @property
     def _put(self) -> int:
@@ -117,10 +131,24 @@ class BrokerState:
             ),
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
             "sendThreadPoolQueueSize": len(self._producing),
+            **self._days.figures(),
         }
         return request.answer(
             body=dump_body({"table": {name: str(value) for name, value in table.items()}})
         )
+
+    def _sums(self, _: RemotingConnection, request: Command) -> Command:
+        fields = Fields(request.ext)
+        name, key = fields.text("statsName"), fields.text("statsKey")
+        sums = self._statistics.sums(name, key, time.monotonic())
+        if sums is None:
+            shown = [escaped(each[:_SHOWN]) for each in (name, key)]
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{shown[0]}> <{shown[1]}> not exist"
+            )
+        times = ("statsMinute", "statsHour", "statsDay")
+        body = {each: found._asdict() for each, found in zip(times, sums, strict=True)}
+        return request.answer(body=dump_body(body))
 
     def _config(self, _: RemotingConnection, request: Command) -> Command:
         version = dump_body(self._catalog.version()).decode()
@@ -152,7 +180,8 @@ class BrokerState:
                 f"{', '.join(fixed)} can only be changed in the configuration, before a start; "
                 f"while the broker runs: {', '.join(sorted(_CHANGEABLE))}",
             )
-        self._store.allow_creation(
-            topics=changed.auto_create_topic_enable, groups=changed.auto_create_subscription_group
-        )
+        is_permission = changed.broker_permission != self._store.config.broker_permission
+        self._store.reconfigure(changed)
+        if is_permission:
+            self._catalog.register_again()
         return request.answer()

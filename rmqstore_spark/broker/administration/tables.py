@@ -39,7 +39,7 @@ class SlaveTables:
     def _topics(self, _: RemotingConnection, request: Command) -> Command:
         body = {
             "dataVersion": self._catalog.version(),
-            "topicConfigTable": self._catalog.registered(),
+            "topicConfigTable": self._catalog.topics(),
             # After the topics: what these lack is then among the deletions, unless it is deleted
             # right now.
             DELETED_TOPICS: dict(self._store.deleted_topics),

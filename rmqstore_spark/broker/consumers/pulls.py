@@ -11,8 +11,10 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients
 from rmqstore_spark.broker.heartbeat import TAG, Subscription, tag_codes
+from rmqstore_spark.broker.statistics import GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from rmqstore_spark.engine.queue_reader import QueueReader, Reading
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.remoting.codec.codes import ResponseCode
@@ -26,6 +28,7 @@ _COMMITS: Final = 1
 _SUSPENDS: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _MOST_HOLD_MS: Final = 60_000
+_MASTER: Final = 0
 
 _CODES: Final = {
     "FOUND": ResponseCode.SUCCESS,
@@ -44,6 +47,7 @@ class Pull:
 
     Attributes:
         request: the request.
+        group: whose consumer asks.
         topic, queue_id: the queue.
         offset: from which on.
         most: most messages.
@@ -53,6 +57,7 @@ class Pull:
     """
 
     request: Request
+    group: ConsumerGroup
     topic: str
     queue_id: int
     offset: int
@@ -75,18 +80,26 @@ class Pulls:
         catalog: its topics and groups.
         clients: who is connected, with their subscriptions.
         reader: of the queues.
+        statistics: count the messages.
 
     Attributes:
         given: messages that were given to consumers.
     """
 
     def __init__(
-        self, store: StoreWriter, catalog: Catalog, clients: Clients, reader: QueueReader
+        self,
+        store: StoreWriter,
+        catalog: Catalog,
+        clients: Clients,
+        reader: QueueReader,
+        statistics: Statistics,
     ) -> None:
         self._store = store
         self._catalog = catalog
         self._clients = clients
         self._reader = reader
+        self._statistics = statistics
+        self._may_read_slaves = store.config.slave_read_enable
         self.given = 0
 
     def accept(self, request: Request) -> Pull:
@@ -96,6 +109,7 @@ class Pulls:
             RemotingError: it is refused.
             FrameError: its subscription is too long.
         """
+        self._catalog.require_readable()
         command = request.command
         fields = Fields(command.ext)
         group = self._catalog.group(fields.text("consumerGroup"))
@@ -127,6 +141,7 @@ class Pulls:
         hold = fields.long("suspendTimeoutMillis", -MAX_LONG, MAX_LONG, 0)
         pull = Pull(
             request,
+            group,
             topic.name,
             queue_id,
             fields.long("queueOffset", -MAX_LONG, MAX_LONG),
@@ -147,18 +162,29 @@ class Pulls:
     def answer(self, pull: Pull, reading: Reading) -> Command:
         """Return the answer to a request."""
         code = _code(pull, reading)
-        after = reading.next
-        self.given += reading.count
+        after, broker_id = reading.next, self._broker_to_read(pull.group, reading)
+        if reading.count:
+            self.given += reading.count
+            whose = f"{pull.topic}@{pull.group.name}"
+            self._statistics.count(GROUP_GET_NUMS, whose, reading.count)
+            self._statistics.count(GROUP_GET_SIZE, whose, len(reading.data))
         if self._catalog.is_slave and code == ResponseCode.PULL_OFFSET_MOVED:
             # A slave may be behind its master, whose offsets count (offsetCheckInSlave=false).
             code, after = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
+            broker_id = pull.group.broker_id
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(broker_id),
             "nextBeginOffset": str(after),
             "minOffset": str(reading.least),
             "maxOffset": str(reading.most),
         }
         return pull.request.command.answer(code, reading.status, ext, reading.data)
+
+    def _broker_to_read(self, group: ConsumerGroup, reading: Reading) -> int:
+        """Return the `brokerId` from which a consumer reads on: old messages from a slave."""
+        if not self._may_read_slaves:
+            return _MASTER
+        return group.slow_broker_id if reading.is_far else group.broker_id
 
     def has_more(self, pull: Pull) -> bool:
         """Return whether a queue has grown beyond the offset of a request."""

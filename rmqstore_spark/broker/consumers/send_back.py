@@ -66,6 +66,7 @@ class SendBack:
         fields = Fields(request.ext)
         place = fields.long("offset", -MAX_LONG, MAX_LONG)
         group = self._catalog.group(fields.text("group"))
+        self._catalog.require_writable()
         level = fields.long("delayLevel", -MAX_INT, MAX_INT)
         if group.retry_queues <= 0:
             return request.answer()

@@ -122,7 +122,9 @@ class Deviation:
 
 DEVIATIONS: Final = {
     "brokerPermission": Deviation(
-        ("0", "4"), "ignored: messages are still accepted. `brokerRole=SLAVE` refuses them"
+        ("0", "4"),
+        "only RocketMQ's clients are refused; Spark and clients over Arrow Flight still write. "
+        "`brokerRole=SLAVE` refuses all messages",
     ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"

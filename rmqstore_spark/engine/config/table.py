@@ -375,6 +375,24 @@ class StoreKeys:
     auto_create_subscription_group: bool = flag(
         True, "Accept consumer groups that the store does not know.", group=_BROKER,
     )  # fmt: skip
+    broker_permission: int = number(
+        6, 0, 7, "What RocketMQ's clients may do: "
+        "the sum of 4 (pull) and 2 (send). The broker refuses the rest with NO_PERMISSION, and "
+        "registers its topics without it.", group=_BROKER,
+    )  # fmt: skip
+    slave_read_enable: bool = flag(
+        False, "Tell consumers which `brokerId` to pull from next. Who reads further behind the "
+        "log's end than `accessMessageInMemoryMaxRatio` is sent to the "
+        "`whichBrokerWhenConsumeSlowly` of its group (1: a slave), others to the group's "
+        "`brokerId` (0: the master). With `false`, all are sent to the master; a slave that they "
+        "ask all the same answers.",
+        group=_BROKER,
+    )  # fmt: skip
+    access_message_in_memory_max_ratio: int = number(
+        40, 0, 100, "Messages that are further behind the log's end than this part of the "
+        "machine's memory are taken to be on disk: a pull gets at most 8 of them, or 64 KiB.",
+        group=_BROKER, unit="percent",
+    )  # fmt: skip
     wait_time_mills_in_send_queue: int = number(
         3000, 1, _HOUR_MS, "A send that has waited longer is refused with SYSTEM_BUSY: its client "
         "has given up, and sends it again. One-way sends are stored however late. The default is "

@@ -46,6 +46,8 @@ class ConsumerGroup:
         retry_queues: queues of its topic for messages that are consumed again; 0: they are not.
         retry_times: how often a message is consumed again.
         is_notified: whether its members are told when others come or go.
+        broker_id: the `brokerId` of the broker that it reads from if slaves may be read.
+        slow_broker_id: the same, as long as it is far behind.
     """
 
     name: str
@@ -54,6 +56,8 @@ class ConsumerGroup:
     retry_queues: int
     retry_times: int
     is_notified: bool
+    broker_id: int
+    slow_broker_id: int
 
     @classmethod
     def from_json(cls, name: str, raw: Mapping[str, Any]) -> ConsumerGroup:
@@ -70,6 +74,8 @@ class ConsumerGroup:
             retry_queues=value("retryQueueNums"),
             retry_times=value("retryMaxTimes"),
             is_notified=value("notifyConsumerIdsChangedEnable"),
+            broker_id=value("brokerId"),
+            slow_broker_id=value("whichBrokerWhenConsumeSlowly"),
         )
 
 

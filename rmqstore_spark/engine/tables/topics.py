@@ -261,6 +261,15 @@ class TopicTable:
             self._require(name)
             self._replace({n: t for n, t in self._topics.items() if n != name})
 
+    def renew(self) -> None:
+        """Give the table a new version, as if a topic had changed.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        with self._lock:
+            self._replace(self._topics)
+
     def follow(self, value: dict[str, Any]) -> None:
         """Replace all topics by a master's, unless its version is the one that is held.
 

@@ -53,7 +53,7 @@ class Form(IntEnum):
 
 @dataclass(slots=True)
 class Command:
-    """A request or an answer.
+    """A request or an answer. Its `repr` has no body: that must not get into a log.
 
     Attributes:
         code: a RequestCode or a ResponseCode.
@@ -70,7 +70,7 @@ class Command:
 
     code: int
     ext: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
     remark: str | None = None
     opaque: int = 0
     flag: int = 0
