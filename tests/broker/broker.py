@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,16 +37,20 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def broker(path: Path, **settings: Any) -> Iterator[Served]:
+def broker(
+    path: Path, *, clock: Callable[[], int] | None = None, **settings: Any
+) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
     Args:
         path: the store.
+        clock: the store's; None: that of the machine.
         settings: attributes of StoreConfig.
     """
     ports = {"listen_port": free_port(), "vip_listen_port": 0}
     config = StoreConfig(**{**SMALL, **ports, **settings})
-    with StoreWriter.open(path, config) as store:
+    more = {} if clock is None else {"clock": clock}
+    with StoreWriter.open(path, config, **more) as store:
         runner = BrokerRunner(store)
         try:
             yield Served(store, runner.address)
