@@ -24,9 +24,10 @@ from tests.remoting.reading import read_frames
 from tests.support.recordings import Closed, Exchange, Frame, events, exchanges
 from tests.support.waiting import eventually
 
-__all__ = ["SENDS", "Conversation", "Said"]
+__all__ = ["SENDS", "Clock", "Conversation", "Said"]
 
 SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+_PLACED = {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.VIEW_MESSAGE_BY_ID}
 Queue: TypeAlias = tuple[str, int]
 _LONG = 30.0
 _AT_ONCE = 0.5
@@ -115,17 +116,18 @@ class _Client:
         await asyncio.gather(self._task, self._writer.wait_closed(), return_exceptions=True)
 
 
-class _Clock:
-    """Milliseconds since the epoch, as the recording goes on."""
+class Clock:
+    """Milliseconds since the epoch, as recordings go on."""
 
-    def __init__(self, begin: int) -> None:
-        self._begin, self._now = begin, begin
+    def __init__(self) -> None:
+        self._now = 0
 
     def __call__(self) -> int:
         return self._now
 
-    def advance(self, seconds: float) -> None:
-        self._now = max(self._now, self._begin + round(seconds * 1000))
+    def advance(self, to: float) -> None:
+        """Show a time, unless it has gone by."""
+        self._now = max(self._now, round(to))
 
 
 class Conversation:
@@ -133,20 +135,22 @@ class Conversation:
 
     Args:
         name: of the recording.
+        places: where messages are in their log, and in ours; more are added.
 
     Attributes:
+        name, places: as given.
+        begin: when the recording began, in milliseconds; 0 if it does not say.
         said: what both brokers said, in the recorded order.
         surplus: what only ours said: requests, and answers to requests that theirs left waiting.
         before: where ours has the messages that were there before.
-        places: where messages are in their log, and in ours.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, places: dict[int, int]) -> None:
+        self.name = name
         self.said: list[Said] = []
         self.surplus: list[Command] = []
         self.before: set[int] = set()
-        self.places: dict[int, int] = {}
-        self._name = name
+        self.places = places
         self._exchanges = exchanges(name, "broker")
         self._in_vain = {
             (each.request.connection, each.request.header["opaque"])
@@ -154,23 +158,21 @@ class Conversation:
             if _waited_in_vain(each)
         }
         self._there = dict(map(_count_there, self._exchanges))
-        self._begin = _begin(self._exchanges)
+        self.begin = _begin(self._exchanges)
         self._clients: dict[int, _Client] = {}
         self._requests: dict[tuple[int, int], Frame] = {}
         self._numbers: dict[tuple[int, int], int] = {}  # of their requests: of ours
 
-    def play(self, path: Path, **settings: Any) -> None:
-        """Play it to a broker on a new store at a path."""
-        clock = _Clock(self._begin)
-        settings = {"default_topic_queue_nums": 4, **settings}
-        with broker(path, clock=clock, **settings) as served:
-            self._prepare(served)
-            asyncio.run(self._play(served, clock))
+    def play(self, served: Served, clock: Clock) -> None:
+        """Play it to a broker whose store has this clock."""
+        clock.advance(self.begin)
+        self._prepare(served)
+        asyncio.run(self._play(served, clock, clock()))
 
     # ---- what was before
 
     def _prepare(self, served: Served) -> None:
-        """Store what was in the queues before, and what groups had consumed of them."""
+        """Store what was in the queues before, and what groups had consumed of it."""
         counts: dict[Queue, int] = {}
         stored: dict[Queue, dict[int, StoredRecord]] = {}
         consumed: dict[tuple[str, Queue], int] = {}
@@ -181,7 +183,7 @@ class Conversation:
             elif code == RequestCode.PULL_MESSAGE:
                 for record in map(read_record, records_in(answer.body)):
                     queue = record.topic, record.queue_id
-                    if record.store_timestamp < self._begin:
+                    if record.store_timestamp < self.begin:
                         stored.setdefault(queue, {})[record.queue_offset] = record
             elif code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET):
                 queue = fields["topic"], int(fields["queueId"])
@@ -193,7 +195,7 @@ class Conversation:
             counts[queue] = max(counts.get(queue, 0), offset)
         for queue in counts.keys() | stored.keys():
             count = max(counts.get(queue, 0), 1 + max(stored.get(queue, ()), default=-1))
-            for offset in range(count):
+            for offset in range(_end(served, queue), count):
                 self._store(served, queue, stored.get(queue, {}).get(offset))
         for (group, (topic, queue_id)), offset in consumed.items():
             if offset:
@@ -221,9 +223,9 @@ class Conversation:
 
     # ---- the conversation
 
-    async def _play(self, served: Served, clock: _Clock) -> None:
-        for event in events(self._name, "broker"):
-            clock.advance(event.at)
+    async def _play(self, served: Served, clock: Clock, begin: int) -> None:
+        for event in events(self.name, "broker"):
+            clock.advance(begin + event.at * 1000)
             if event.connection not in self._clients:
                 self._clients[event.connection] = _Client()
                 await self._clients[event.connection].open(served.address)
@@ -253,13 +255,8 @@ class Conversation:
         """Wait for messages that were there when they were pulled: delayed ones take some time."""
         fields = pulling.header["extFields"]
         needed = self._there[pulling.connection, pulling.header["opaque"]]
-        topic, queue_id = fields["topic"], str(fields["queueId"])
-
-        def are_there() -> bool:
-            served.store.flush()
-            return served.store.stats()["queues"].get(topic, {}).get(queue_id, [0, 0])[1] >= needed
-
-        eventually(are_there)
+        queue = fields["topic"], int(fields["queueId"])
+        eventually(lambda: _end(served, queue) >= needed)
 
     def _asked(self, frame: Frame) -> Frame:
         """A request as ours must get it."""
@@ -267,7 +264,7 @@ class Conversation:
         self._requests[key] = frame
         if key in self._in_vain:
             return rewritten(frame, "suspendTimeoutMillis", 0)
-        if frame.header["code"] == RequestCode.CONSUMER_SEND_MSG_BACK:
+        if frame.header["code"] in _PLACED:
             place = int(frame.header["extFields"]["offset"])
             return rewritten(frame, "offset", self.places.get(place, place))
         return frame
@@ -288,6 +285,13 @@ class Conversation:
                 self.places[one.physical_offset] = two.physical_offset
 
 
+def _end(served: Served, queue: Queue) -> int:
+    """How many messages a queue has had."""
+    served.store.flush()
+    queues = served.store.stats()["queues"]
+    return queues.get(queue[0], {}).get(str(queue[1]), [0, 0])[1]
+
+
 def _answered(asked: list[Exchange]) -> Iterator[tuple[dict[str, Any], int, Command]]:
     """The fields and codes of requests, each with its answer; a report needs none."""
     for each in asked:
@@ -299,14 +303,14 @@ def _answered(asked: list[Exchange]) -> Iterator[tuple[dict[str, Any], int, Comm
 
 
 def _begin(asked: list[Exchange]) -> int:
-    """When a recording began, in milliseconds: a producer says when its messages were born."""
+    """When a recording began: producers say when their messages were born."""
     found = []
     for each in asked:
         if each.request.header["code"] in SENDS:
             fields = each.request.header["extFields"]
             born = fields.get("g") or fields["bornTimestamp"]
             found.append(int(born) - each.request.at * 1000)
-    return round(max(found))
+    return round(max(found, default=0))
 
 
 def _count_there(exchange: Exchange) -> tuple[tuple[int, int], int]:
