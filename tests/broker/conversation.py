@@ -1,9 +1,9 @@
 """Plays what a real client said to a real broker to a broker of ours, in the recorded order.
 
 The bytes are those that were recorded, but for what only the recorded broker could know: where a
-message lies in its log, and the numbers of its own requests. A pull that waited to its end in vain
-does not wait here. The store's clock shows the recorded time, so messages have the recorded times,
-and delayed ones come when they did.
+message lies in its log, the numbers of its own requests, and how long a pull may wait: one that
+waited to its end in vain does not wait here. The store's clock shows the recorded time, so messages
+have the recorded times, and delayed ones come when they did.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
-from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
-from tests.broker.broker import Served, broker, pull, records_in
+from tests.broker.broker import Served, pull, records_in
 from tests.broker.records import StoredRecord, read_record
 from tests.remoting.reading import read_frames
 from tests.support.recordings import Closed, Exchange, Frame, events, exchanges
@@ -30,6 +29,7 @@ SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND
 _PLACED = {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.VIEW_MESSAGE_BY_ID}
 Queue: TypeAlias = tuple[str, int]
 _LONG = 30.0
+_HOLD_MS = 60_000
 _AT_ONCE = 0.5
 _PULL_WAITS = 2  # a bit of sysFlag
 _REFUSED = pull(0, consumerGroup="no group!")
@@ -264,6 +264,8 @@ class Conversation:
         self._requests[key] = frame
         if key in self._in_vain:
             return rewritten(frame, "suspendTimeoutMillis", 0)
+        if frame.header["code"] == RequestCode.PULL_MESSAGE and frame.form == Form.JSON:
+            return rewritten(frame, "suspendTimeoutMillis", _HOLD_MS)  # on a slow machine too
         if frame.header["code"] in _PLACED:
             place = int(frame.header["extFields"]["offset"])
             return rewritten(frame, "offset", self.places.get(place, place))
