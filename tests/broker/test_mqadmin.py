@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.administration.rates import Mornings
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
@@ -296,6 +299,18 @@ def test_slaves_get_the_tables_as_a_broker_gives_them(tmp_path: Path) -> None:
     assert entry.keys() == theirs.keys()
 
 
+_NOT_TOLD = {
+    *("EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "commitLogDiskRatio_"),
+    *("dispatchMaxBuffer", "getFoundTps", "getMessageEntireTimeMax", "getMissTps", "putLatency99"),
+    *("pullThreadPoolQueueCapacity", "putLatency999", "putMessageAverageSize"),
+    *("putMessageDistributeTime", "putMessageEntireTimeMax", "putMessageFailedTimes"),
+    *("queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills"),
+    *("queryThreadPoolQueueSize", "remainTransientStoreBufferNumbs", "scheduleMessageOffset_"),
+    *("sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp"),
+}
+"""Figures of RocketMQ's own threads and buffers. No command of mqadmin computes with them."""
+
+
 def test_the_state_of_the_broker(tmp_path: Path) -> None:
     with broker(tmp_path / "store") as served:
         asked(served, message(b"x"), batch([b"y", b"z"]))
@@ -305,14 +320,29 @@ def test_the_state_of_the_broker(tmp_path: Path) -> None:
     ours = json.loads(answer.body)["table"]
     theirs = recorded("mqadmin", RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
     assert ours.keys() <= theirs.keys()
+    missing = {re.sub("_.*", "_", name) for name in theirs.keys() - ours.keys()}
+    assert missing == _NOT_TOLD
     assert all(isinstance(value, str) for value in ours.values())
     assert (ours["msgPutTotalTodayNow"], ours["msgGetTotalTodayNow"]) == ("3", "3")
     for name in ("putTps", "getTransferedTps"):
         assert len([float(part) for part in ours[name].split(" ")]) == 3
-    # What clusterList parses.
+    # What clusterList parses; with -m also how many there were each morning.
+    for name in ("msgPutTotal", "msgGetTotal"):
+        assert {ours[f"{name}{day}Morning"] for day in ("Today", "Yesterday")} == {"0"}
     assert int(ours["commitLogMaxOffset"]) > int(ours["commitLogMinOffset"]) == 0
     assert int(ours["earliestMessageTimeStamp"]) > 0
     assert 0 < float(ours["commitLogDiskRatio"]) < 1
+
+
+def test_a_morning_keeps_what_there_was_when_the_day_began() -> None:
+    mornings = Mornings(date(2026, 11, 23))
+    mornings.note(date(2026, 11, 23), 5, 4)
+    assert (mornings.yesterday, mornings.today) == ((0, 0), (0, 0))
+    for hour in range(2):
+        mornings.note(date(2026, 11, 24), 7 + hour, 6)
+        assert (mornings.yesterday, mornings.today) == ((0, 0), (7, 6))
+    mornings.note(date(2026, 11, 25), 9, 9)
+    assert (mornings.yesterday, mornings.today) == ((7, 6), (9, 9))
 
 
 def test_the_configuration_is_told_and_a_part_of_it_changed(tmp_path: Path) -> None:

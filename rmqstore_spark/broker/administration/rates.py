@@ -1,11 +1,15 @@
-"""How many messages came and went a second, over some times (upstream: StoreStatsService)."""
+"""How many messages came and went: a second over some times, and on this day and the one before.
+
+Upstream: StoreStatsService, BrokerStats.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from datetime import date
 from typing import Final, NamedTuple
 
-__all__ = ["Rates"]
+__all__ = ["Mornings", "Rates"]
 
 _TIMES: Final = (10.0, 60.0, 600.0)
 _MOST: Final = 64
@@ -51,3 +55,24 @@ class Rates:
         if took <= 0:
             return 0.0, 0.0
         return (last.put - first.put) / took, (last.given - first.given) / took
+
+
+class Mornings:
+    """What counts were when a day began. Counts begin with 0, when the broker starts.
+
+    Args:
+        day: the day now.
+
+    Attributes:
+        today, yesterday: the counts of messages put and given when these days began.
+    """
+
+    def __init__(self, day: date) -> None:
+        self._day = day
+        self.today = self.yesterday = (0, 0)
+
+    def note(self, day: date, put: int, given: int) -> None:
+        """Take note of the counts: they are those of the morning if a day has begun."""
+        if day != self._day:
+            self._day = day
+            self.yesterday, self.today = self.today, (put, given)

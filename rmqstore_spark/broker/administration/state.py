@@ -7,9 +7,10 @@ import re
 import shutil
 import time
 from dataclasses import replace
+from datetime import date, datetime, timezone
 from typing import Final
 
-from rmqstore_spark.broker.administration.rates import Rates
+from rmqstore_spark.broker.administration.rates import Mornings, Rates
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.broker.producing import Producing
@@ -60,6 +61,7 @@ class BrokerState:
         self._consuming = consuming
         self._booted = store.clock()
         self._rates = Rates(time.monotonic(), self._put, consuming.given)
+        self._mornings = Mornings(self._day)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers of single requests, by code."""
@@ -74,10 +76,16 @@ class BrokerState:
         while True:
             await asyncio.sleep(_SAMPLE_SECONDS)
             self._rates.sample(time.monotonic(), self._put, self._consuming.given)
+            self._mornings.note(self._day, self._put, self._consuming.given)
 
     @property
     def _put(self) -> int:
         return self._store.put_messages
+
+    @property
+    def _day(self) -> date:
+        now = datetime.fromtimestamp(self._store.clock() / 1000, timezone.utc)
+        return now.astimezone().date()  # where the broker is
 
     def _figures(self, _: RemotingConnection, request: Command) -> Command:
         stats = self._store.stats()
@@ -101,8 +109,12 @@ class BrokerState:
             "earliestMessageTimeStamp": self._reader.first_stored(),
             "getTotalTps": gives,
             "getTransferedTps": gives,
+            "msgGetTotalTodayMorning": self._mornings.today[1],
             "msgGetTotalTodayNow": given,
+            "msgGetTotalYesterdayMorning": self._mornings.yesterday[1],
+            "msgPutTotalTodayMorning": self._mornings.today[0],
             "msgPutTotalTodayNow": put,
+            "msgPutTotalYesterdayMorning": self._mornings.yesterday[0],
             "pageCacheLockTimeMills": 0,
             "pullThreadPoolQueueHeadWaitTimeMills": 0,
             "pullThreadPoolQueueSize": len(self._consuming),
