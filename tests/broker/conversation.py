@@ -1,9 +1,9 @@
 """Plays what a real client said to a real broker to a broker of ours, in the recorded order.
 
 The bytes are those that were recorded, but for what only the recorded broker could know: where a
-message lies in its log, the numbers of its own requests, and how long a pull may wait: one that
-waited to its end in vain does not wait here. The store's clock shows the recorded time, so messages
-have the recorded times, and delayed ones come when they did.
+message lies in its log, and how long a pull may wait: one that waited to its end in vain does not
+wait here. The store's clock shows the recorded time, so messages have the recorded times, and
+delayed ones come when they did.
 """
 
 from __future__ import annotations
@@ -161,7 +161,6 @@ class Conversation:
         self.begin = _begin(self._exchanges)
         self._clients: dict[int, _Client] = {}
         self._requests: dict[tuple[int, int], Frame] = {}
-        self._numbers: dict[tuple[int, int], int] = {}  # of their requests: of ours
 
     def play(self, served: Served, clock: Clock) -> None:
         """Play it to a broker whose store has this clock."""
@@ -232,9 +231,6 @@ class Conversation:
             client = self._clients[event.connection]
             if isinstance(event, Closed):
                 await client.close()
-            elif event.is_from_client and event.header["flag"] & 1:
-                number = self._numbers[event.connection, event.header["opaque"]]
-                await client.send(rewritten(event, "opaque", number))
             elif event.is_from_client:
                 if event.header["code"] == RequestCode.PULL_MESSAGE:
                     await asyncio.to_thread(self._arrived, served, event)
@@ -244,9 +240,7 @@ class Conversation:
             elif event.header["flag"] & 1:
                 await self._compare_answer(served, client, event)
             else:
-                ours, theirs = await client.next_told(), decoded(event)
-                self._numbers[event.connection, theirs.opaque] = ours.opaque
-                self.said.append(Said(None, False, theirs, ours))
+                self.said.append(Said(None, False, decoded(event), await client.next_told()))
         for client in self._clients.values():
             await client.close()
             self.surplus += [*client.told, *client.answers.values()]
