@@ -1,9 +1,9 @@
 """Plays what a real client said to a real broker to a broker of ours, in the recorded order.
 
 The bytes are those that were recorded, but for what only the recorded broker could know: where a
-message lies in its log, and how long a pull may wait: one that waited to its end in vain does not
-wait here. The store's clock shows the recorded time, so messages have the recorded times, and
-delayed ones come when they did.
+message lies in its log, and how long a pull may wait: one that waited to its end without effect
+does not wait here. The store's clock shows the recorded time, so messages have the recorded times,
+and delayed ones come when they did.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Client:
 
 
 class Clock:
-    """Milliseconds since the epoch, as recordings go on."""
+    """Milliseconds since the epoch, while recordings continue."""
 
     def __init__(self) -> None:
         self._now = 0
