@@ -39,11 +39,14 @@ def talk(served: Served, work: Callable[[RemotingClient], Awaitable[Any]]) -> An
 
 def ask(served: Served, *requests: Command) -> list[Command]:
     async def work(client: RemotingClient) -> list[Command]:
-        return [await client.ask(request, _LONG) for request in requests]
+        answers = []
+        for request in requests:
+            answers.append(await client.ask(request, _LONG))
+            await asyncio.to_thread(served.store.flush)  # what was sent is in its queue
+        return answers
 
-    answers: list[Command] = talk(served, work)
-    served.store.flush()
-    return answers
+    found: list[Command] = talk(served, work)
+    return found
 
 
 def to(code: int, version: int = _JAVA, /, **fields: object) -> Command:
@@ -127,6 +130,7 @@ def test_a_connection_serves_a_producer_and_a_consumer(served: Served) -> None:
     async def work(client: RemotingClient) -> list[Command]:
         await client.ask_for(joined, _LONG)
         await client.ask_for(message(b"first", "shared"), _LONG)
+        await asyncio.to_thread(served.store.flush)
         held = pull(1, "shared", sysFlag="6", suspendTimeoutMillis="20000", consumerGroup="both")
         waiting = asyncio.create_task(client.ask(held, _LONG))
         await asyncio.sleep(0)
@@ -159,12 +163,14 @@ def test_a_subscription_is_in_the_request_or_in_the_heartbeat(served: Served) ->
             await client.ask_for(message(tag.encode(), "subscribed", i=f"TAGS\x01{tag}"), _LONG)
         await asyncio.to_thread(served.store.flush)
         await client.ask_for(heartbeat("me", {"subscribed": "a"}, "subscribers"), _LONG)
+        whose = {"consumerGroup": "subscribers", "topic": "subscribed", "queueId": 0}
+        query = to(RequestCode.QUERY_CONSUMER_OFFSET, **whose)
         found = []
         for offset, flags in enumerate((2, 3, 6, 7), 1):
-            asked = {"sysFlag": str(flags), "subscription": "b", "commitOffset": str(offset)}
-            whose = {"consumerGroup": "subscribers", "topic": "subscribed", "queueId": "0"}
-            found.append(await client.ask(pull(0, **{**whose, **asked}), _LONG))  # type: ignore[arg-type]
-            found.append(await client.ask(to(RequestCode.QUERY_CONSUMER_OFFSET, **whose), _LONG))
+            asked: dict[str, Any] = {"sysFlag": str(flags), "commitOffset": str(offset)}
+            asked |= {"consumerGroup": "subscribers", "subscription": "b"}
+            found.append(await client.ask(pull(0, "subscribed", **asked), _LONG))
+            found.append(await client.ask(query, _LONG))
         return found
 
     answers = talk(served, work)
@@ -198,7 +204,7 @@ def test_each_broadcast_consumer_gets_everything(served: Served) -> None:
         async with await RemotingClient.connect(served.address, seconds=_LONG) as client:
             joining = beat(name, group, "news", messageModel="BROADCASTING")
             await client.ask_for(joining, _LONG)
-            asked = {"consumerGroup": group, "sysFlag": "2", "subVersion": "1"}
+            asked: dict[str, Any] = {"consumerGroup": group, "sysFlag": "2", "subVersion": "1"}
             bodies = []
             for queue in range(2):
                 answer = await client.ask_for(pull(0, "news", queue, **asked), _LONG)
@@ -226,7 +232,7 @@ def test_a_group_may_be_kept_from_broadcasting(served: Served, model: object) ->
     update = Command(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(settings).encode()
     )
-    asked = {"consumerGroup": group, "sysFlag": "2", "subVersion": "1"}
+    asked: dict[str, Any] = {"consumerGroup": group, "sysFlag": "2", "subVersion": "1"}
     *_, refused, _, allowed = ask(
         served,
         update,
