@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ class _Book:
     ("settings", "period"), [({}, 30), ({"register_name_server_period": 10_000}, 10)]
 )
 def test_it_registers_from_time_to_time(
-    tmp_path: Path, settings: dict[str, int], period: int
+    tmp_path: Path, settings: dict[str, Any], period: int
 ) -> None:
     async def turns(client: RemotingClient) -> None:
         for _ in range(5):
