@@ -38,7 +38,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def broker(
-    path: Path, *, clock: Callable[[], int] | None = None, **settings: Any
+    path: Path, clock: Callable[[], int] | None = None, /, **settings: Any
 ) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
@@ -49,8 +49,11 @@ def broker(
     """
     ports = {"listen_port": free_port(), "vip_listen_port": 0}
     config = StoreConfig(**{**SMALL, **ports, **settings})
-    more = {} if clock is None else {"clock": clock}
-    with StoreWriter.open(path, config, **more) as store:
+    if clock is None:
+        opened = StoreWriter.open(path, config)
+    else:
+        opened = StoreWriter.open(path, config, clock=clock)
+    with opened as store:
         runner = BrokerRunner(store)
         try:
             yield Served(store, runner.address)

@@ -47,7 +47,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Conversation]:
     clock = Clock()
     clock.advance(conversations[0].begin)
     path = tmp_path_factory.mktemp("conversations") / "store"
-    with broker(path, clock=clock, default_topic_queue_nums=4) as served:
+    with broker(path, clock, default_topic_queue_nums=4) as served:
         for each in conversations:
             each.play(served, clock)
     return {each.name: each for each in conversations}
