@@ -19,7 +19,9 @@ from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.fields import MAX_NAME
 
-__all__ = ["TAG", "Heartbeat", "Membership", "Subscription", "read_heartbeat", "tag_codes"]
+__all__ = [
+    *("TAG", "Heartbeat", "Membership", "Subscription", "read_heartbeat", "tag_codes", "tags_in"),
+]
 
 TAG: Final = "TAG"
 """The type of expressions that name tags."""
@@ -106,8 +108,14 @@ def tag_codes(expression: str) -> I4 | None:
         raise FrameError(f"a subscription has more than {_MOST_TAGS} tags")
     if text in ("", "*"):
         return None
-    tags = [tag.strip() for tag in text.split("||")]
-    return np.array([java_hash_code_str(tag) for tag in tags if tag], np.int32)
+    return np.array([java_hash_code_str(tag) for tag in tags_in(text)], np.int32)
+
+
+def tags_in(expression: str) -> list[str]:
+    """Return the tags of an expression such as `TagA || TagB`; none if it means all messages."""
+    text = expression.strip()
+    tags = [] if text == "*" else [tag.strip() for tag in text.split("||")]
+    return [tag for tag in tags if tag]
 
 
 def read_heartbeat(body: bytes) -> Heartbeat:

@@ -210,7 +210,9 @@ class Producing:
             self._check_half()
             header.sys_flag &= ~TRANSACTION_MASK
         is_dead = self._is_dead(header)
-        properties = stored_properties(header, self._cluster, is_dead=is_dead, is_half=is_half)
+        properties = stored_properties(
+            header, self._cluster, self._max_body, is_dead=is_dead, is_half=is_half
+        )
         return _Send(request, header, queue_id, properties, is_half)
 
     def _check_half(self) -> None:

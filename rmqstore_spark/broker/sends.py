@@ -115,33 +115,42 @@ def is_transactional(properties: str) -> bool:
 
 
 def stored_properties(
-    header: SendHeader, cluster: str, *, is_dead: bool, is_half: bool = False
+    header: SendHeader, cluster: str, most_body: int, *, is_dead: bool, is_half: bool = False
 ) -> bytes:
     """Return the properties of a single message as they are stored.
+
+    RocketMQ drops WAIT, but not from a message that waits: a half message, or one with a delay.
 
     Args:
         header: of its request.
         cluster: name of the broker's cluster.
+        most_body: most bytes of a body, for the error.
         is_dead: whether it goes to the dead letters, at once whatever its delay.
-        is_half: whether it becomes a half message, which keeps WAIT.
+        is_half: whether it becomes a half message.
 
     Raises:
         RemotingError: they are too long.
     """
+    given = [part for part in header.properties.split(PROPERTY_SEPARATOR) if part]
+    waits = is_half or (
+        not is_dead and PROPERTY_DELAY in header.properties and any(map(_is_delay, given))
+    )
     dropped = [PROPERTY_CLUSTER]
-    dropped += [] if is_half else [PROPERTY_WAIT]
+    dropped += [] if waits else [PROPERTY_WAIT]
     dropped += [PROPERTY_DELAY] if is_dead else []
     leads = tuple(name + NAME_VALUE_SEPARATOR for name in dropped)
-    parts = [
-        part
-        for part in header.properties.split(PROPERTY_SEPARATOR)
-        if part and not part.startswith(leads)
-    ]
+    parts = [part for part in given if not part.startswith(leads)]
     parts.append(f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{cluster}")
     found = PROPERTY_SEPARATOR.join(parts).encode("utf-8", "replace")
     if len(found) > MAX_PROPERTIES_LENGTH:
-        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, "the properties are too long")
+        raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(most_body))
     return found
+
+
+def _is_delay(part: str) -> bool:
+    """Return whether a property lets its message wait; level 0 does not."""
+    name, _, level = part.partition(NAME_VALUE_SEPARATOR)
+    return name == PROPERTY_DELAY and level != "0"
 
 
 @dataclass(frozen=True)

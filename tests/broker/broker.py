@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def broker(path: Path, clock: Any = None, **settings: Any) -> Iterator[Served]:
+def broker(path: Path, clock: Callable[[], int] | None = None, **settings: Any) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
     Args:

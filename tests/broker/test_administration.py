@@ -104,7 +104,7 @@ def test_connections_are_told_as_a_broker_tells_them(tmp_path: Path, code: int, 
     ]
     assert recorded[0].answer is not None
     theirs: Any = parse_body(recorded[0].answer.body)
-    beat = heartbeat("me", {"orders": "a"})
+    beat = heartbeat("me", {"RecPush": "TagA || TagB", "%RETRY%cg_push": "*"})
     told = json.loads(beat.body)
     told["producerDataSet"] = [{"groupName": "consumers"}]
     beat.body = json.dumps(told).encode()
@@ -116,5 +116,14 @@ def test_connections_are_told_as_a_broker_tells_them(tmp_path: Path, code: int, 
     assert ours.keys() == theirs.keys()
     assert ours["connectionSet"][0].keys() == theirs["connectionSet"][0].keys()
     assert ours["connectionSet"][0]["clientId"] == "me"
+    assert _subscriptions(ours) == _subscriptions(theirs)
     assert unknown.code == (206 if field == "consumerGroup" else 1)
     assert "nobody" in (unknown.remark or "")
+
+
+def _subscriptions(told: Any) -> Any:
+    """What a group consumes, without the times at which its consumers said so."""
+    return [
+        {**told["subscriptionTable"][topic], "subVersion": 0}
+        for topic in sorted(told.get("subscriptionTable", {}))
+    ]

@@ -1,12 +1,10 @@
-"""Real clients' requests to a real broker, and what both brokers answer."""
+"""Single requests that a real broker was asked, and what both brokers answer."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
@@ -21,8 +19,6 @@ _PLACES = {
     *("indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"),
 }
 """What depends on the messages that the recorded broker had before."""
-_CLIENTS = ["java-send", "java-binary", "java-delay", "cpp-send-push", "js-send-push", "java-push"]
-_SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 
 
 async def replay(address: str, asked: list[Exchange]) -> list[tuple[Exchange, Command]]:
@@ -71,29 +67,6 @@ def _said(remark: str | None) -> str:
     """What a remark says first, without the address of a client."""
     first = (remark or "").split("\n")[0].strip()
     return first.partition(" consumer:")[0]
-
-
-@pytest.mark.parametrize("name", _CLIENTS)
-def test_what_real_clients_send_and_say_of_themselves_is_answered_alike(
-    tmp_path: Path, name: str
-) -> None:
-    wanted = {
-        *_SENDS, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
-        RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
-    }  # fmt: skip
-    asked = [
-        each
-        for each in exchanges(name, "broker")
-        if each.request.header["code"] in wanted
-        and (each.answer is not None or each.request.header["flag"] & 2)
-    ]
-    with broker(tmp_path / "store", default_topic_queue_nums=4) as served:
-        for topic in ("RecSend", "RecJs", "RecCpp", "RecBinary"):
-            served.store.create_topic(topic, read_queue_nums=4)
-        found = asyncio.run(replay(served.address, asked))
-    assert len(found) > 3
-    for exchange, ours in found:
-        same_form(exchange, ours)
 
 
 def test_a_batch_of_cpp_is_one_message_as_for_a_broker(tmp_path: Path) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.protection import Protection
+from rmqstore_spark.broker.registering import Registering
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import ask, broker, message, name_server, pull, route
+from tests.namesrv.registering import registration
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
@@ -40,6 +53,103 @@ def test_topics_are_registered_at_once_and_unregistered_at_the_end(tmp_path: Pat
                 assert found["queueDatas"][0]["writeQueueNums"] == 3
         eventually(lambda: route(one, "new") is None)
         eventually(lambda: route(two, "TBW102") is None)
+
+
+def test_slaves_are_told_where_to_connect(tmp_path: Path) -> None:
+    """A broker's slaves replicate from the port behind its own, unless it is configured."""
+
+    async def answer(name_server: str) -> Command:
+        async with await RemotingClient.connect(name_server, seconds=30) as slave:
+            asked = registration(broker_id=1, address="127.0.0.1:1", ha="127.0.0.1:2")
+            return await slave.ask_for(asked, 30)
+
+    with (
+        name_server(tmp_path) as address,
+        broker(tmp_path / "store", namesrv_addr=address) as served,
+    ):
+        eventually(lambda: route(address, "TBW102"))
+        told = asyncio.run(answer(address))
+        port = served.store.config.listen_port
+        expected = {"masterAddr": served.address, "haServerAddr": f"127.0.0.1:{port + 1}"}
+        assert told.ext == expected
+
+
+class _Leaping(asyncio.SelectorEventLoop):
+    """An event loop whose clock can leap ahead."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+class _Book:
+    """The side of a name server: writes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Command] = []
+        self.has_more = asyncio.Event()
+
+    def registrations(self) -> list[Command]:
+        """Those that it was asked to make."""
+        return [each for each in self.asked if each.code == RequestCode.REGISTER_BROKER]
+
+    async def has(self, count: int) -> None:
+        """Wait for as many registrations."""
+        while len(self.registrations()) < count:
+            self.has_more.clear()
+            await self.has_more.wait()
+
+    def opened(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+    def requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.asked.append(request.command)
+            request.reply(request.command.answer())
+        self.has_more.set()
+
+    def closed(self, connection: RemotingConnection) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "period"), [({}, 30), ({"register_name_server_period": 10_000}, 10)]
+)
+def test_it_registers_from_time_to_time(
+    tmp_path: Path, settings: dict[str, Any], period: int
+) -> None:
+    async def turns(client: RemotingClient) -> None:
+        for _ in range(5):
+            await client.ask_for(route_of_a_topic, 30)
+
+    async def work() -> None:
+        server = RemotingServer(book, Limits())
+        address = await server.start("127.0.0.1", 0)
+        config = StoreConfig(namesrv_addr=address, **settings)
+        identity = Protection.of(config).identity
+        async with await RemotingClient.connect(address, seconds=30) as other:
+            with StoreWriter.open(tmp_path / "store", config) as store:
+                registering = Registering(config, Catalog(store), "10.0.0.1:4", "", identity)
+                for count in (1, 2):
+                    await asyncio.wait_for(book.has(count), 30)
+                    await turns(other)  # it has its answer, and waits
+                    loop.ahead += period / 2
+                    await turns(other)
+                    assert len(book.registrations()) == count
+                    loop.ahead += period / 2
+                await asyncio.wait_for(book.has(3), 30)
+                await registering.close()
+        await server.close()
+
+    route_of_a_topic = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+    book, loop = _Book(), _Leaping()
+    try:
+        loop.run_until_complete(work())
+    finally:
+        loop.close()
+    assert {each.ext["haServerAddr"] for each in book.registrations()} == {"10.0.0.1:4"}
+    assert book.asked[-1].code == RequestCode.UNREGISTER_BROKER
 
 
 def test_it_registers_again_with_a_name_server_that_comes_back(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def sends(data: bytes) -> Any:
 def _sent(request: Command) -> Any:
     header = read_header(request)
     is_half = is_transactional(header.properties)
-    properties = stored_properties(header, "c", is_dead=bool(header.flag & 1), is_half=is_half)
+    is_dead = bool(header.flag & 1)
+    properties = stored_properties(header, "c", 1 << 22, is_dead=is_dead, is_half=is_half)
     if request.code != RequestCode.SEND_BATCH_MESSAGE:
         return repr(header), properties
     batch = split_batch(request.body, _MOST)

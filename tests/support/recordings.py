@@ -9,17 +9,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["RECORDINGS", "Exchange", "Frame", "exchanges", "frames"]
+__all__ = ["RECORDINGS", "Closed", "Exchange", "Frame", "events", "exchanges", "frames"]
 
 _FOLDER = Path(__file__).resolve().parents[1] / "golden" / "remoting"
 RECORDINGS = sorted(path.name.removesuffix(".jsonl.gz") for path in _FOLDER.iterdir())
 """The names of all recordings."""
 
 
-class Frame(NamedTuple):
-    """A frame that was recorded."""
+class Closed(NamedTuple):
+    """A client closed its connection."""
 
     connection: int
+    at: float
+
+
+class Frame(NamedTuple):
+    """A frame that was recorded, `at` seconds after the recording began."""
+
+    connection: int
+    at: float
     is_from_client: bool
     peer: str
     form: int
@@ -44,18 +52,29 @@ class Exchange(NamedTuple):
     answer: Frame | None
 
 
-def frames(name: str, peer: str = "") -> Iterator[Frame]:
-    """The frames of a recording that can be decoded, of one peer or all."""
+def events(name: str, peer: str = "") -> Iterator[Frame | Closed]:
+    """The frames of a recording that can be decoded, and what clients closed; of a peer or all."""
     with gzip.open(_FOLDER / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             told = json.loads(line)
-            if "event" in told or told["header"] is None or peer not in ("", told["peer"]):
+            if peer not in ("", told["peer"]):
+                continue
+            if "event" in told:
+                if told["event"] == "close" and told["by"] == "client":
+                    yield Closed(told["conn"], told["t"])
+                continue
+            if told["header"] is None:
                 continue
             yield Frame(
-                told["conn"], told["from"] == "client", told["peer"],
+                told["conn"], told["t"], told["from"] == "client", told["peer"],
                 ("JSON", "ROCKETMQ").index(told["serialize"]), told["header"],
                 base64.b64decode(told["headerRaw"]), base64.b64decode(told.get("body") or ""),
             )  # fmt: skip
+
+
+def frames(name: str, peer: str = "") -> Iterator[Frame]:
+    """The frames of a recording that can be decoded, of one peer or all."""
+    return (event for event in events(name, peer) if isinstance(event, Frame))
 
 
 def exchanges(name: str, peer: str) -> list[Exchange]:

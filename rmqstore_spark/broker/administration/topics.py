@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.clients import Clients, Member
-from rmqstore_spark.broker.heartbeat import Subscription
+from rmqstore_spark.broker.heartbeat import TAG, Subscription, tags_in
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -197,7 +197,7 @@ def _subscription(told: Subscription) -> dict[str, Any]:
         "expressionType": told.kind,
         "subString": told.expression,
         "subVersion": told.version,
-        "tagsSet": [],
+        "tagsSet": tags_in(told.expression) if told.kind == TAG else [],
         "topic": told.topic,
     }
 

@@ -108,8 +108,9 @@ class SendBack:
         parts = _bytes(record.properties).decode("utf-8", "replace").split(PROPERTY_SEPARATOR)
         pairs = (part.partition(NAME_VALUE_SEPARATOR) for part in parts if part)
         properties = {name: value for name, _, value in pairs}
-        for name in (PROPERTY_CRC32, PROPERTY_DELAY, PROPERTY_WAIT):
+        for name in (PROPERTY_CRC32, PROPERTY_DELAY):
             properties.pop(name, None)
+        properties[PROPERTY_WAIT] = "false"  # nobody waits for the copy
         properties.setdefault(PROPERTY_RETRY_TOPIC, _bytes(record.topic).decode())
         msg_id = f"{record.store_host(0).hex().upper()}{place:016X}"
         properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, msg_id)
