@@ -55,22 +55,24 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, s
 
 
 @pytest.mark.parametrize(
-    ("of", "topic"), [(_cpp, "for-cpp"), (_node, "for-node")], ids=["C++", "Node"]
+    ("of", "group"), [(_cpp, "cpp-consumers"), (_node, "node-consumers")], ids=["C++", "Node"]
 )
 def test_it_sends_and_consumes(
     spark: SparkSession,
     shared: tuple[Served, str],
     tmp_path: Path,
     of: Callable[[], list[str]],
-    topic: str,
+    group: str,
 ) -> None:
     """It gets each row of a Spark stream once, and Spark reads what it has sent."""
     command, (served, address) = of(), shared
+    topic, retries = f"for-{group}", f"%RETRY%{group}"
     first = [f"body-{number}" for number in range(10)]
     rows = _write_files(tmp_path / "rows")
     with served.client() as asked:
         asked.create_topic(topic, read_queue_nums=8)
-        eventually(lambda: route(address, topic))
+        asked.create_topic(retries, read_queue_nums=1)  # clients look for new routes every 30 s
+        eventually(lambda: route(address, topic) and route(address, retries))
         client = RealClient(tmp_path, *command, address, topic, len(first))
         try:
             eventually(lambda: client.words("ready"), _PATIENCE)
