@@ -127,6 +127,7 @@ def test_spark_pulls_what_cpp_and_node_have_sent_to_rocketmqs_broker(
             running.callback(other.kill)
             eventually(lambda of=other: of.words("ready"), _PATIENCE)
             assert [body for _, body, *_ in other.words("sent")] == bodies
+            assert other.end() == 0
         frame = spark.read.format("rmqstore").option("namesrvAddr", name_server)
         pulled = frame.option("subscribe", ",".join(others)).load()
         found = pulled.select("topic", "body", "keys", "tags")
