@@ -1,14 +1,16 @@
-"""Consume a topic with RocketMQ's C++ client (the Python package `rocketmq`), and print each body.
+"""Print what comes to a topic, with RocketMQ's C++ client (the Python package `rocketmq`).
 
     python examples/cpp_consumer.py NAME_SERVER TOPIC
 
-It prints `ready` when it has started, and ends at the end of its input.
+It prints `ready` when it has started, then the body and age of each message. It ends at the end of
+its input.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 from rocketmq.client import PushConsumer, RecvMessage
 
@@ -20,9 +22,11 @@ def say(text: str) -> None:
 
 
 def show(message: RecvMessage) -> None:
-    """Print the body of a message. After an error, it would come again later."""
+    """Print a message. After an error, it would come again later."""
     body = message.body
-    say(body.decode() if isinstance(body, bytes) else body)
+    text = body.decode() if isinstance(body, bytes) else body
+    age = time.time_ns() // 1_000_000 - message.store_timestamp
+    say(f"{text}, {age} ms after it was stored")
 
 
 def main(name_server: str, topic: str) -> None:

@@ -7,7 +7,6 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -60,13 +59,12 @@ def show_clients(spark: SparkSession) -> bool:
         )
         show_code(write_greetings)
         write_greetings(spark, endpoint)
-        began = time.monotonic()
         got = [said.next() for _ in range(GREETINGS)]
-        took = time.monotonic() - began
-    console.print(f"The consumer has got them, {took:.2f} s after the write ended:")
+    console.print("The consumer has got them:")
     for line in got:
         console.print(line, style="green", markup=False)
-    return sorted(got) == [f"greeting {number} of Spark" for number in range(GREETINGS)]
+    bodies = sorted(line.partition(",")[0] for line in got)
+    return bodies == [f"greeting {number} of Spark" for number in range(GREETINGS)]
 
 
 class Lines:

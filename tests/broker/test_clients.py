@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from chispa import assert_df_equality
+from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
-from rmqstore_spark.reader import Store
 from tests.broker.accounts import write_accounts
 from tests.broker.broker import broker, name_server, route
 from tests.broker.real_client import RealClient, cpp_command, node_command
-from tests.support.messages.batches import commit_batch, expected
+from tests.datasource.sink.serving import Served
+from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _PATIENCE = 120.0
+_BATCHES, _ROWS = 2, 300
 
 
 def _cpp() -> list[str]:
@@ -31,47 +41,92 @@ def _node() -> list[str]:
     return command
 
 
-@pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
-def test_it_sends_and_consumes(tmp_path: Path, of: Callable[[], list[str]]) -> None:
-    command, path = of(), tmp_path / "store"
-    with (
-        name_server(tmp_path) as address,
-        broker(path, namesrv_addr=address, message_delay_level="1s 1s 1s") as served,
-    ):
-        served.store.create_topic("orders", read_queue_nums=8)
-        eventually(lambda: route(address, "orders"))
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
+    """A store process that is a broker, and the name server that it registers with."""
+    folder = tmp_path_factory.mktemp("shared")
+    with name_server(folder) as address:
+        served = Served(
+            folder / "store", listenPort=free_port(), vipListenPort=0, namesrvAddr=address,
+            messageDelayLevel="1s 1s 1s",
+        )  # fmt: skip
+        yield served, address
+        served.process.stop()
 
-        def refused() -> list[list[str]]:
-            return [words[1:4] for words in client.words("got") if words[0] == "refused"]
 
-        client = RealClient(tmp_path, *command, address, "orders", 10)
+@pytest.mark.parametrize(
+    ("of", "group"), [(_cpp, "cpp-consumers"), (_node, "node-consumers")], ids=["C++", "Node"]
+)
+def test_it_sends_and_consumes(
+    spark: SparkSession,
+    shared: tuple[Served, str],
+    tmp_path: Path,
+    of: Callable[[], list[str]],
+    group: str,
+) -> None:
+    """It gets each row of a Spark stream once, and Spark reads what it has sent."""
+    command, (served, address) = of(), shared
+    topic, retries = f"for-{group}", f"%RETRY%{group}"
+    first = [f"body-{number}" for number in range(10)]
+    rows = _write_files(tmp_path / "rows")
+    with served.client() as asked:
+        asked.create_topic(topic, read_queue_nums=8)
+        asked.create_topic(retries, read_queue_nums=1)  # clients look for new routes every 30 s
+        eventually(lambda: route(address, topic) and route(address, retries))
+        client = RealClient(tmp_path, *command, address, topic, len(first))
         try:
             eventually(lambda: client.words("ready"), _PATIENCE)
-            first = [f"body-{number}" for number in range(10)]
             assert [words[1] for words in client.words("sent")] == first
             eventually(lambda: client.got() >= set(first), _PATIENCE)
             # One that it refuses once comes again, and is shown with its own topic's key and tag.
             client.send("refused")
             # A send that was not answered in time is sent again, so there can be more of them.
-            eventually(lambda: ["1", "key-refused", "TagA"] in refused(), _PATIENCE)
-            assert ["0", "key-refused", "TagA"] in refused()
-            # And what a Spark stream commits comes to it.
-            commit_batch(served.store, 1)
-            served.store.flush()
-            with Store.open(path) as store:
-                rows = [row for part in store.scan() for row in part.to_pylist()]
-            committed = [
-                row["body"].decode()
-                for row in rows
-                if row["topic"] == "orders" and row["body"] in expected(1)
-            ]
-            assert committed
-            eventually(lambda: client.got() >= set(committed), _PATIENCE)
+            again = ["refused", "1", "key-refused", "TagA"]
+            eventually(lambda: again in [words[:4] for words in client.words("got")], _PATIENCE)
+            assert ["refused", "0", *again[2:]] in [words[:4] for words in client.words("got")]
+            _stream(spark, tmp_path, served.endpoint, topic)
+            eventually(lambda: client.got() >= set(rows), _PATIENCE)
             assert client.end() == 0
         finally:
             client.kill()
-    sent = [row["body"].decode() for row in rows if row["topic"] == "orders"]
-    assert list(dict.fromkeys(sent))[:11] == [*first, "refused"]
+        asked.flush()
+    assert Counter(body for body, *_ in client.words("got") if body in rows) == Counter(rows)
+    reader = spark.read.format("rmqstore").option("subscribe", topic)
+    found = reader.load(str(served.path)).select(F.expr("string(body) AS body"), "keys", "tags")
+    written = spark.read.parquet(str(tmp_path / "rows")).select("body", F.array("keys"), "tags")
+    sent = [(body, [f"key-{body}"], "TagA") for body in (*first, "refused")]
+    for read, expected in (
+        (found.filter("body LIKE 'row-%'"), written.toDF(*found.columns)),
+        (
+            found.filter("body NOT LIKE 'row-%'").distinct(),
+            spark.createDataFrame(sent, found.schema),
+        ),
+    ):
+        assert_df_equality(read, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+def _write_files(folder: Path) -> list[str]:
+    """Rows in files, of which a micro-batch takes one; their bodies."""
+    folder.mkdir()
+    rows = [f"row-{number}" for number in range(_ROWS)]
+    for number in range(_BATCHES):
+        part = rows[number::_BATCHES]
+        columns = {
+            "body": part,
+            "keys": [f"key-{row}" for row in part],
+            "tags": ["TagA"] * len(part),
+        }
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+    return rows
+
+
+def _stream(spark: SparkSession, folder: Path, endpoint: str, topic: str) -> None:
+    """Let a stream of Spark write the rows, exactly once."""
+    reader = spark.readStream.schema("body string, keys string, tags string")
+    rows = reader.option("maxFilesPerTrigger", 1).parquet(str(folder / "rows"))
+    writer = rows.writeStream.format("rmqstore").options(endpoint=endpoint, topic=topic)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(int(_PATIENCE))
 
 
 _ACCOUNTS = """\

@@ -100,7 +100,7 @@ def test_demo(tmp_path: Path) -> None:
             r"^orders +0-7 +120000 ",  # rmqstore topics
             r"^no damage found, 0 note",  # rmqstore verify
             r"^read from both +24,000 +24,000 +0 +0$",  # the second scene
-            r"^(The consumer has got them, [\d.]+ s after|There is no C\+\+ client)",  # the third
+            r"^(greeting 4 of Spark, \d+ ms after|There is no C\+\+ client)",  # the third
             r"docs/writing\.md",
         ),
         output,

@@ -78,6 +78,9 @@ public class Client {
                 send(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), words[4],
                     Integer.parseInt(words[5]));
                 break;
+            case "produce":
+                produce(words[1], Integer.parseInt(words[2]), words[3]);
+                break;
             case "transact":
                 transact(words[1], Integer.parseInt(words[2]));
                 break;
@@ -157,8 +160,7 @@ public class Client {
         DefaultMQProducer producer = producer();
         try {
             for (int i = 0; i < count; i++) {
-                byte[] body = (prefix + i).getBytes(StandardCharsets.UTF_8);
-                Message message = new Message(topic, "sent", prefix + i, body);
+                Message message = numbered(topic, prefix + i);
                 if (delay > 0) {
                     message.setDelayTimeLevel(delay);
                 }
@@ -174,6 +176,22 @@ public class Client {
         } finally {
             producer.shutdown();
         }
+    }
+
+    /** So many messages, each once, to queues that the producer chooses. */
+    private void produce(String topic, int count, String prefix) throws Exception {
+        DefaultMQProducer producer = producer();
+        try {
+            for (int i = 0; i < count; i++) {
+                answer(described(producer.send(numbered(topic, prefix + i), 60_000), prefix + i));
+            }
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static Message numbered(String topic, String body) {
+        return new Message(topic, "sent", body, body.getBytes(StandardCharsets.UTF_8));
     }
 
     /** A question to a consumer, and its reply; the producer of the question tells of its traces. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.errors import OptionError, RemotingError
+from tests.broker.broker import route
+from tests.broker.real_client import RealClient, cpp_command, node_command
 from tests.datasource.driving import batch_rows
 from tests.rocketmq.processes import Broker, Client
 from tests.support.waiting import eventually
@@ -95,6 +98,46 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
             batch_rows("", namesrvAddr=name_server, subscribe=TOPIC)
         signed = pulled(aclFile=str(key))
         assert_df_equality(_plain(signed), _plain(stored()), ignore_row_order=True)
+
+
+@pytest.fixture
+def others() -> dict[str, list[str]]:
+    """The commands of RocketMQ's other clients, by the topic that each sends to."""
+    commands = {"from-cpp": cpp_command(), "from-node": node_command()}
+    found = {topic: command for topic, command in commands.items() if command}
+    if len(found) < len(commands):
+        pytest.skip(f"not all clients are installed: only those of {list(found)}")
+    return found
+
+
+def test_spark_pulls_what_cpp_and_node_have_sent_to_rocketmqs_broker(
+    spark: SparkSession,
+    others: dict[str, list[str]],
+    broker: Callable[..., Broker],
+    client: Client,
+    name_server: str,
+    tmp_path: Path,
+) -> None:
+    bodies = [f"body-{number}" for number in range(20)]
+    with broker(tmp_path / "store", waitTimeMillsInSendQueue=10_000), ExitStack() as running:
+        for topic, command in others.items():  # Node's does not create topics
+            client.ask("topic", topic, 2, 2, 6)
+            eventually(lambda of=topic: route(name_server, of), _PATIENCE)
+            other = RealClient(tmp_path, *command, name_server, topic, len(bodies))
+            running.callback(other.kill)
+            eventually(lambda of=other: of.words("ready"), _PATIENCE)
+            assert [body for _, body, *_ in other.words("sent")] == bodies
+            assert other.end() == 0
+        frame = spark.read.format("rmqstore").option("namesrvAddr", name_server)
+        pulled = frame.option("subscribe", ",".join(others)).load()
+        found = pulled.select("topic", "body", "keys", "tags")
+        sent = [
+            (topic, body.encode(), [f"key-{body}"], "TagA") for topic in others for body in bodies
+        ]
+        # A send that is not answered in time is sent again.
+        assert_df_equality(
+            found.distinct(), spark.createDataFrame(sent, found.schema), ignore_row_order=True
+        )
 
 
 def _plain(frame: DataFrame) -> DataFrame:
