@@ -21,7 +21,7 @@ from benchmarks.clients.load import Sent
 from benchmarks.clients.rounds import in_turns, middle, seconds_of
 from benchmarks.figures import Figure, met
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.embedding import EmbeddedStore
+from rmqstore_spark.embedding import EmbeddedStore, Setting
 from tests.broker.broker import name_server, route
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
@@ -58,7 +58,11 @@ def cpp_figures(folder: Path) -> Iterator[Figure]:
         )
         return
     with name_server(folder) as address:
-        settings = {"listenPort": free_port(), "vipListenPort": 0, "namesrvAddr": address}
+        settings: dict[str, Setting] = {
+            "listenPort": free_port(),
+            "vipListenPort": 0,
+            "namesrvAddr": address,
+        }
         with EmbeddedStore(folder / "cpp", settings=settings) as endpoint:
             with StoreClient(endpoint) as client:
                 client.create_topic(_TOPIC, write_queue_nums=QUEUES, read_queue_nums=QUEUES)

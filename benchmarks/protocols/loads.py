@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain, count, takewhile
 from types import TracebackType
 from typing import Final
 
@@ -87,7 +88,7 @@ class _Tally:
     def __init__(self) -> None:
         self._over = threading.Event()
         self._begun = 0.0
-        self._count = 0
+        self._done = 0
         threading.Thread(target=self._await_end, daemon=True).start()
 
     @property
@@ -98,15 +99,15 @@ class _Tally:
     @property
     def rate(self) -> float:
         """How much was done in a second since the first of it."""
-        return self._count / (time.perf_counter() - self._begun)
+        return self._done / (time.perf_counter() - self._begun)
 
-    def add(self, count: int) -> None:
+    def add(self, done: int) -> None:
         """Count something that was done."""
         if not self._begun:
             self._begun = time.perf_counter()
             print("at work", flush=True)
         else:
-            self._count += count
+            self._done += done
 
     def _await_end(self) -> None:
         sys.stdin.read()
@@ -123,11 +124,9 @@ def _put(endpoint: str, tally: _Tally) -> None:
 
 def _scan(endpoint: str, tally: _Tally) -> None:
     with Store.open(endpoint) as store:
-        while tally.is_wanted:
-            for batch in store.scan():
-                tally.add(len(batch))
-                if not tally.is_wanted:
-                    break
+        scans = chain.from_iterable(store.scan() for _ in count())
+        for batch in takewhile(lambda _: tally.is_wanted, scans):
+            tally.add(len(batch))
 
 
 def _send(address: str, tally: _Tally) -> None:
@@ -139,11 +138,9 @@ async def _send_all(address: str, tally: _Tally) -> None:
 
 
 async def _send_one_by_one(address: str, tally: _Tally) -> None:
-    number = 0
     async with await RemotingClient.connect(address, seconds=_PATIENCE) as client:
-        while tally.is_wanted:
+        for number in takewhile(lambda _: tally.is_wanted, count()):
             await client.ask_for(send_request(number), _PATIENCE)
-            number += 1
             tally.add(1)
 
 
