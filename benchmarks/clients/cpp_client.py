@@ -1,6 +1,6 @@
 """What the C++ client gets from a store process as its broker, against recorded figures.
 
-These stand in for RocketMQ's own broker where there is none to take turns with.
+These stand in for RocketMQ's own broker where that is not installed.
 """
 
 from __future__ import annotations

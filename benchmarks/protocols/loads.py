@@ -93,7 +93,7 @@ class _Tally:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether to go on."""
+        """Whether to continue."""
         return not self._over.is_set()
 
     @property
