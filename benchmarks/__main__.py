@@ -21,6 +21,7 @@ from benchmarks.first_write import first_write_figures
 from benchmarks.idle import idle_figures
 from benchmarks.namesrv import namesrv_figures
 from benchmarks.planning import planning_figures
+from benchmarks.protocols.figures import protocol_figures
 from benchmarks.recovery import recovery_figures, service_memory
 from benchmarks.replication import replication_figures
 from benchmarks.service import service_figures
@@ -68,6 +69,7 @@ def main() -> None:
         "attacks": attack_figures,
         "namesrv": namesrv_figures,
         "clients": client_figures,
+        "protocols": protocol_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()

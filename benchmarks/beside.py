@@ -13,12 +13,13 @@ from benchmarks.sink import served_store
 from benchmarks.stores import Stores
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import block_of
 
-__all__ = ["beside_figures"]
+__all__ = ["beside_figures", "staged_batch", "traffic_block"]
 
 _SECTION: Final = "Puts of one message beside a commit of 1 GB"
 _BYTES: Final = 1 << 30
@@ -72,7 +73,7 @@ def _round(endpoint: str) -> tuple[float, list[float], int]:
                 time.sleep(_PAUSE)
 
     with StoreClient(endpoint) as client:
-        request = _staged(client)
+        request = staged_batch(client)
         putting = threading.Thread(target=put)
         putting.start()
         began = time.perf_counter()
@@ -83,12 +84,18 @@ def _round(endpoint: str) -> tuple[float, list[float], int]:
     return seconds, waits, refused
 
 
-def _staged(client: StoreClient) -> CommitRequest:
-    rows = (4 << 20) // (_BODY + 200)
-    block = encoded_traffic(Traffic(rows, topics={"orders": 8}, body_size=_BODY))[0]
+def staged_batch(client: StoreClient) -> CommitRequest:
+    """Stage 1 GB of messages to the topic `orders`; return what commits them."""
+    block = traffic_block()
     client.open(["orders"])
     with client.stage_stream() as stage:
         for _ in range(_BYTES // len(block)):
             stage.send(block)
         info = stage.finish()
     return CommitRequest(WriterId.of_one_write(), (info,))
+
+
+def traffic_block() -> U1:
+    """Return a block of some 4 MiB: messages of 1 KiB to eight queues of the topic `orders`."""
+    rows = (4 << 20) // (_BODY + 200)
+    return encoded_traffic(Traffic(rows, topics={"orders": 8}, body_size=_BODY))[0]

@@ -33,6 +33,8 @@ measured on a similar machine with 2 cores, and give a range: the lowest and the
 a second seen. The ratio is given against both ends. The aim counts as met if it is met against
 the higher end. The sections on Java clients and on Spark with RocketMQ's own broker run RocketMQ
 itself: they need the folder of a release in `ROCKETMQ_HOME`, and both sides take turns there.
+Without it, RocketMQ's C++ client sends to the store process, and is compared with what it reached
+with RocketMQ's broker on a similar machine.
 
 Decode runs in one thread of one process, without Spark, from the page cache. Each figure is the
 median of several passes over a store. "preadv" is the cost of reading the same bytes without

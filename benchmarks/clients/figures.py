@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.clients.brokers import bench
+from benchmarks.clients.cpp_client import cpp_figures
 from benchmarks.clients.held_pulls import held_figures
 from benchmarks.clients.java_clients import java_figures
 from benchmarks.clients.spark import spark_client_figures
@@ -25,13 +26,18 @@ _JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:G1HeapRegionSiz
 
 
 def client_figures(stores: Stores) -> Iterator[Figure]:
-    """Measure what a store process costs alone, then all that needs RocketMQ."""
+    """Measure what a store process costs alone, then all that needs RocketMQ, if there is one.
+
+    If there is none, measure the C++ client, for which figures with RocketMQ's broker are recorded.
+    """
     stores.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="clients-", dir=stores.folder) as name:
         folder = Path(name)
         yield from held_figures(folder)
         rocketmq = _rocketmq(folder)
-        if rocketmq is not None:
+        if rocketmq is None:
+            yield from cpp_figures(folder)
+        else:
             with bench(rocketmq, folder) as both:
                 yield from java_figures(both)
                 yield from spark_client_figures(both)

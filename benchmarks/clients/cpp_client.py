@@ -1,0 +1,101 @@
+"""What the C++ client gets from a store process as its broker, against recorded figures.
+
+These stand in for RocketMQ's own broker where that is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from benchmarks.child import ROOT
+from benchmarks.clients.brokers import QUEUES
+from benchmarks.clients.load import Sent
+from benchmarks.clients.rounds import in_turns, middle, seconds_of
+from benchmarks.figures import Figure, met
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.embedding import EmbeddedStore, Setting
+from tests.broker.broker import name_server, route
+from tests.support.processes.ports import free_port
+from tests.support.waiting import eventually
+
+__all__ = ["cpp_figures"]
+
+_RECORDED: Final = {1: 3_800, 4: 7_400, 16: 9_300}
+"""Messages a second by threads, of this client with RocketMQ's broker: see `_AGAINST`, `_HOW`."""
+_AGAINST: Final = "RocketMQ 4.9.8, recorded, 128 B"
+_HOW: Final = (
+    "recorded once on a similar machine, where client and broker shared 2 cores; not in this run"
+)
+_SIZES: Final = (100, 1024)
+_AIM: Final = 1.0
+_WARM_UP: Final = 0.5
+_MEASURED: Final = 1.5
+_PATIENCE: Final = 120.0
+_TOPIC: Final = "orders"
+
+_SECTION: Final = "A store process as the broker of RocketMQ's C++ client, against recorded figures"
+
+
+def cpp_figures(folder: Path) -> Iterator[Figure]:
+    """Send single messages; print a hint instead if the client is not installed.
+
+    Args:
+        folder: for the store and the client's logs.
+    """
+    if find_spec("rocketmq") is None:
+        print(
+            "RocketMQ's C++ client is not measured: install rocketmq 0.4.4 from PyPI "
+            "(Linux on x86-64).",
+            flush=True,
+        )
+        return
+    with name_server(folder) as address:
+        settings: dict[str, Setting] = {
+            "listenPort": free_port(),
+            "vipListenPort": 0,
+            "namesrvAddr": address,
+        }
+        with EmbeddedStore(folder / "cpp", settings=settings) as endpoint:
+            with StoreClient(endpoint) as client:
+                client.create_topic(_TOPIC, write_queue_nums=QUEUES, read_queue_nums=QUEUES)
+            eventually(lambda: route(address, _TOPIC), _PATIENCE)
+            for size in _SIZES:
+                ways = [partial(_send, folder, address, threads, size) for threads in _RECORDED]
+                for threads, sends in zip(_RECORDED, in_turns(*ways), strict=True):
+                    yield _figure(size, threads, sends)
+
+
+def _send(folder: Path, name_server: str, threads: int, size: int) -> Sent:
+    """Let a new process of the client send from threads that wait for each answer."""
+    words = name_server, _TOPIC, threads, size, seconds_of(_WARM_UP), seconds_of(_MEASURED)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.clients.cpp_load", *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "HOME": str(folder)},  # its logs go there
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=_PATIENCE,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Sent(said["rate"], said["p99Ms"], said["failed"], said["failure"])
+
+
+def _figure(size: int, threads: int, sends: list[Sent]) -> Figure:
+    rate, p99 = middle(sent.rate for sent in sends), middle(sent.p99_ms for sent in sends)
+    recorded = _RECORDED[threads]
+    failed = sum(sent.failed for sent in sends)
+    failures = f"; {failed} sends failed: {sends[-1].failure}" if failed else ""
+    return Figure(
+        _SECTION, f"{size} B, {threads} thread{'s' if threads > 1 else ''}, single sends",
+        f"{rate:,.0f} msg/s", _AGAINST, f"{recorded:,} msg/s", f"{rate / recorded:.2f}",
+        f"{_AIM:g}", met(rate >= _AIM * recorded), f"p99 {p99:.2f} ms; {_HOW}{failures}",
+    )  # fmt: skip
