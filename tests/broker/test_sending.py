@@ -144,11 +144,12 @@ def test_what_cannot_be_stored_is_refused_alone(tmp_path: Path) -> None:
             message(b"x", "SCHEDULE_TOPIC_XXXX"),
             batch([b"x"], e="8"),
             message(b"xx", f="1"),
+            message(b"x", i="INNER_MULTI_DISPATCH\x01%LMQ%a"),
         )
         assert [answer.code for answer in answers] == [
             ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR,
             ResponseCode.NO_PERMISSION, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_PERMISSION,
-            ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL,
+            ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL,
         ]  # fmt: skip
         assert served.store.stats()["putMessages"] == 0
 
