@@ -126,7 +126,6 @@ def test_refused_pulls(tmp_path: Path) -> None:
             pull(0, consumerGroup="no group!"),
             request(RequestCode.PULL_MESSAGE),
             request(9999),
-            request(315),  # VIEW_BROKER_STATS_DATA
         )
         assert [(each.code, (each.remark or "").split("\n")[0][:40]) for each in answers] == [
             (17, "topic[nothing] not exist, apply first pl"),
@@ -137,7 +136,6 @@ def test_refused_pulls(tmp_path: Path) -> None:
             (26, "subscription group [no group!] does not "),
             (1, "the request has no field consumerGroup"),
             (3, " request type 9999 not supported"),
-            (3, " request type 315 not supported"),
         ]
 
 

@@ -21,10 +21,7 @@ _PLACES = {
     *("indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"),
 }
 """What depends on the messages that the recorded broker had before."""
-_CLIENTS = [
-    *("java-send", "java-binary", "java-delay", "java-push", "java-orderly", "java-broadcast"),
-    *("cpp-send-push", "js-send-push"),
-]
+_CLIENTS = ["java-send", "java-binary", "java-delay", "cpp-send-push", "js-send-push", "java-push"]
 _SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 
 

@@ -104,15 +104,6 @@ def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
         assert counts == {"few": 2, "many": 3, "RMQ_SYS_TRACE_TOPIC": 1}
 
 
-def test_a_send_without_a_slave_is_stored_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with broker(path, broker_role="SYNC_MASTER") as served:
-        (answer,) = ask(served, message(b"alone"))
-        assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
-    (row,) = rows(path)
-    assert (row["body"], row["msgId"]) == (b"alone", answer.ext["msgId"])
-
-
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_a_producer_comes_over_ipv6(tmp_path: Path) -> None:
     path = tmp_path / "store"
