@@ -78,6 +78,7 @@ def test_the_outcomes_of_a_pull(tmp_path: Path) -> None:
             pull(0),
             pull(1, maxMsgNums="2"),
             pull(0, maxMsgNums="0"),
+            pull(0, sysFlag="22", maxMsgNums="10"),  # of Java's lite pull consumer
             pull(0, subscription="a || c"),
             pull(1, subscription="b", maxMsgNums="1"),
             pull(0, subscription="nobody"),
@@ -95,6 +96,7 @@ def test_the_outcomes_of_a_pull(tmp_path: Path) -> None:
             (0, "FOUND", 4, 4),
             (0, "FOUND", 3, 2),
             (0, "FOUND", 1, 1),
+            (0, "FOUND", 4, 4),
             (0, "FOUND", 4, 3),
             (0, "FOUND", 2, 1),
             (20, "NO_MATCHED_MESSAGE", 4, 0),
@@ -105,7 +107,7 @@ def test_the_outcomes_of_a_pull(tmp_path: Path) -> None:
             (21, "NO_MESSAGE_IN_QUEUE", 0, 0),
         ]
         bounds = [(number(each, "minOffset"), number(each, "maxOffset")) for each in found]
-        assert bounds == [(0, 4)] * 9 + [(0, 0)] * 2
+        assert bounds == [(0, 4)] * 10 + [(0, 0)] * 2
     log = b"".join(file.read_bytes() for file in sorted((path / "commitlog").iterdir()))
     assert log.startswith(found[0].body)
 
@@ -418,7 +420,7 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
                      "codeSet": [0, 0]}
                 ],
             },
-            {"groupName": "pulling", "consumeType": 0},
+            {"groupName": "pulling", "consumeFromWhere": 4, "consumeType": 0, "messageModel": 0},
         ],
     }  # fmt: skip
     good = Command(RequestCode.HEART_BEAT, body=json.dumps(told).encode() + b"\n")
@@ -428,8 +430,43 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
         b'{"clientID":"c"}' + b" " * (1 << 20),
     ]  # fmt: skip
     with broker(tmp_path / "store") as served:
-        answers = ask(served, good, *(Command(RequestCode.HEART_BEAT, body=each) for each in bad))
-        assert [answer.code for answer in answers] == [0] + [1] * len(bad)
+        answers = ask(
+            served,
+            good,
+            *(
+                request(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=each)
+                for each in ("g", "pulling")
+            ),
+            *(Command(RequestCode.HEART_BEAT, body=each) for each in bad),
+        )
+        assert [answer.code for answer in answers] == [0] * 3 + [1] * len(bad)
+    shown = [json.loads(answer.body) for answer in answers[1:3]]
+    kinds = [
+        (each["consumeFromWhere"], each["consumeType"], each["messageModel"]) for each in shown
+    ]
+    assert kinds == [
+        ("CONSUME_FROM_LAST_OFFSET", "CONSUME_PASSIVELY", "CLUSTERING"),
+        ("CONSUME_FROM_FIRST_OFFSET", "CONSUME_ACTIVELY", "BROADCASTING"),
+    ]
+    assert shown[0]["subscriptionTable"]["orders"]["subVersion"] == 1790000000000
+    assert shown[1]["subscriptionTable"] == {}
+
+
+def test_a_group_broadcasts_unless_it_may_not(tmp_path: Path) -> None:
+    beat = heartbeat("me", {"orders": "*"})
+    told = json.loads(beat.body)
+    told["consumerDataSet"][0]["messageModel"] = "BROADCASTING"
+    beat.body = json.dumps(told).encode()
+    by_heartbeat = pull(0, sysFlag="0", subscription="", subVersion="1")
+    closed = {"groupName": "consumers", "consumeBroadcastEnable": False}
+    update = Command(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(closed).encode()
+    )
+    with broker(tmp_path / "store") as served:
+        send(served, "a")
+        answers = ask(served, beat, by_heartbeat, update, by_heartbeat)
+    assert [each.code for each in answers] == [0, 0, 0, ResponseCode.NO_PERMISSION]
+    assert answers[3].remark == "the consumer group[consumers] can not consume by broadcast way"
 
 
 def test_a_subscription_counts_by_its_tags_and_not_by_the_codes_that_cpp_sends(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,14 @@ def ask(served: Served, *requests: Command) -> list[Command]:
         return [await client.ask(request, 30) for request in requests]
 
     return talk(served, work)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -93,6 +102,17 @@ def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
         assert (none.remark or "").startswith("topic[none] not exist, apply first please!")
         counts = {topic.name: topic.write_queue_nums for topic in served.store.topics}
         assert counts == {"few": 2, "many": 3, "RMQ_SYS_TRACE_TOPIC": 1}
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+def test_a_producer_comes_over_ipv6(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with broker(path, broker_ip1="::1", remoting_bind_address="::1") as served:
+        (answer,) = ask(served, message(b"six"))
+        assert answer.code == ResponseCode.SUCCESS
+    (row,) = rows(path)
+    assert row["bornHost"].startswith("[0:0:0:0:0:0:0:1]:")
+    assert (row["body"], row["msgId"]) == (b"six", answer.ext["msgId"])
 
 
 def test_no_topic_is_created_where_that_is_forbidden(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
+import signal
 import time
 import zlib
 from collections import defaultdict
@@ -22,7 +24,7 @@ from tests.rocketmq.processes import SIZES, Broker, Client, own_properties
 from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.processes.halving import ends as settle
 from tests.support.processes.halving import half_config, put_halves, waiting_in
-from tests.support.processes.serving import eventually
+from tests.support.processes.serving import StoreProcess, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +173,45 @@ def test_topics_made_on_either_side_are_known_on_the_other(
     assert found["wide"] == (5, 2, 6)
     assert found["closed"] == (3, 3, 4)
     assert found["theirs"] == (7, 6, 2)
+
+
+def test_clients_move_from_a_broker_to_a_store_process_and_back(
+    client: Client, broker: Brokers, tmp_path: Path
+) -> None:
+    """Same brokerName, address and name server: a group consumes what it has not had yet."""
+    path = tmp_path / "store"
+    got: list[bytes] = []
+
+    def use(number: int) -> None:
+        """Send some messages, and consume as many; the topic keeps its queues."""
+        eventually(lambda: _is_there(client), 90)
+        client.ask("send", TOPIC, number % QUEUES, 10, f"m{number}-", 0)
+        got.extend(bodies_of(client.ask("consume", TOPIC, "movers", 10)[1:]))
+        assert {q["writeQueueNums"] for q in client.ask("route", TOPIC)} == {QUEUES}
+
+    with broker(path) as running:
+        client.ask("topic", TOPIC, QUEUES, QUEUES, 6)
+        use(1)
+        settings = running.settings
+        running.stop()
+    with StoreProcess(path, tmp_path, f"--config={settings}") as ours:
+        use(2)
+        ours.signal(signal.SIGTERM)
+        assert ours.wait() == 0
+    with broker(path) as running:
+        use(3)
+        running.stop()
+    expected = [f"m{number}-{n}".encode() for number in (1, 2, 3) for n in range(10)]
+    assert sorted(got) == sorted(expected)
+    assert re.search(r"movers +orders +2 +10 ", run("groups", path).stdout)
+
+
+def _is_there(client: Client) -> bool:
+    """Whether the topic has a route, and its broker answers."""
+    try:
+        return bool(client.offsets(TOPIC))
+    except AssertionError:
+        return False
 
 
 def test_a_store_that_a_broker_writes_is_read_in_place_and_copied(

@@ -222,6 +222,7 @@ def test_connections_are_shown_by_mqadmin(rocketmq: RocketMq, tmp_path: Path) ->
         cleanup.callback(client.communicate)
         cleanup.callback(client.kill)
         admin.shows("producerConnection -g producers -t orders", "JAVA")
+        admin.shows("consumerConnection -g consumers", "CONSUME_FROM_FIRST_OFFSET")
 
 
 def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
