@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 def show(message: RecvMessage) -> None:
-    """Print a message. After an error, it would come again later."""
+    """Print a message. After an error, it counts as consumed all the same."""
     body = message.body
     text = body.decode() if isinstance(body, bytes) else body
     age = time.time_ns() // 1_000_000 - message.store_timestamp
