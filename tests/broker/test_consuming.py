@@ -452,23 +452,6 @@ def test_heartbeats_of_all_clients_are_read(tmp_path: Path) -> None:
     assert shown[1]["subscriptionTable"] == {}
 
 
-def test_a_group_broadcasts_unless_it_may_not(tmp_path: Path) -> None:
-    beat = heartbeat("me", {"orders": "*"})
-    told = json.loads(beat.body)
-    told["consumerDataSet"][0]["messageModel"] = "BROADCASTING"
-    beat.body = json.dumps(told).encode()
-    by_heartbeat = pull(0, sysFlag="0", subscription="", subVersion="1")
-    closed = {"groupName": "consumers", "consumeBroadcastEnable": False}
-    update = Command(
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(closed).encode()
-    )
-    with broker(tmp_path / "store") as served:
-        send(served, "a")
-        answers = ask(served, beat, by_heartbeat, update, by_heartbeat)
-    assert [each.code for each in answers] == [0, 0, 0, ResponseCode.NO_PERMISSION]
-    assert answers[3].remark == "the consumer group[consumers] can not consume by broadcast way"
-
-
 def test_a_subscription_counts_by_its_tags_and_not_by_the_codes_that_cpp_sends(
     tmp_path: Path,
 ) -> None:
