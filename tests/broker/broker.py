@@ -37,7 +37,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def broker(path: Path, clock: Callable[[], int] | None = None, **settings: Any) -> Iterator[Served]:
+def broker(
+    path: Path, clock: Callable[[], int] | None = None, /, **settings: Any
+) -> Iterator[Served]:
     """Open a store, and let clients use it.
 
     Args:
