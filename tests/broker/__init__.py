@@ -1,15 +1,12 @@
 """A store process as a broker (`rmqstore_spark.broker`), without a broker of RocketMQ's.
 
-broker       a broker in this process, and requests to it
-conversation plays what real clients and a real broker said; records reads what brokers give
-halves       requests of producers of transactional messages
-accounts     accounts, and requests that are signed
-real_client, cpp_client, node/   RocketMQ's C++ and Node clients, in processes of their own
+broker         a broker in this process, and requests to it
+clients/       real clients, their recorded conversations, and in what they differ
+protection/    accounts, and whom it accepts
+transactions/  half messages, their ends and checks
 
-Tests: test_conversations and test_recorded compare answers with recorded ones; test_clients runs
-RocketMQ's clients, and test_clients_differ asks as each of them does.
-test_sending, test_consuming (with test_waiting_pulls), test_transactions (with test_ending) and
-test_administration (with test_mqadmin) ask what clients and administrators ask; test_accounts,
-test_transaction_accounts, test_account_files and test_identity concern accounts; test_ports,
-test_idle_connections, test_registering and test_handler_thread the process itself.
+Tests here: test_sending and test_put_statuses, test_consuming (with test_pulling,
+test_waiting_pulls and test_saved_reports) and test_administration (with test_mqadmin and
+test_statistics) ask what clients and administrators ask; test_ports, test_idle_connections,
+test_registering, test_relaying, test_handler_thread and test_logging concern the process itself.
 """

@@ -16,7 +16,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from tests.broker.broker import Served, ask, batch, broker, message, name_server, pull
-from tests.broker.halves import COMMIT, end, half
+from tests.broker.transactions.halves import COMMIT, end, half
 
 MARK = b"hush-5b0c"
 BODY = b"{" + MARK * 3

@@ -17,7 +17,6 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.accounts import ADMIN, APP, ask, write_accounts
 from tests.broker.broker import (
     Heard,
     Served,
@@ -29,6 +28,7 @@ from tests.broker.broker import (
     pull,
     records_in,
 )
+from tests.broker.protection.accounts import ADMIN, APP, ask, write_accounts
 from tests.remoting.reading import read_frames
 from tests.support.recordings import exchanges
 from tests.support.waiting import eventually

@@ -14,8 +14,8 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.tls import client_context
-from tests.broker.accounts import APP, write_accounts
 from tests.broker.broker import Served, broker, message
+from tests.broker.protection.accounts import APP, write_accounts
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.ports import free_port
 

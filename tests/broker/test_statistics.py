@@ -14,7 +14,7 @@ from rmqstore_spark.broker.statistics import Statistics, Sum
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import ask, batch, broker, message, pull
-from tests.broker.halves import half
+from tests.broker.transactions.halves import half
 from tests.support.stores.storing import Clock
 from tests.support.waiting import eventually
 

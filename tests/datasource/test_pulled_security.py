@@ -20,8 +20,8 @@ from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
-from tests.broker.accounts import write_accounts
 from tests.broker.broker import Served, broker, name_server
+from tests.broker.protection.accounts import write_accounts
 from tests.datasource.driving import Stream, batch_rows, plan_batch
 from tests.namesrv.registering import registration
 from tests.support.certificates import make_certificates

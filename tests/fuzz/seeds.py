@@ -28,7 +28,7 @@ from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
 from tests.broker.broker import batch, heartbeat, message
-from tests.broker.halves import alive
+from tests.broker.transactions.halves import alive
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
 from tests.support.stores.golden import RecordReport

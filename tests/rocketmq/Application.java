@@ -29,7 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * An application with RocketMQ's Java client, as a process that is killed. Arguments: the name server,
  * the topic, 0, and one of nothing, --orderly ID, --transactional. It says and reads the same lines as
- * tests/broker/cpp_client.py, or, if it is transactional, as tests/fault/rounds/remoting/producer.py.
+ * tests/broker/clients/cpp_client.py, or, if it is transactional, as tests/fault/rounds/remoting/producer.py.
  */
 public class Application {
     private static final PrintStream OUT = System.out;

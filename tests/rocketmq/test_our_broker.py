@@ -17,8 +17,8 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import PERM_WRITE
 from rmqstore_spark.ha.replication import Replication
-from tests.broker.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.broker.broker import Served, broker, heartbeat, message, name_server, route
+from tests.broker.protection.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.rocketmq.processes import SIZES, Admin, Broker, Client, RocketMq, own_properties
 from tests.support.certificates import make_certificates
 from tests.support.messages.batches import bodies, commit_batch

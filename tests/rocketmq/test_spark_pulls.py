@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
 from rmqstore_spark.errors import OptionError, RemotingError
 from tests.broker.broker import route
-from tests.broker.real_client import RealClient, cpp_command, node_command
+from tests.broker.clients.real_client import RealClient, cpp_command, node_command
 from tests.datasource.driving import batch_rows
 from tests.rocketmq.processes import Broker, Client
 from tests.support.waiting import eventually

@@ -6,6 +6,7 @@ appender      assigns offsets to records and appends them, under one lock (`batc
               assigns those of a commit)
 store_time    assigns storeTimestamps, which never go back
 durability    waits for the disk and for slaves; `slaves` knows what each of them has
-replica       the other way into the log: bytes of a master's log, which `stamped` checks
+replica       the other way into the log: bytes of a master's log, which `stamped` checks;
+              `open_batch` knows where Spark batches begin and end in them
 replica_deletions  deletes topics at a slave that its master has deleted
 """

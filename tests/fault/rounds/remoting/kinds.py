@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.broker.real_client import cpp_command, node_command
+from tests.broker.clients.real_client import cpp_command, node_command
 from tests.fault.rounds.remoting.cluster import Cluster
 from tests.fault.rounds.remoting.consuming import ConsumingLives, OrderlyLives
 from tests.fault.rounds.remoting.lives import Lives

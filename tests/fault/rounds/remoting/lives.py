@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
-from tests.broker.real_client import RealClient
+from tests.broker.clients.real_client import RealClient
 from tests.fault.claims import Outcome
 from tests.fault.rounds.remoting.cluster import DELAYS, Cluster
 

@@ -25,7 +25,16 @@ from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from tests.broker.halves import COMMIT, ROLLBACK, UNKNOWN, alive, answer_to, end, half, half_of
+from tests.broker.transactions.halves import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    alive,
+    answer_to,
+    end,
+    half,
+    half_of,
+)
 from tests.fault.rounds.process import say
 from tests.fault.rounds.remoting.application import broker_of
 

@@ -15,7 +15,7 @@ from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from tests.broker.broker import Served, broker, heartbeat, message, number, pull, records_in
-from tests.broker.records import read_record
+from tests.broker.clients.records import read_record
 
 _LONG = 30.0
 _JAVA, _JS, _CPP = 409, 121, 63

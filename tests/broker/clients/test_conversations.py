@@ -11,8 +11,8 @@ from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.broker.broker import broker, records_in
-from tests.broker.conversation import SENDS, Clock, Conversation, Said
-from tests.broker.records import StoredRecord, read_record
+from tests.broker.clients.conversation import SENDS, Clock, Conversation, Said
+from tests.broker.clients.records import StoredRecord, read_record
 
 _CLIENTS = [
     *("java-send", "java-push", "java-orderly", "java-pull", "java-delay", "java-broadcast"),

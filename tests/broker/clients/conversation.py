@@ -18,7 +18,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from tests.broker.broker import Served, pull, records_in
-from tests.broker.records import StoredRecord, read_record
+from tests.broker.clients.records import StoredRecord, read_record
 from tests.remoting.reading import read_frames
 from tests.support.recordings import Closed, Exchange, Frame, events, exchanges
 from tests.support.waiting import eventually

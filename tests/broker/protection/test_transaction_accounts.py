@@ -11,8 +11,8 @@ import pytest
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.accounts import ADMIN, APP, ask, write_accounts
 from tests.broker.broker import Heard, broker, message
+from tests.broker.protection.accounts import ADMIN, APP, ask, write_accounts
 
 _NEVER = {"transaction_time_out": 0, "transaction_check_interval": 3_600_000}
 """The store checks when the test says so."""

@@ -1,6 +1,7 @@
 """The C++ client, as a process: sends messages, and consumes them.
 
-    python tests/broker/cpp_client.py NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY] [--orderly ID]
+    python tests/broker/clients/cpp_client.py NAME_SERVER TOPIC COUNT [ACCESS_KEY SECRET_KEY]
+                                              [--orderly ID]
 
 It prints `sent MSGID BODY OFFSET` and `got BODY TIMES KEY TAG QUEUE OFFSET`, sends COUNT messages,
 and one for each line that it reads then. At the end of its input it ends. What a body holds decides

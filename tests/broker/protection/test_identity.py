@@ -12,8 +12,8 @@ from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
-from tests.broker.accounts import write_accounts
 from tests.broker.broker import broker, name_server
+from tests.broker.protection.accounts import write_accounts
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.waiting import eventually
 

@@ -20,7 +20,16 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.written import WrittenStore
 from tests.broker.broker import Heard, Served, batch, broker, message, number, pull
-from tests.broker.halves import COMMIT, ROLLBACK, UNKNOWN, alive, answer_to, end, half, half_of
+from tests.broker.transactions.halves import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    alive,
+    answer_to,
+    end,
+    half,
+    half_of,
+)
 from tests.remoting.reading import read_frames
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.ports import free_port

@@ -16,8 +16,8 @@ from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, Sessio
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.broker.broker import Served, batch, broker, heartbeat, message, pull, records_in
+from tests.broker.protection.accounts import ADMIN, APP, RECORDED, ask, write_accounts
 from tests.cli.processes import run
 from tests.remoting.reading import read_frames
 from tests.support.recordings import exchanges

@@ -13,9 +13,9 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
-from tests.broker.accounts import write_accounts
 from tests.broker.broker import broker, name_server, route
-from tests.broker.real_client import RealClient, cpp_command, node_command
+from tests.broker.clients.real_client import RealClient, cpp_command, node_command
+from tests.broker.protection.accounts import write_accounts
 from tests.datasource.sink.serving import Served
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually

@@ -1,0 +1,4 @@
+"""Transactional messages through a broker.
+
+halves   requests of producers of transactional messages
+"""
