@@ -107,7 +107,10 @@ class _Send:
 
 
 class Producing:
-    """Stores messages of producers, in a thread of its own.
+    """Stores messages of producers: in the thread that has read them, or in one of its own.
+
+    The first is faster, and the second is for what has to wait: for the disk, for slaves, for
+    other puts, and for requests that came before.
 
     Args:
         store: the store.
@@ -125,6 +128,9 @@ class Producing:
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
+        self._is_asynchronous = not (
+            config.flush_disk_type == "SYNC_FLUSH" or config.broker_role == "SYNC_MASTER"
+        )
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
 
@@ -133,7 +139,10 @@ class Producing:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
-        take_requests(self._worker, requests, _MOST_WAITING)
+        if self._is_asynchronous and self._worker.is_idle and not self._store.is_busy:
+            self.handle(requests)
+        else:
+            take_requests(self._worker, requests, _MOST_WAITING)
 
     def close(self) -> None:
         """Store what waits, and end the thread."""

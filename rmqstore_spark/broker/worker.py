@@ -43,11 +43,17 @@ class Worker(Generic[_J]):
         self._period = period
         self._changed = threading.Condition()
         self._jobs: deque[_J] = deque()
+        self._is_at_work = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all jobs are done. True until the next `add`."""
+        return not self._jobs and not self._is_at_work
 
     def start(self) -> None:
         """Start the thread."""
@@ -74,11 +80,13 @@ class Worker(Generic[_J]):
                 if self._is_closed and not self._jobs:
                     return
                 count = min(len(self._jobs), _MOST)
+                self._is_at_work = True  # before they leave the queue: `is_idle` takes no lock
                 jobs = [self._jobs.popleft() for _ in range(count)]
             try:
                 self._handler.handle(jobs)
             except Exception:  # noqa: BLE001 - one job must not end all others
                 _log.exception("%s failed.", self._thread.name)
+            self._is_at_work = False
 
 
 def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -> None:

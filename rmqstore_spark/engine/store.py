@@ -147,6 +147,11 @@ class StoreWriter:
         return self._store.clock
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something is being appended, so that a put would wait."""
+        return self._appender.is_busy
+
+    @property
     def published_end(self) -> int:
         """The physical offset up to which the log holds whole records that readers may see."""
         return self._store.log.max_offset

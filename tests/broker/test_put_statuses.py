@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.reader import Store
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import ask, batch, broker, message
 from tests.support.messages.batches import rows_block
@@ -105,3 +108,25 @@ def test_a_send_is_refused_while_another_holds_the_log(
     with Store.open(tmp_path / "store") as store:
         bodies = [row["body"] for part in store.scan() for row in part.to_pylist()]
     assert bodies == [b"first", b"slow", b"after"]
+
+
+def test_other_requests_are_answered_while_a_send_waits_for_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_behind_a_send(address: str) -> Command:
+        async with await RemotingClient.connect(address, seconds=30) as client:
+            sending = asyncio.create_task(client.ask_for(message(b"waits"), 30))
+            await asyncio.sleep(0)  # lets it write its request first
+            told = await client.ask_for(Command(RequestCode.GET_BROKER_CONFIG), 30)
+            assert not sending.done()
+            sending.cancel()
+            return told
+
+    with broker(tmp_path / "store", os_page_cache_busy_time_out_mills=60_000) as served:
+        ask(served.address, message(b"first"))
+        slow = Thread(target=served.store.put, args=(rows_block([b"slow"], ["orders"]),))
+        with held(monkeypatch, "pwritev") as waits:
+            slow.start()
+            assert waits.wait(PATIENCE)
+            assert asyncio.run(ask_behind_a_send(served.address)).code == 0
+        slow.join(PATIENCE)

@@ -106,6 +106,11 @@ class Appender:
             reach("put.after_dispatch")
             return Stored(placement.physical, queue_offset, placement.end)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being appended, so that another append would wait."""
+        return self._held_since is not None
+
     # ---- steps of an append, for callers that combine them differently ---------------------------
 
     @contextmanager
