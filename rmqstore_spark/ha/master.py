@@ -61,8 +61,10 @@ class Master:
 
     @property
     def address(self) -> str:
-        """Where slaves connect, as `host:port`."""
+        """Where slaves connect, as `host:port`: at `brokerIP1` if it listens on all addresses."""
         host, port = self._listening.getsockname()[:2]
+        if ipaddress.ip_address(host).is_unspecified:
+            host = self._store.config.broker_ip1
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def stats(self) -> dict[str, object]:

@@ -331,3 +331,11 @@ def test_two_slaves_have_the_same_log_and_queues(tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert log_bytes(tmp_path / name, 0, len(log)) == log
         assert queue_files(tmp_path / name) == queue_files(tmp_path / "master")
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "::"])
+def test_slaves_are_not_sent_to_a_wildcard_address(tmp_path: Path, everywhere: str) -> None:
+    with mastering(tmp_path, ha_bind_address=everywhere, broker_ip1="127.0.0.1") as (_, master):
+        host, _, port = master.address.rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
