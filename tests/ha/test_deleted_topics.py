@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -167,19 +168,59 @@ def test_a_topic_that_leaves_a_brokers_table_is_deleted(tmp_path: Path) -> None:
     assert queue_files(path) == log.queues
 
 
-def test_a_broker_that_comes_back_with_an_older_table_deletes_nothing(tmp_path: Path) -> None:
+def test_a_master_that_lost_its_end_may_have_a_new_topic_there(tmp_path: Path) -> None:
+    """What was deleted there is no longer in any log."""
+    log, path = Log(tmp_path / "master"), tmp_path / "slave"
+    lost = len(log.data) + 10_000
+    peer = Broker(told(1, log.old_end, "orders"))
+
+    def serve(connection: socket.socket, first: int) -> None:
+        if len(master.reports) > 1:
+            log.send(len(log.data))
+            log.serve(connection, first)
+        for data in frames(log.data[: log.old_end], first, 4096):
+            connection.sendall(data)
+        eventually(lambda: is_deleted() and not queue_files(path))
+        peer.bodies.update(told(3, len(log.data), "orders"))
+        connection.shutdown(socket.SHUT_RDWR)
+
+    def is_deleted() -> bool:
+        caught_up(store, log.old_end)
+        peer.bodies.update(told(2, lost, "bills"))
+        return store.deleted_topics.get("orders") == lost
+
+    with (
+        answering(peer) as address,
+        PlainMaster(serve) as master,
+        slave_of(path, master.address, address) as store,
+    ):
+        eventually(lambda: store.replica.end == len(log.data))
+        caught_up(store, len(log.data))
+        assert queue_files(path) == log.queues
+
+
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_broker_that_comes_back_with_an_older_table_deletes_nothing(
+    tmp_path: Path, starts_again: bool
+) -> None:
+    """Also if its slave starts again meanwhile."""
     log, path = Log(tmp_path / "master"), tmp_path / "slave"
     peer = Broker(told(7, log.old_end, "bills", "orders"))
     with (
         answering(peer) as address,
         PlainMaster(log.serve) as master,
-        slave_of(path, master.address, address) as store,
+        ExitStack() as slave,
     ):
+        store = slave.enter_context(slave_of(path, master.address, address))
         log.send(log.old_end)
         caught_up(store, log.old_end)
         rounds(peer, 3)
         files = queue_files(path)
+        if starts_again:
+            slave.close()
         peer.bodies.update(told(6, log.old_end, "bills"))
+        if starts_again:
+            store = slave.enter_context(slave_of(path, master.address, address))
         eventually(lambda: "orders" not in store.topics)
         peer.bodies.update(told(8, log.old_end, "bills", "others"))
         eventually(lambda: "others" in store.topics)
