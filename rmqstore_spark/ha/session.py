@@ -20,6 +20,7 @@ from rmqstore_spark.errors import (
     RemotingError,
     ReplicationError,
     ServiceError,
+    StoreWriteError,
 )
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.follower_progress import Progress
@@ -105,7 +106,10 @@ class Session:
             RefusedError: the store has failed or is closed.
         """
         try:
+            self._replica.reconnected()
             self._receive()
+        except StoreWriteError as error:
+            raise BrokenStreamError(str(error)) from error
         finally:
             self._reporter.close()
             if self._log is not None:

@@ -70,6 +70,12 @@ class PlainMaster:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
+    def cut(self) -> None:
+        """Break all connections."""
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._listening.getsockname()[1]}"

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_a_topic_that_leaves_a_brokers_table_is_deleted(tmp_path: Path) -> None:
     """Also what the log has of it before the broker told its table, and comes after that."""
     log, path = Log(tmp_path / "master"), tmp_path / "slave"
     half = len(OLD) // 2 * (log.old_end // len(OLD))
-    peer = Broker(told(1, log.old_end, "orders"))
+    peer = Broker(told(1, 0, "orders"))
     with (
         answering(peer) as address,
         PlainMaster(log.serve) as master,
@@ -150,7 +151,8 @@ def test_a_topic_that_leaves_a_brokers_table_is_deleted(tmp_path: Path) -> None:
         rounds(peer, 3)
         assert queue_files(path)
         peer.bodies.update(told(2, log.old_end, "bills"))
-        eventually(lambda: not queue_files(path))
+        eventually(lambda: store.deleted_topics == {"orders": log.old_end})
+        assert not queue_files(path)
         named = Named(store)
         store.topics.watch(named)
         log.send(log.old_end)
@@ -167,9 +169,11 @@ def test_a_topic_that_leaves_a_brokers_table_is_deleted(tmp_path: Path) -> None:
     assert queue_files(path) == log.queues
 
 
-def test_a_broker_that_comes_back_with_an_older_table_deletes_nothing(tmp_path: Path) -> None:
+def test_a_master_that_lost_its_end_may_have_a_new_topic_there(tmp_path: Path) -> None:
+    """The records that were deleted there are in no log any more."""
     log, path = Log(tmp_path / "master"), tmp_path / "slave"
-    peer = Broker(told(7, log.old_end, "bills", "orders"))
+    lost = len(log.data) + 10_000
+    peer = Broker(told(1, lost, "orders"))
     with (
         answering(peer) as address,
         PlainMaster(log.serve) as master,
@@ -177,9 +181,40 @@ def test_a_broker_that_comes_back_with_an_older_table_deletes_nothing(tmp_path: 
     ):
         log.send(log.old_end)
         caught_up(store, log.old_end)
+        rounds(peer, 2)
+        peer.bodies.update(told(2, lost, "bills"))
+        eventually(lambda: store.deleted_topics == {"orders": lost})
+        peer.bodies.update(told(3, len(log.data), "orders"))
+        rounds(peer, 2)
+        assert not queue_files(path)
+        master.cut()
+        eventually(lambda: master.connections == 2)
+        log.send(len(log.data))
+        eventually(lambda: queue_files(path) == log.queues)
+
+
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_broker_that_comes_back_with_an_older_table_deletes_nothing(
+    tmp_path: Path, starts_again: bool
+) -> None:
+    """Also if its slave starts again meanwhile."""
+    log, path = Log(tmp_path / "master"), tmp_path / "slave"
+    peer = Broker(told(7, log.old_end, "bills", "orders"))
+    with (
+        answering(peer) as address,
+        PlainMaster(log.serve) as master,
+        ExitStack() as slave,
+    ):
+        store = slave.enter_context(slave_of(path, master.address, address))
+        log.send(log.old_end)
+        caught_up(store, log.old_end)
         rounds(peer, 3)
         files = queue_files(path)
+        if starts_again:
+            slave.close()
         peer.bodies.update(told(6, log.old_end, "bills"))
+        if starts_again:
+            store = slave.enter_context(slave_of(path, master.address, address))
         eventually(lambda: "orders" not in store.topics)
         peer.bodies.update(told(8, log.old_end, "bills", "others"))
         eventually(lambda: "others" in store.topics)

@@ -29,9 +29,6 @@ class SavedReports:
     def __init__(self, thread: HandlerThread, offsets: Offsets) -> None:
         self._thread = thread
         self._offsets = offsets
-        self._asked = 0
-        self._begun = 0  # counted by the other thread
-        self._last: asyncio.Future[None]
 
     def handler(self, take: Handler) -> Handler:
         """Return a handler that takes a report as the given one does, and answers later.
@@ -51,12 +48,5 @@ class SavedReports:
 
     async def _saved(self, taken: asyncio.Future[Command | None]) -> Command | None:
         answer = await taken
-        if self._asked == self._begun:
-            self._last = self._thread.run(self._save)
-            self._asked += 1
-        await self._last  # it has not begun: it writes this report too
+        await self._thread.run(self._offsets.save)  # the first one writes all that gathered
         return answer
-
-    def _save(self) -> None:
-        self._begun += 1
-        self._offsets.save()

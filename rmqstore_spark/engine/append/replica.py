@@ -170,6 +170,19 @@ class Replica:
             self._flusher.flush()  # else old bytes could come back behind new ones after a crash
         self._held, self._batch = self.end, None
 
+    def reconnected(self) -> None:
+        """Limit deletions to the log that is held, before a master sends what follows.
+
+        One that lost the end of its log may send records of a new topic there. Deletions that still
+        hold are copied again.
+
+        Raises:
+            RefusedError: the store is closing, or there is no room for queues.
+            StoreWriteError: the file of deletions could not be written.
+        """
+        with self._appender.appending(patient=True):
+            self._store.deleted.settle(self.begin, self.end)
+
     def append(self, data: U1) -> int:
         """Append what is whole of the bytes that follow those that are held.
 

@@ -82,7 +82,7 @@ class FollowedTables:
         self._topics = topics
         self._offsets = offsets
         self._deletions = deletions
-        self._counter = -1
+        self._counter = _counter(topics.version)  # kept: both may start again with older files
         self._doubted: set[str] = set()
 
     def take_topics(self, value: Any, log_end: int) -> None:
@@ -90,8 +90,8 @@ class FollowedTables:
 
         A store process tells its deletions. Of a broker, only the missing topics tell: they were
         deleted, and so were their records before `log_end`. But a broker can also lose topics, when
-        it comes back with an older file: a lower `counter` of changes shows that, and what is then
-        missing is kept.
+        it comes back with an older file: a lower `counter` of changes shows that, also after a
+        start of this side. What is then missing is kept.
 
         Args:
             value: the content.
@@ -115,10 +115,10 @@ class FollowedTables:
         """Return the topics that a master has deleted, as its table shows."""
         known = {topic.name for topic in self._topics} | self._deletions.remaining()
         missing = known - value[_TOPICS].keys()
-        counter = _version(value).get("counter")
-        if type(counter) is not int or counter < self._counter:
+        counter = _counter(_version(value))
+        if counter < max(self._counter, 0):
             self._doubted |= missing
-        self._counter = counter if type(counter) is int else -1
+        self._counter = counter
         self._doubted -= value[_TOPICS].keys()
         return missing - self._doubted
 
@@ -183,6 +183,11 @@ def _told_delays(value: Any, log_end: int) -> _Delays | None:
 def _version(value: Mapping[str, Any]) -> Any:
     found = value.get(_VERSION)
     return found if isinstance(found, dict) else {}
+
+
+def _counter(version: Mapping[str, Any]) -> int:
+    found = version.get("counter")
+    return found if type(found) is int else -1
 
 
 def _named(table: Mapping[Any, Any]) -> dict[str, Any]:
