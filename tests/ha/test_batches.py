@@ -19,6 +19,13 @@ from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
 from rmqstore_spark.layout.record.extent import batch_ends, write_batch_end
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import (
+    VerifyReport,
+    check_unit,
+    make_plan,
+    verify_plan,
+)
 from tests.ha.peers import PlainMaster, following, frames, log_bytes, log_files, queue_files
 from tests.ha.test_follower import Script, cut_after, stopped, whole
 from tests.support.messages.batches import (
@@ -220,6 +227,46 @@ def torn(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Torn:
         commit_batch(store, 7)
         end = store.published_end
     return Torn(path, log_bytes(path, 0, end), after)
+
+
+def verified(path: Path, unit_bytes: int = 1 << 30) -> VerifyReport:
+    """What a verification in parts of at least this size reports."""
+    with Store.open(path) as store:
+        plan = make_plan(store, unit_bytes=unit_bytes)
+        return verify_plan(
+            store,
+            plan,
+            lambda snapshot, units: (check_unit(store, snapshot, unit) for unit in units),
+        )
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 1 << 30])
+def test_verify_reports_a_part_of_a_batch(source: Source, torn: Torn, unit_bytes: int) -> None:
+    first, last = source.batches[0]
+    assert not verified(source.path, unit_bytes).problems
+    report = verified(torn.path, unit_bytes)
+    (problem,) = [found for found in report.problems if found.kind == "batch"]
+    assert (problem.severity, problem.offset) == ("note", first % 8192)
+    assert f"should end at {last}" in problem.text
+    assert not report.errors
+
+
+def test_verify_reports_a_batch_that_the_log_ends_in(torn: Torn, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(torn.path, path)
+    log = np.frombuffer(torn.log, np.uint8).copy()
+    with Store.open(torn.path) as store:
+        rows = [row["physicalOffset"] for part in store.scan() for row in part.to_pylist()]
+    head = next(row for row in rows if row >= torn.after)
+    write_batch_end(log, head, len(log) + 1)
+    file = path / "commitlog" / f"{head // 8192 * 8192:020d}"
+    with file.open("r+b") as opened:
+        opened.seek(head % 8192)
+        opened.write(log[head : head + 84].tobytes())
+    report = verified(path)
+    found = [problem for problem in report.problems if problem.kind == "batch"]
+    assert [problem.offset for problem in found][-1] == head % 8192
+    assert f"none of it from {len(log)} on" in found[-1].text
 
 
 @settings(max_examples=15, deadline=None)

@@ -13,6 +13,7 @@ from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.index.match import IndexMatcher
+from rmqstore_spark.verify.log.batches import BatchChecker
 from rmqstore_spark.verify.log.dledger import DLedgerChecker
 from rmqstore_spark.verify.log.records import RecordChecker
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers
@@ -49,6 +50,8 @@ class _LogPass:
         self._unit = unit
         self._findings = findings
         self._records = RecordChecker(findings)
+        self._batches = BatchChecker(findings)
+        self._log_end = snapshot.end
         self._queues = QueueMatcher(
             snapshot,
             lambda n: store.queue(snapshot.queues[n].topic, snapshot.queues[n].queue_id),
@@ -83,20 +86,39 @@ class _LogPass:
             done = max(done, min(end, self._unit.end))
         progress(self._unit.end - done)
         self._queues.finish(self._log.place)
+        self._finish_batch()
+
+    def _finish_batch(self) -> None:
+        """Follow a batch that has begun into the next units."""
+        stop = min(self._batches.end, self._log_end)
+        for item in walk_log(
+            self._log, self._unit.end, stop, check_crc=False, is_damage=lambda _: True
+        ):
+            if not isinstance(item, Stretch):
+                return  # the unit that it lies in reports it
+            self._batches.follow(self._batch(item))
+            if not self._batches.end:
+                return
+        self._batches.finish(self._log_end)
+
+    def _batch(self, stretch: Stretch) -> LogBatch:
+        return LogBatch(self._log, stretch.records, stretch.offsets, self._topics)
 
     def _check(self, stretch: Stretch) -> None:
-        batch = LogBatch(self._log, stretch.records, stretch.offsets, self._topics)
+        batch = self._batch(stretch)
         self._findings.counts["records"] += len(batch)
         self._findings.counts["recordBytes"] += int(stretch.records.store_size.sum(dtype="i8"))
         if self._dledger is not None:
             self._dledger.check(batch)
         self._records.check(batch)
+        self._batches.check(batch)
         self._queues.check(batch)
         self._index.check(batch)
 
     def _note_flaw(self, flaw: Flaw) -> int:
         """Report a flaw. Return where the walk continues."""
         self._flaws += 1
+        self._batches.skip()
         end = self._unit.end if flaw.resumes is None else flaw.resumes
         lost = min(end, self._unit.end) - flaw.offset
         self._findings.flaw(flaw.offset, end)
