@@ -128,8 +128,8 @@ def _compared(
             for side in (0, 1)
         )
         yield Figure(
-            _SECTION,
-            f"{name}: {what.removesuffix(' (1)')}",
+            f"{_SECTION}: {name}",
+            what.removesuffix(" (1)"),
             now[len(now) // 2].text,
             f"commit {commit[:7]}",
             before[len(before) // 2].text,

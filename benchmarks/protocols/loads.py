@@ -8,6 +8,7 @@ One prints a line when it is at work, and another one at its end: how much it di
 from __future__ import annotations
 
 import asyncio
+import select
 import subprocess
 import sys
 import threading
@@ -57,7 +58,11 @@ class Load:
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._line()
+        try:
+            self._line()
+        except BaseException:
+            self._process.kill()
+            raise
         return self
 
     def __exit__(
@@ -76,6 +81,8 @@ class Load:
 
     def _line(self) -> str:
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        if not select.select([self._process.stdout], [], [], _PATIENCE)[0]:
+            raise SystemExit(f"{' '.join(self._command)} has said nothing for {_PATIENCE:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"{' '.join(self._command)} has ended with an error")

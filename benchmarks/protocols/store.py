@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +14,12 @@ from benchmarks.protocols.calls import QUEUES
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 from tests.support.processes.ports import free_port
+from tests.support.waiting import eventually
 
 __all__ = ["Served", "served"]
 
 _FILLED: Final = 64
 """Blocks that the log holds before anything is measured: 256 MiB."""
-_LOOK: Final = 0.01
 
 
 class Served(NamedTuple):
@@ -38,8 +37,7 @@ class Served(NamedTuple):
 
     def settle(self) -> None:
         """Wait until queues and index have all messages."""
-        while self.client.stats()["dispatchBehindBytes"]:
-            time.sleep(_LOOK)
+        eventually(lambda: not self.client.stats()["dispatchBehindBytes"])
 
 
 @contextmanager
