@@ -21,6 +21,7 @@ from rmqstore_spark.broker.sends import (
     SendHeader,
     is_transactional,
     limits_text,
+    named_topic,
     read_header,
     split_batch,
     stored_properties,
@@ -110,7 +111,7 @@ class Producing:
     """Stores messages of producers: in the thread that has read them, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
-    other puts, and for requests that came before.
+    other puts, for requests that came before, and for a topic that has to be created.
 
     Args:
         store: the store.
@@ -139,10 +140,20 @@ class Producing:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
-        if self._is_asynchronous and self._worker.is_idle and not self._store.is_busy:
+        if (
+            self._is_asynchronous
+            and self._worker.is_idle
+            and not self._store.is_busy
+            and all(map(self._needs_no_topic, requests))
+        ):
             self.handle(requests)
         else:
             take_requests(self._worker, requests, _MOST_WAITING)
+
+    def _needs_no_topic(self, request: Request) -> bool:
+        """Return whether a request surely creates no topic, neither its own nor a dead letters'."""
+        name = named_topic(request.command)
+        return name in self._store.topics and not name.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
     def close(self) -> None:
         """Store what waits, and end the thread."""

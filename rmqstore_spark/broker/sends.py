@@ -29,8 +29,8 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 
 __all__ = [
-    *("Batch", "SendHeader", "is_transactional", "limits_text", "read_header", "split_batch"),
-    "stored_properties",
+    *("Batch", "SendHeader", "is_transactional", "limits_text", "named_topic"),
+    *("read_header", "split_batch", "stored_properties"),
 ]
 
 _NAMES: Final = (
@@ -38,6 +38,7 @@ _NAMES: Final = (
     "flag", "properties", "reconsumeTimes", "maxReconsumeTimes",
 )  # fmt: skip
 _SHORT: Final = ("b", "c", "d", "e", "f", "g", "h", "i", "j", "l")
+_LONG_NAMED: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 _HOST_BITS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
@@ -81,8 +82,7 @@ def read_header(request: Command) -> SendHeader:
     Raises:
         RemotingError: there is no topic, or a field is missing or no number.
     """
-    is_long = request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
-    names = _NAMES if is_long else _SHORT
+    names = _NAMES if request.code in _LONG_NAMED else _SHORT
     topic, default_topic, queue_nums, queue_id, sys_flag, born, flag, properties, times, most = (
         names
     )
@@ -102,6 +102,11 @@ def read_header(request: Command) -> SendHeader:
         fields.long(times, 0, _INT - 1, 0),
         most_times if request.version >= _RECONSUMES_SINCE else _NOT_GIVEN,
     )
+
+
+def named_topic(request: Command) -> str:
+    """Return the topic that a request to send names; empty if it names none."""
+    return request.ext.get((_NAMES if request.code in _LONG_NAMED else _SHORT)[0], "")
 
 
 def is_transactional(properties: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import ask, batch, broker, message
 from tests.support.messages.batches import rows_block
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, eventually, is_opening_a_file, stuck_file
 
 ANSWERED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
@@ -130,3 +131,24 @@ def test_other_requests_are_answered_while_a_send_waits_for_the_log(
             assert waits.wait(PATIENCE)
             assert asyncio.run(ask_behind_a_send(served.address)).code == 0
         slow.join(PATIENCE)
+
+
+def test_other_requests_are_answered_while_a_send_creates_its_topic(tmp_path: Path) -> None:
+    """The file of the topics is written, and flushed, in another thread than that of the socket."""
+
+    async def ask_behind_a_send(address: str) -> None:
+        async with await RemotingClient.connect(address, seconds=30) as client:
+            sending = asyncio.create_task(client.ask_for(message(b"new", topic="unheard"), 30))
+            await asyncio.to_thread(eventually, is_writing_topics)
+            told = await client.ask_for(Command(RequestCode.GET_BROKER_CONFIG), 30)
+            assert told.code == 0
+            sending.cancel()
+
+    with broker(tmp_path / "store") as served:
+        ask(served.address, message(b"first"))
+        with stuck_file(tmp_path / "store" / "config" / "topics.json.tmp"):
+            asyncio.run(ask_behind_a_send(served.address))
+
+
+def is_writing_topics() -> bool:
+    return any(is_opening_a_file(t) for t in enumerate_threads() if t.name == "rmqstore-send")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import broker
-from tests.support.waiting import PATIENCE, eventually, is_opening_a_file
+from tests.support.waiting import PATIENCE, eventually, is_opening_a_file, stuck_file
 
 GROUPS = 40
 
@@ -26,15 +26,11 @@ def about(code: int, group: int, **more: str) -> Command:
 
 def test_reports_that_gather_are_written_together_and_then_answered(tmp_path: Path) -> None:
     file = tmp_path / "config" / "consumerOffset.json"
-    stuck = file.with_name(f"{file.name}.tmp")
     hour = 3_600_000
     with broker(tmp_path, flush_consumer_offset_interval=hour) as served:
         served.store.create_topic("orders", write_queue_nums=1)
-        # Nobody reads from it, so opening it to write takes as long as the test wants. It takes
-        # nothing.
-        os.mkfifo(stuck)
 
-        async def report_all() -> None:
+        async def report_all(release: Callable[[], None]) -> None:
             async with await RemotingClient.connect(served.address, seconds=PATIENCE) as client:
 
                 def asked(command: Command) -> asyncio.Task[Command]:
@@ -48,17 +44,15 @@ def test_reports_that_gather_are_written_together_and_then_answered(tmp_path: Pa
                 others = [asked(about(update, n, commitOffset="8")) for n in range(1, GROUPS)]
                 known = asked(about(query, 1))
                 await client.ask(about(RequestCode.GET_CONSUMER_LIST_BY_GROUP, 0), PATIENCE)
-                name = os.open(stuck, os.O_PATH)
-                stuck.unlink()  # the next write is to make a file
-                os.close(os.open(f"/proc/self/fd/{name}", os.O_RDONLY))
-                os.close(name)
+                release()
                 failed = await first
                 assert failed.code == ResponseCode.SYSTEM_ERROR
                 assert "could not be written" in str(failed.remark)
                 assert (await known).ext["offset"] == "8"
                 assert {answer.code for answer in await asyncio.gather(*others)} == {0}
 
-        asyncio.run(report_all())
+        with stuck_file(file.with_name(f"{file.name}.tmp")) as release:
+            asyncio.run(report_all(release))
         saved: Any = parse_fastjson(file.read_text())["offsetTable"]
         assert saved == {f"orders@g{n}": {"0": 8 if n else 7} for n in range(GROUPS)}
         assert not file.with_name(f"{file.name}.bak").exists()  # the second write makes it

@@ -1,13 +1,16 @@
-"""Waiting for a condition, such as that a thread waits."""
+"""Waiting for a condition, such as that a thread waits, and a file that lets threads wait."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PATIENCE", "eventually", "is_opening_a_file"]
+__all__ = ["PATIENCE", "eventually", "is_opening_a_file", "stuck_file"]
 
 PATIENCE = 30.0
 
@@ -25,3 +28,25 @@ def is_opening_a_file(thread: threading.Thread) -> bool:
     """Whether a thread is in the system call: its first argument is AT_FDCWD."""
     call = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text()
     return call.split()[1:2] == ["0xffffff9c"]
+
+
+@contextmanager
+def stuck_file(path: Path) -> Iterator[Callable[[], None]]:
+    """Make a file that nobody can open to write before the function is called, or the block ends.
+
+    Who waited for it cannot write to it then: it is a pipe without a reader. The file is gone, so
+    the next one who opens it makes another.
+    """
+    os.mkfifo(path)
+
+    def release() -> None:
+        if path.is_fifo():
+            name = os.open(path, os.O_PATH)
+            path.unlink()
+            os.close(os.open(f"/proc/self/fd/{name}", os.O_RDONLY | os.O_NONBLOCK))
+            os.close(name)
+
+    try:
+        yield release
+    finally:
+        release()
